@@ -1,0 +1,1 @@
+"""What goes over the wire beside the Kafka schemas themselves."""

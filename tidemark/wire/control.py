@@ -1,0 +1,390 @@
+"""The control protocol: what a broker and the controller say to each other.
+
+Kafka's framing and header, on a listener of the controller. A broker dials every controller
+address it was given and keeps two connections to the one that leads:
+
+* the *request* connection carries BrokerRegistration, BrokerHeartbeat, AlterPartition and
+  BrokerStatus from broker to controller, in Kafka's manner;
+* the *command* connection begins with ``AttachRequest``; once that is answered the roles are
+  reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
+  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, and ordinary Kafka requests
+  (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener that the operator can
+  reach, and a command can never overtake the snapshot that it builds on: ``PartitionStates`` are
+  applied in the order in which they come; other commands may be answered out of order.
+
+Keys that Kafka has are Kafka's (with our own fields); ours begin at 10000. Offsets are -1 when
+unknown. Every command carries the controller epoch; a broker that has seen a higher one answers
+``STALE_CONTROLLER_EPOCH`` (Kafka's code 11).
+"""
+
+import enum
+import uuid
+
+from kio.static.constants import EntityType
+
+from tidemark.wire.entity import entity, wire
+
+BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
+ALTER_PARTITION = 56
+ATTACH = 10000
+PARTITION_STATES = 10001
+DISABLE_REMOTE_TOPIC = 10002
+DELETE_REMOTE_TOPIC = 10003
+BROKER_STATUS = 10004
+
+#: No Kafka release has this error (KIP-950 names it); the code lies far above Kafka's own.
+TIERED_STORAGE_DISABLEMENT_IN_PROGRESS = 10950
+
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+
+class TieringState(enum.IntEnum):
+    """KIP-950's states as they travel; a topic that never was tiered is ``NONE``."""
+
+    NONE = 0
+    ENABLED = 1
+    DISABLING = 2
+    DISABLED = 3
+
+
+class DisablePolicy(enum.IntEnum):
+    """``remote.log.disable.policy`` as it travels."""
+
+    RETAIN = 0
+    DELETE = 1
+
+
+_nested = EntityType.nested
+_request = EntityType.request
+_response = EntityType.response
+
+
+# ---------------------------------------------------------------- broker -> controller
+
+
+@entity(_nested, BROKER_REGISTRATION)
+class Endpoint:
+    """One advertised listener: its name (``PLAINTEXT``), host and port."""
+
+    name: str = wire("string")
+    host: str = wire("string")
+    port: int = wire("int32")
+
+
+@entity(_request, BROKER_REGISTRATION)
+class BrokerRegistrationRequest:
+    """A process presents itself. ``previous_broker_epoch`` is the epoch under which it shut down
+    cleanly, else -1: only that proof lets it keep its place in the ISR."""
+
+    broker_id: int = wire("int32")
+    cluster_id: str = wire("string")
+    incarnation_id: uuid.UUID = wire("uuid")
+    directory_id: uuid.UUID = wire("uuid")
+    previous_broker_epoch: int = wire("int64")
+    highest_controller_epoch: int = wire("int32")
+    rack: str | None = wire("string")
+    listeners: tuple[Endpoint, ...]
+
+
+@entity(_response, BROKER_REGISTRATION)
+class BrokerRegistrationResponse:
+    """``error_code``: 0, NOT_CONTROLLER (41), DUPLICATE_BROKER_REGISTRATION (101) while another
+    incarnation is alive, INCONSISTENT_CLUSTER_ID (104), BROKER_ID_NOT_REGISTERED (102) when no
+    ``Broker`` object has this id."""
+
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string")
+    broker_epoch: int = wire("int64")
+    controller_epoch: int = wire("int32")
+    session_timeout_ms: int = wire("int32")
+
+
+@entity(_request, BROKER_HEARTBEAT)
+class BrokerHeartbeatRequest:
+    """Sent by a thread of its own every session_timeout / 4. ``loop_age_ms`` says how long ago the
+    main loop last turned; ``snapshot_controller_epoch`` is the epoch whose full snapshot has been
+    applied (-1: none), which is what lets the broker be unfenced."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    snapshot_controller_epoch: int = wire("int32")
+    loop_age_ms: int = wire("int32")
+    want_shut_down: bool = wire("bool")
+
+
+@entity(_response, BROKER_HEARTBEAT)
+class BrokerHeartbeatResponse:
+    """``error_code`` 77 STALE_BROKER_EPOCH means: register again."""
+
+    error_code: int = wire("int16")
+    is_fenced: bool = wire("bool")
+    should_shut_down: bool = wire("bool")
+    controller_epoch: int = wire("int32")
+
+
+@entity(_nested, ALTER_PARTITION)
+class IsrChange:
+    """The ISR that a leader proposes for one partition, with the epochs it was decided under.
+    ``remote_manifest`` true reports that the partition's head object has been created (the
+    slice remembers it; from then on "not found" is unavailable, never empty)."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    partition_epoch: int = wire("int32")
+    new_isr: tuple[int, ...] = wire("int32")
+    remote_manifest: bool = wire("bool")
+
+
+@entity(_request, ALTER_PARTITION)
+class AlterPartitionRequest:
+    """Answered only after the change is persisted in the slices (persist before acting)."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    changes: tuple[IsrChange, ...]
+
+
+@entity(_nested, ALTER_PARTITION)
+class IsrResult:
+    """``error_code``: 0, FENCED_LEADER_EPOCH (74), INVALID_UPDATE_VERSION (95),
+    INELIGIBLE_REPLICA (107), UNKNOWN_TOPIC_ID (100)."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    leader: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    partition_epoch: int = wire("int32")
+    isr: tuple[int, ...] = wire("int32")
+
+
+@entity(_response, ALTER_PARTITION)
+class AlterPartitionResponse:
+    """One result per change, in the order of the request."""
+
+    error_code: int = wire("int16")
+    results: tuple[IsrResult, ...]
+
+
+@entity(_nested, BROKER_STATUS)
+class PartitionStatus:
+    """What the leader of a partition knows and the operator shows. Offsets as in Kafka:
+    ``next_offset`` is the LEO, ``highest_remote_offset`` is inclusive. ``remaining_*`` count
+    what a disablement with Delete (or a topic deletion) still has to remove. ``error_reason`` is
+    CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    log_start_offset: int = wire("int64")
+    local_log_start_offset: int = wire("int64")
+    high_watermark: int = wire("int64")
+    next_offset: int = wire("int64")
+    highest_remote_offset: int = wire("int64")
+    low_watermark: int = wire("int64")
+    local_bytes: int = wire("int64")
+    remote_segments: int = wire("int64")
+    remote_bytes: int = wire("int64")
+    remaining_segments: int = wire("int64")
+    remaining_bytes: int = wire("int64")
+    error_reason: str = wire("string")
+    error_message: str = wire("string")
+
+
+@entity(_request, BROKER_STATUS)
+class BrokerStatusRequest:
+    """Level-based, at most one a second: every partition this broker leads that changed since
+    the last acknowledged report (all of them after a reconnect), and the broker's own health.
+    ``storage_error`` / ``remote_error`` are empty when all is well (disk full; store
+    unavailable, wrong key, wrong identity)."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    log_bytes: int = wire("int64")
+    replicas: int = wire("int32")
+    storage_error: str = wire("string")
+    remote_error: str = wire("string")
+    store_id: str = wire("string")
+    partitions: tuple[PartitionStatus, ...]
+
+
+@entity(_response, BROKER_STATUS)
+class BrokerStatusResponse:
+    """``error_code`` 0 acknowledges the report."""
+
+    error_code: int = wire("int16")
+
+
+@entity(_request, ATTACH)
+class AttachRequest:
+    """Opens the command connection of a registered broker; roles reverse after the answer."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+
+
+@entity(_response, ATTACH)
+class AttachResponse:
+    """``error_code``: 0, NOT_CONTROLLER (41), STALE_BROKER_EPOCH (77)."""
+
+    error_code: int = wire("int16")
+    controller_epoch: int = wire("int32")
+
+
+# ---------------------------------------------------------------- controller -> broker
+
+
+@entity(_nested, PARTITION_STATES)
+class ConfigEntry:
+    """A Kafka configuration key and its text value."""
+
+    name: str = wire("string")
+    value: str = wire("string")
+
+
+@entity(_nested, PARTITION_STATES)
+class BrokerState:
+    """A registered broker as every other broker needs to see it."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    rack: str | None = wire("string")
+    fenced: bool = wire("bool")
+    listeners: tuple[Endpoint, ...]
+
+
+@entity(_nested, PARTITION_STATES)
+class PartitionState:
+    """A row of the slices. ``leader`` -1 is offline; ids below zero in ``replicas`` are
+    placeholders (KIP-409); ``manifest``: the head object exists in the tier."""
+
+    partition: int = wire("int32")
+    leader: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    partition_epoch: int = wire("int32")
+    replicas: tuple[int, ...] = wire("int32")
+    isr: tuple[int, ...] = wire("int32")
+    manifest: bool = wire("bool")
+
+
+@entity(_nested, PARTITION_STATES)
+class TopicState:
+    """A topic with its whole configuration (only keys that were set), KIP-950's tiered state and
+    epoch, and those of its partitions that changed (all of them in a snapshot)."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    name: str = wire("string")
+    config: tuple[ConfigEntry, ...]
+    tiering_state: int = wire("int8")
+    tiered_epoch: int = wire("int32")
+    disable_policy: int = wire("int8")
+    partitions: tuple[PartitionState, ...]
+
+
+@entity(_nested, PARTITION_STATES)
+class Removal:
+    """A replica that must go from the receiver. ``partition`` -1: the topic's tombstone, all of
+    its replicas go. Otherwise ``partition_epoch`` is newer than the replica's own. Absence from
+    a snapshot never deletes."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    partition_epoch: int = wire("int32")
+
+
+@entity(_request, PARTITION_STATES)
+class PartitionStatesRequest:
+    """A full snapshot (``full``: the first of a connection) or a delta. ``remote_storage`` is the
+    JSON of the accepted storage configuration with credentials resolved, "" for none;
+    ``store_id`` the identity the store must have ("" while none was accepted: create it)."""
+
+    controller_id: str = wire("string")
+    controller_epoch: int = wire("int32")
+    full: bool = wire("bool")
+    cluster_id: str = wire("string")
+    cluster_config: tuple[ConfigEntry, ...]
+    remote_storage: str = wire("string")
+    store_id: str = wire("string")
+    brokers: tuple[BrokerState, ...]
+    topics: tuple[TopicState, ...]
+    removals: tuple[Removal, ...]
+
+
+@entity(_nested, PARTITION_STATES)
+class PartitionError:
+    """A partition for which the broker could not do as it was told. ``partition`` -1: the topic."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    message: str = wire("string")
+
+
+@entity(_response, PARTITION_STATES)
+class PartitionStatesResponse:
+    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); a removal is acknowledged by its absence
+    from ``errors``. KAFKA_STORAGE_ERROR (56) marks replicas that could not be opened."""
+
+    error_code: int = wire("int16")
+    broker_epoch: int = wire("int64")
+    errors: tuple[PartitionError, ...]
+
+
+@entity(_request, DISABLE_REMOTE_TOPIC)
+class DisableRemoteTopicRequest:
+    """KIP-950: every partition of one topic that the receiver hosts, the frozen policy and the
+    tiered epoch of the disablement. Idempotent; repeated until each is acknowledged."""
+
+    controller_epoch: int = wire("int32")
+    topic_id: uuid.UUID = wire("uuid")
+    tiered_epoch: int = wire("int32")
+    disable_policy: int = wire("int8")
+    partitions: tuple[int, ...] = wire("int32")
+    timeout_ms: int = wire("int32")
+
+
+@entity(_nested, DISABLE_REMOTE_TOPIC)
+class DisableRemoteTopicResult:
+    """``error_code`` 0 acknowledges the partition under (broker epoch, tiered epoch, leader
+    epoch); REQUEST_TIMED_OUT (7): still at work, ask again; UNKNOWN_TOPIC_OR_PARTITION (3): not
+    hosted here. ``is_leader`` tells whose part was acknowledged."""
+
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    leader_epoch: int = wire("int32")
+    is_leader: bool = wire("bool")
+    local_log_start_offset: int = wire("int64")
+    message: str = wire("string")
+
+
+@entity(_response, DISABLE_REMOTE_TOPIC)
+class DisableRemoteTopicResponse:
+    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11) for the whole request."""
+
+    error_code: int = wire("int16")
+    broker_epoch: int = wire("int64")
+    tiered_epoch: int = wire("int32")
+    results: tuple[DisableRemoteTopicResult, ...]
+
+
+@entity(_request, DELETE_REMOTE_TOPIC)
+class DeleteRemoteTopicRequest:
+    """Remove what a deleted topic left in the tier, heads becoming tombstones. Sent to one live
+    broker that the controller names; repeated until answered with 0."""
+
+    controller_epoch: int = wire("int32")
+    topic_id: uuid.UUID = wire("uuid")
+    name: str = wire("string")
+    tiered_epoch: int = wire("int32")
+    partitions: int = wire("int32")
+
+
+@entity(_response, DELETE_REMOTE_TOPIC)
+class DeleteRemoteTopicResponse:
+    """``error_code`` 0: no object is left; 7: still at work; 56: the store does not answer."""
+
+    error_code: int = wire("int16")
+    remaining_segments: int = wire("int64")
+    message: str = wire("string")

@@ -1,0 +1,43 @@
+"""Own messages of the control protocol, written the way kio writes Kafka's.
+
+Kafka's schemas come from kio. Our few additions (partition states, the seed's
+``DisableRemoteTopic``) are declared here as dataclasses of the same kind, so that one codec
+reads and writes both and no second serialisation exists in the project.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, dataclass_transform
+
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+T = TypeVar("T")
+KafkaType = Literal["int8", "int16", "int32", "int64", "bool", "string", "bytes", "uuid"]
+_MISSING: Any = dataclasses.MISSING
+
+
+def wire(kafka_type: KafkaType, *, default: Any = _MISSING, tag: int | None = None) -> Any:
+    """A field of an entity: its Kafka type, its default, and its tag where it is a tagged field."""
+    metadata: dict[str, object] = {"kafka_type": kafka_type}
+    if tag is not None:
+        metadata["tag"] = tag
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(wire,))
+def entity(kind: EntityType, api_key: int, version: int = 0) -> Callable[[type[T]], type[T]]:
+    """Make a class a kio entity: a frozen dataclass in a flexible version of ``api_key``."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: Any = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        made.__type__ = kind
+        made.__version__ = i16(version)
+        made.__flexible__ = True
+        made.__api_key__ = i16(api_key)
+        made.__header_schema__ = ResponseHeader if kind is EntityType.response else RequestHeader
+        return made  # type: ignore[no-any-return]
+
+    return decorate

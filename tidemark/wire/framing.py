@@ -1,0 +1,139 @@
+"""Kafka's framing: a big-endian int32 length, a header, a body.
+
+One place encodes and decodes headers and entities, for the broker, the controller, the pipeline's
+reader and the tools. Everything here is pure: bytes in, bytes out.
+"""
+
+import functools
+import io
+import struct
+from typing import Any, TypeVar
+
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+E = TypeVar("E")
+_LENGTH = struct.Struct(">i")
+_HEADER = struct.Struct(">hhi")
+
+
+class FrameError(ValueError):
+    """A frame that cannot be a Kafka request or answer; the connection it came on is closed."""
+
+
+@functools.cache
+def reader_of(entity_type: type[Any]) -> Any:
+    """kio's reader for an entity, ``(buffer, offset) -> (entity, size)``."""
+    return entity_reader(entity_type)
+
+
+@functools.cache
+def writer_of(entity_type: type[Any]) -> Any:
+    """kio's writer for an entity, ``(buffer, entity) -> None``."""
+    return entity_writer(entity_type)
+
+
+def decode(entity_type: type[E], buffer: bytes | memoryview, offset: int = 0) -> E:
+    """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it."""
+    try:
+        value, _ = reader_of(entity_type)(buffer, offset)
+    except (SerialError, ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
+        raise FrameError(f"{entity_type.__qualname__} cannot be read: {error}") from error
+    return value  # type: ignore[no-any-return]
+
+
+def encode(value: object) -> bytes:
+    """Write one entity without a frame."""
+    buffer = io.BytesIO()
+    writer_of(type(value))(buffer, value)
+    return buffer.getvalue()
+
+
+def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
+    """(api key, api version, correlation id) of a request frame without its length."""
+    if len(frame) < _HEADER.size:
+        raise FrameError(f"a request of {len(frame)} bytes is shorter than its header")
+    key, version, correlation_id = _HEADER.unpack_from(frame)
+    return key, version, correlation_id
+
+
+def request_body_offset(frame: bytes | memoryview, *, flexible: bool) -> int:
+    """Where the body of a request begins: after client id and, if flexible, tagged fields."""
+    position = _HEADER.size
+    try:
+        (length,) = struct.unpack_from(">h", frame, position)
+        position += 2 + max(length, 0)
+        if flexible:
+            position = _skip_tagged_fields(frame, position)
+    except (struct.error, IndexError) as error:
+        raise FrameError(f"a request ends inside its header: {error}") from error
+    if position > len(frame):
+        raise FrameError("a request ends inside its header")
+    return position
+
+
+def client_id_of(frame: bytes | memoryview) -> str:
+    """The client id of a request frame, "" when null or unreadable."""
+    try:
+        (length,) = struct.unpack_from(">h", frame, _HEADER.size)
+    except struct.error:
+        return ""
+    start = _HEADER.size + 2
+    return bytes(frame[start : start + max(length, 0)]).decode("utf-8", "replace")
+
+
+def encode_request(value: Any, correlation_id: int, client_id: str) -> bytes:
+    """A whole frame (length included) for a request entity of kio or of ours."""
+    client = client_id.encode()
+    header = (
+        _HEADER.pack(value.__api_key__, value.__version__, correlation_id)
+        + struct.pack(">h", len(client))
+        + client
+        + (b"\x00" if value.__flexible__ else b"")
+    )
+    body = encode(value)
+    return _LENGTH.pack(len(header) + len(body)) + header + body
+
+
+def encode_response(value: Any, correlation_id: int) -> bytes:
+    """A whole frame for an answer. ApiVersions keeps header version 0 even in flexible versions."""
+    flexible = value.__flexible__ and value.__api_key__ != 18
+    header = struct.pack(">i", correlation_id) + (b"\x00" if flexible else b"")
+    body = encode(value)
+    return _LENGTH.pack(len(header) + len(body)) + header + body
+
+
+def decode_response(response_type: type[E], frame: bytes | memoryview) -> tuple[int, E]:
+    """(correlation id, entity) of an answer's frame without its length."""
+    if len(frame) < 4:
+        raise FrameError("an answer is shorter than its header")
+    (correlation_id,) = struct.unpack_from(">i", frame)
+    meta: Any = response_type
+    position = 4
+    if meta.__flexible__ and meta.__api_key__ != 18:
+        position = _skip_tagged_fields(frame, position)
+    return correlation_id, decode(response_type, frame, position)
+
+
+def _skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
+    count, position = _uvarint(frame, position)
+    if count > 1024:
+        raise FrameError(f"{count} tagged fields in a header")
+    for _ in range(count):
+        _, position = _uvarint(frame, position)
+        size, position = _uvarint(frame, position)
+        position += size
+    return position
+
+
+def _uvarint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise FrameError("a varint in a header is longer than five bytes")
