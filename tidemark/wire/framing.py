@@ -7,10 +7,12 @@ reader and the tools. Everything here is pure: bytes in, bytes out.
 import functools
 import io
 import struct
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
+
+from tidemark.wire.tolerant import read_entity
 
 E = TypeVar("E")
 _LENGTH = struct.Struct(">i")
@@ -36,16 +38,24 @@ def writer_of(entity_type: type[Any]) -> Any:
 def decode(entity_type: type[E], buffer: bytes | memoryview, offset: int = 0) -> E:
     """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it."""
     try:
-        value, _ = reader_of(entity_type)(buffer, offset)
-    except (SerialError, ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
+        value, _ = _read(entity_type, buffer, offset)
+    except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
         raise FrameError(f"{entity_type.__qualname__} cannot be read: {error}") from error
-    return value  # type: ignore[no-any-return]
+    return value
+
+
+def _read(entity_type: type[E], buffer: bytes | memoryview, offset: int) -> tuple[E, int]:
+    try:
+        reader = reader_of(cast("Any", entity_type))
+        return reader(buffer, offset)  # type: ignore[no-any-return]
+    except KeyError:  # a tagged field that kio does not know; KIP-482 says to skip it
+        return read_entity(entity_type, buffer, offset)
 
 
 def encode(value: object) -> bytes:
     """Write one entity without a frame."""
     buffer = io.BytesIO()
-    writer_of(type(value))(buffer, value)
+    writer_of(cast("Any", type(value)))(buffer, value)
     return buffer.getvalue()
 
 

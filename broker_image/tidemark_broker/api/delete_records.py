@@ -1,0 +1,111 @@
+"""DeleteRecords (21): KIP-107, to the letter of kafka-facts section 4.
+
+Each leader raises its log start at once; the whole request then waits until the low watermark of
+every partition that took part has reached what was asked (two fetch rounds of the followers), or
+the partition failed, or time is up. On time-out the pending ones answer REQUEST_TIMED_OUT with the
+low watermark as it was when the request came.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.metadata import INTERNAL_TOPICS
+from tidemark_broker.api.ports import Services
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.types import TopicPartition
+
+
+@dataclass(slots=True)
+class _Status:
+    """One partition on its way. ``pending`` ones hold REQUEST_TIMED_OUT until they get there."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    wanted: int = -1
+    low_watermark: int = -1
+    pending: bool = False
+
+
+async def handle(request: Any, call: Call) -> Any:
+    """Delete, wait, answer."""
+    services = call.services
+    statuses = [
+        _begin(topic.name, asked.partition_index, asked.offset, services)
+        for topic in request.topics
+        for asked in topic.partitions
+    ]
+    pending = [status for status in statuses if status.pending]
+    if pending:
+        await services.purgatory.wait(
+            [("lw", TopicPartition(status.topic, status.partition)) for status in pending],
+            lambda: _all_settled(pending, services),
+            milliseconds(request.timeout) / 1000,
+        )
+    return _answer(request, call, statuses)
+
+
+def _begin(topic: str, index: int, offset: int, services: Services) -> _Status:
+    view = services.cluster.topics.get(topic)
+    if view is None or index not in view.partitions:
+        return _Status(topic, index, ErrorCode.unknown_topic_or_partition)
+    if topic in INTERNAL_TOPICS:
+        return _Status(topic, index, ErrorCode.invalid_topic_exception)
+    partition = services.replicas.get(topic, index)
+    if partition is None:
+        return _Status(topic, index, services.replicas.error_of(topic, index))
+    result = partition.delete_records(offset)
+    if result.error is not ErrorCode.none:
+        return _Status(topic, index, result.error)
+    status = _Status(topic, index, ErrorCode.none, result.offset, result.low_watermark)
+    if result.low_watermark < result.offset:
+        status.error = ErrorCode.request_timed_out
+        status.pending = True
+    return status
+
+
+def _all_settled(pending: Sequence[_Status], services: Services) -> bool:
+    for status in pending:
+        if status.pending:
+            _look(status, services)
+    return not any(status.pending for status in pending)
+
+
+def _look(status: _Status, services: Services) -> None:
+    partition = services.replicas.get(status.topic, status.partition)
+    if partition is None:
+        error = services.replicas.error_of(status.topic, status.partition)
+    else:
+        error = partition.check_leader()
+    if partition is None or error is not ErrorCode.none:
+        status.error, status.low_watermark, status.pending = error, -1, False
+        return
+    low_watermark = partition.low_watermark()
+    if low_watermark >= status.wanted:
+        status.error, status.low_watermark, status.pending = error, low_watermark, False
+
+
+def _answer(request: Any, call: Call, statuses: Sequence[_Status]) -> Any:
+    topic_of = call.shapes.of("DeleteRecordsTopicResult")
+    partition_of = call.shapes.of("DeleteRecordsPartitionResult")
+    remaining = iter(statuses)
+    topics = []
+    for topic in request.topics:
+        results = []
+        for _ in topic.partitions:
+            status = next(remaining)
+            made = partition_of(
+                partition_index=status.partition,
+                low_watermark=status.low_watermark,
+                error_code=status.error,
+            )
+            results.append(made)
+        topics.append(topic_of(name=topic.name, partitions=tuple(results)))
+    return call.shapes.answer(throttle_time=ZERO, topics=tuple(topics))
+
+
+API = Api(key=21, name="DeleteRecords", version_min=0, version_max=2, handler=handle)

@@ -1,0 +1,87 @@
+"""One pass of a Fetch over its partitions, and how much it found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.replication.types import FetchResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One partition of a request. ``error``: known to fail before any partition was looked up."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    error: ErrorCode = ErrorCode.none
+
+
+@dataclass(slots=True)
+class Read:
+    """What a partition answered; ``result`` is replaced when the tier has been read."""
+
+    asked: Asked
+    partition: PartitionPort | None
+    result: FetchResult
+
+    @property
+    def settled(self) -> bool:
+        """Whether waiting for more records would be wrong for this partition."""
+        result = self.result
+        return (
+            result.error is not ErrorCode.none
+            or result.diverging is not None
+            or result.remote is not None
+        )
+
+
+def read_all(asked: Sequence[Asked], services: Services, max_bytes: int) -> list[Read]:
+    """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
+    found comes whole, however large (KIP-74)."""
+    reads = []
+    left = max_bytes
+    for one in asked:
+        read = _read(one, services, left, min_one=left == max_bytes)
+        found = len(read.result.data)
+        if read.result.remote is not None:
+            found = read.result.remote.max_bytes
+        left -= found
+        reads.append(read)
+    return reads
+
+
+def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read:
+    if asked.error is not ErrorCode.none:
+        return Read(asked, None, FetchResult(error=asked.error))
+    partition = services.replicas.get(asked.topic, asked.partition)
+    if partition is None:
+        error = services.replicas.error_of(asked.topic, asked.partition)
+        return Read(asked, None, _with_leader(FetchResult(error=error), asked, services))
+    result = partition.fetch(
+        asked.offset,
+        max_bytes=max(0, min(asked.max_bytes, left)),
+        min_one=min_one,
+        current_leader_epoch=asked.current_leader_epoch,
+        last_fetched_epoch=asked.last_fetched_epoch,
+    )
+    return Read(asked, partition, result)
+
+
+def _with_leader(result: FetchResult, asked: Asked, services: Services) -> FetchResult:
+    """Who leads, as far as this broker knows, for a partition it does not host."""
+    view = services.cluster.topics.get(asked.topic)
+    row = None if view is None else view.partitions.get(asked.partition)
+    if row is None:
+        return result
+    return replace(result, leader_id=row.leader, leader_epoch=row.leader_epoch)
+
+
+def total_bytes(reads: Sequence[Read]) -> int:
+    """Record bytes at hand."""
+    return sum(len(read.result.data) for read in reads)

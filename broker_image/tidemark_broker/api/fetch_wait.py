@@ -1,0 +1,78 @@
+"""The long poll of a Fetch: wait in the purgatory until there are ``min_bytes``, then read again.
+
+While it waits nothing is read. What has arrived is estimated from how the logs have grown since the
+last pass (as Kafka estimates from positions), and an estimate that proves too high only means
+another wait with the time that is left.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.fetch_read import Asked, Read, read_all, total_bytes
+from tidemark_broker.api.ports import PartitionPort, Services
+
+
+class _Watch:
+    """A partition as it was at the last pass."""
+
+    __slots__ = ("high_watermark", "partition", "size_bytes")
+
+    def __init__(self, partition: PartitionPort) -> None:
+        self.partition = partition
+        self.high_watermark = partition.high_watermark
+        self.size_bytes = partition.log.size_bytes
+
+    @property
+    def lost(self) -> bool:
+        """It does not lead any more: the next pass says why."""
+        return self.partition.check_leader() is not ErrorCode.none
+
+    @property
+    def advanced(self) -> bool:
+        """More was committed."""
+        return self.partition.high_watermark > self.high_watermark
+
+    @property
+    def grown_bytes(self) -> int:
+        """About how many bytes can be read now that could not be then."""
+        return max(1, self.partition.log.size_bytes - self.size_bytes)
+
+
+async def read_until_enough(
+    asked: Sequence[Asked],
+    services: Services,
+    *,
+    max_bytes: int,
+    min_bytes: int,
+    max_wait_s: float,
+) -> list[Read]:
+    """Reads with at least ``min_bytes`` of records, or an answer that must not wait, or whatever
+    there is after ``max_wait_s``."""
+    now = asyncio.get_running_loop().time
+    deadline = now() + max_wait_s
+    while True:
+        reads = read_all(asked, services, max_bytes)
+        missing = min(min_bytes, max_bytes) - total_bytes(reads)
+        left_s = deadline - now()
+        if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
+            return reads
+        if not await _wait_for(reads, missing, services, left_s):
+            return read_all(asked, services, max_bytes)
+
+
+async def _wait_for(reads: Sequence[Read], missing: int, services: Services, left_s: float) -> bool:
+    """Whether it is worth reading again and waiting on; False once time is up."""
+    watches = [_Watch(read.partition) for read in reads if read.partition is not None]
+
+    def enough() -> bool:
+        if any(watch.lost for watch in watches):
+            return True
+        advanced = [watch for watch in watches if watch.advanced]
+        if len(advanced) >= missing:
+            return True
+        return sum(watch.grown_bytes for watch in advanced) >= missing
+
+    keys = [("hw", watch.partition.tp) for watch in watches]
+    return await services.purgatory.wait(keys, enough, left_s)

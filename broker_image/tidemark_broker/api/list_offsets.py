@@ -1,0 +1,79 @@
+"""ListOffsets (2): the offset of a time, or one of the special ones (kafka-facts 5.2).
+
+What each special value means is the partition's affair; which version may ask for it is decided
+here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.
+"""
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.types import OffsetResult
+
+#: special value -> first version that may ask for it
+_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+#: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
+_TIMEOUT_MS = 30_000
+_LOOKUPS_AT_ONCE = 16
+
+
+async def handle(request: Any, call: Call) -> Any:
+    """Look up all partitions, a few at a time."""
+    gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+    timeout = getattr(request, "timeout", None)
+    timeout_ms = milliseconds(timeout) if timeout else _TIMEOUT_MS
+
+    async def limited(topic: str, asked: Any) -> OffsetResult:
+        async with gate:
+            return await _look_up(topic, asked, call, timeout_ms)
+
+    async with asyncio.TaskGroup() as group:
+        found = [
+            [group.create_task(limited(topic.name, asked)) for asked in topic.partitions]
+            for topic in request.topics
+        ]
+    topic_of = call.shapes.of("ListOffsetsTopicResponse")
+    return call.shapes.answer(
+        throttle_time=ZERO,
+        topics=tuple(
+            topic_of(
+                name=topic.name,
+                partitions=tuple(
+                    _partition(asked.partition_index, task.result(), call)
+                    for asked, task in zip(topic.partitions, tasks, strict=True)
+                ),
+            )
+            for topic, tasks in zip(request.topics, found, strict=True)
+        ),
+    )
+
+
+async def _look_up(topic: str, asked: Any, call: Call, timeout_ms: int) -> OffsetResult:
+    if asked.timestamp < 0 and call.version < _SINCE.get(asked.timestamp, 1 << 15):
+        return OffsetResult(error=ErrorCode.unsupported_version)
+    replicas = call.services.replicas
+    partition = replicas.get(topic, asked.partition_index)
+    if partition is None:
+        return OffsetResult(error=replicas.error_of(topic, asked.partition_index))
+    epoch = getattr(asked, "current_leader_epoch", -1)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await partition.list_offset(asked.timestamp, current_leader_epoch=epoch)
+    except TimeoutError:
+        return OffsetResult(error=ErrorCode.request_timed_out)
+
+
+def _partition(index: int, result: OffsetResult, call: Call) -> Any:
+    return call.shapes.of("ListOffsetsPartitionResponse")(
+        partition_index=index,
+        error_code=result.error,
+        timestamp=result.timestamp_ms,
+        offset=result.offset,
+        leader_epoch=result.leader_epoch,
+    )
+
+
+API = Api(key=2, name="ListOffsets", version_min=1, version_max=10, handler=handle)

@@ -1,0 +1,137 @@
+"""Produce (0): record batches appended as they came, acks 0, 1 and all.
+
+Served from version 3 and advertised from 0 (kafka-facts 8.1). The bytes that kio hands over go to
+the log untouched, which looks at the batch header only. Idempotence and transactions are not served.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.endpoints import node_endpoints
+from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.replication.types import ProduceResult
+
+ACKS_ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One partition of a request."""
+
+    topic: str
+    partition: int
+    records: bytes | None
+
+
+async def handle(request: Any, call: Call) -> Any:
+    """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
+    entries = [
+        _Entry(topic.name, data.index, data.records)
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
+    results = await _append_all(request, entries, call.services)
+    if request.acks == 0:
+        _close_on_error(entries, results)
+        return None
+    return _answer(request, call, results)
+
+
+async def _append_all(
+    request: Any, entries: Sequence[_Entry], services: Services
+) -> Sequence[ProduceResult]:
+    """With acks 0 and 1 nothing is ever awaited. With all, every append begins in a task of its
+    own, in order, before the first of them is waited for."""
+    refused = _refusal(request)
+    if refused is not None:
+        return [refused] * len(entries)
+    timeout_ms = milliseconds(request.timeout)
+    if request.acks != ACKS_ALL:
+        return [await _append(entry, request.acks, timeout_ms, services) for entry in entries]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_append(entry, ACKS_ALL, timeout_ms, services)) for entry in entries
+        ]
+    return [task.result() for task in tasks]
+
+
+def _refusal(request: Any) -> ProduceResult | None:
+    if request.acks not in (ACKS_ALL, 0, 1):
+        return ProduceResult(
+            error=ErrorCode.invalid_required_acks, message=f"acks={request.acks}: use 0, 1 or all"
+        )
+    if request.transactional_id is not None:
+        return ProduceResult(
+            error=ErrorCode.invalid_request, message="transactions are not served: unset the id"
+        )
+    return None
+
+
+async def _append(entry: _Entry, acks: int, timeout_ms: int, services: Services) -> ProduceResult:
+    partition: PartitionPort | None = services.replicas.get(entry.topic, entry.partition)
+    if partition is None:
+        return ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
+    if entry.records is None:
+        return ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
+    return await partition.append(entry.records, acks=acks, timeout_ms=timeout_ms)
+
+
+def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult]) -> None:
+    """With acks 0 there is no answer to carry an error: Kafka ends the connection, upon which the
+    client asks for metadata again."""
+    for entry, result in zip(entries, results, strict=True):
+        if result.error is not ErrorCode.none:
+            raise CloseConnection(
+                f"produce with acks=0 to {entry.topic}-{entry.partition}: {result.error.name}"
+            )
+
+
+def _answer(request: Any, call: Call, results: Sequence[ProduceResult]) -> Any:
+    topic_of = call.shapes.of("TopicProduceResponse")
+    remaining = iter(results)
+    leaders: set[int] = set()
+    topics = []
+    for topic in request.topic_data:
+        answers = tuple(
+            _partition(topic.name, data.index, next(remaining), call, leaders)
+            for data in topic.partition_data
+        )
+        topics.append(topic_of(name=topic.name, partition_responses=answers))
+    return call.shapes.answer(
+        responses=tuple(topics), throttle_time=ZERO, node_endpoints=node_endpoints(call, leaders)
+    )
+
+
+def _partition(topic: str, index: int, result: ProduceResult, call: Call, leaders: set[int]) -> Any:
+    values: dict[str, Any] = {}
+    if result.error is ErrorCode.not_leader_or_follower and call.shapes.has("LeaderIdAndEpoch"):
+        row = _row(topic, index, call)
+        if row is not None:
+            leaders.add(row.leader)
+            leader = call.shapes.of("LeaderIdAndEpoch")
+            values["current_leader"] = leader(leader_id=row.leader, leader_epoch=row.leader_epoch)
+    return call.shapes.of("PartitionProduceResponse")(
+        index=index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time=timestamp(result.log_append_time_ms),
+        log_start_offset=result.log_start_offset,
+        record_errors=(),
+        error_message=result.message,
+        **values,
+    )
+
+
+def _row(topic: str, index: int, call: Call) -> Any:
+    view = call.services.cluster.topics.get(topic)
+    return None if view is None else view.partitions.get(index)
+
+
+API = Api(key=0, name="Produce", version_min=3, version_max=11, handler=handle, advertised_min=0)

@@ -1,0 +1,265 @@
+"""One broker put together: storage, replicas, listeners, the session with the controller.
+
+Everything that runs belongs to one TaskGroup; it ends when it is told to stop, and then cleanly:
+leaders move away first (for a limited time), nothing more is served, logs are flushed and closed,
+and the clean marker is written last, with the broker epoch that the next start may prove.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.config import Address, BrokerConfig
+from tidemark_broker.control.client import ControlClient, Identity
+from tidemark_broker.control.commands import Commands
+from tidemark_broker.control.disablement import Disablements
+from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.heartbeat import LoopClock
+from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.log import StorageError
+from tidemark_broker.metrics import BrokerCollector, MetricsServer
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.service import ReplicaFetchService
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER_EPOCH_FILE = "tidemark-controller-epoch.json"
+
+#: Makes the remote log manager of a broker, from what its replicas share and its configuration.
+RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The broker is registered and unfenced; addresses as bound."""
+
+    node_id: int
+    listener: Address
+    metrics: Address
+
+
+def fetch_limits(config: BrokerConfig) -> FetchLimits:
+    """Kafka's ``replica.fetch.*`` keys."""
+    return FetchLimits(
+        wait_max_ms=config.integer("replica.fetch.wait.max.ms", 500),
+        min_bytes=config.integer("replica.fetch.min.bytes", 1, least=1),
+        response_max_bytes=config.integer(
+            "replica.fetch.response.max.bytes", 10 * 1024 * 1024, least=1024
+        ),
+        partition_max_bytes=config.integer("replica.fetch.max.bytes", 1024 * 1024, least=1024),
+        backoff_s=config.milliseconds("replica.fetch.backoff.ms", 200),
+        timeout_s=config.milliseconds("replica.socket.timeout.ms", 30_000),
+    )
+
+
+def api_settings(config: BrokerConfig) -> Settings:
+    """What the api handlers read of the configuration."""
+    defaults = Settings()
+    return Settings(
+        fetch_bytes_max=config.integer("fetch.max.bytes", defaults.fetch_bytes_max, least=1024),
+        remote_wait_ms=config.integer("remote.fetch.max.wait.ms", defaults.remote_wait_ms),
+    )
+
+
+class Broker:
+    """Use :meth:`run` once."""
+
+    def __init__(
+        self, config: BrokerConfig, storage: Storage, remote: RemoteFactory | None = None
+    ) -> None:
+        self.config = config
+        self.storage = storage
+        self.metadata = MetadataCache(config.cluster_id)
+        self.purgatory = Purgatory()
+        self.clock = LoopClock()
+        self.isr_changes = IsrChanges()
+        self.context = ReplicaContext(
+            node_id=config.node_id,
+            metadata=self.metadata,
+            purgatory=self.purgatory,
+            lag_max_s=config.milliseconds("replica.lag.time.max.ms", 30_000),
+            monotonic=time.monotonic,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            propose_isr=self.isr_changes.submit,
+            persist=storage.persist,
+            checkpoint_log_start=storage.checkpoint_log_start,
+            failures=storage.failures,
+        )
+        if remote is not None:
+            self.context.remote = remote(self.context, config)
+        self.fetchers = Fetchers(
+            node_id=config.node_id,
+            metadata=self.metadata,
+            limits=fetch_limits(config),
+            broker_epoch=lambda: self.client.broker_epoch,
+            monotonic=time.monotonic,
+        )
+        self.manager = ReplicaManager(
+            self.context, logs=storage, fetchers=self.fetchers, broker_config=config.entries
+        )
+        self.disablements = Disablements(self.manager)
+        self.registry = CollectorRegistry()
+        self.net_metrics = NetMetrics(self.registry)
+        self.dispatcher = self._dispatcher()
+        self.server = KafkaServer(
+            self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
+        )
+        self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
+        self.client: ControlClient
+
+    def _dispatcher(self) -> Dispatcher:
+        service = ReplicaFetchService(self.manager, self.purgatory)
+        return Dispatcher(
+            Services(
+                replicas=self.manager,
+                cluster=self.metadata,
+                purgatory=self.purgatory,
+                settings=api_settings(self.config),
+            ),
+            private=[
+                PrivateApi(REPLICA_FETCH, "ReplicaFetch", ReplicaFetchRequest, service.handle)
+            ],
+            metrics=self.net_metrics,
+        )
+
+    # ------------------------------------------------------------ life
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
+        """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once."""
+        self.storage.attach(self.manager)
+        self.manager.load(self.storage.found())
+        await self.server.start(self.config.listener.host, self.config.listener.port)
+        self.client = self._control_client()
+        metrics = self._metrics_server()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in self._background(metrics.port, ready)]
+                await stop.wait()
+                await self._shut_down()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await in_thread(metrics.stop)
+        await in_thread(self.storage.close, self.client.broker_epoch)
+
+    def _background(
+        self, metrics_port: int, ready: Callable[[Ready], None]
+    ) -> list[Coroutine[None, None, None]]:
+        config = self.config
+        retention_s = config.milliseconds("log.retention.check.interval.ms", 300_000)
+        return [
+            self.clock.run(),
+            self.client.run(),
+            self.storage.run_log_start_checkpoints(),
+            self._announce(metrics_port, ready),
+            every(1.0, self.manager.retry),
+            every(self.context.lag_max_s / 2, self._shrink_isrs),
+            every(retention_s, self.storage.apply_retention),
+            every(
+                config.milliseconds("replica.high.watermark.checkpoint.interval.ms", 5000),
+                self.storage.checkpoint,
+            ),
+            every(config.milliseconds("log.flush.scheduler.interval.ms", 1000), self.storage.flush),
+        ]
+
+    async def _shrink_isrs(self) -> None:
+        self.manager.shrink_isrs()
+
+    async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
+        await self.client.unfenced.wait()
+        endpoint = self.config.advertised_endpoint(self.server.port)
+        ready(
+            Ready(
+                self.config.node_id,
+                Address(endpoint.host, endpoint.port),
+                Address(self.config.metrics.host, metrics_port),
+            )
+        )
+
+    async def _shut_down(self) -> None:
+        """Leaders move away while the controller answers; then nothing more is served."""
+        limit_s = self.config.milliseconds("controlled.shutdown.max.ms", 15_000)
+        if self.client.connected and not self.client.fenced:
+            logger.info("shutting down: asking the controller to move leaders away")
+            self.client.ask_to_shut_down()
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self.client.may_shut_down.wait()
+            except TimeoutError:
+                logger.warning("leaders did not move away within %.0f s", limit_s)
+        await self.disablements.close()
+        await self.manager.close()
+        await self.server.stop()
+
+    def _control_client(self) -> ControlClient:
+        config = self.config
+        client = ControlClient(
+            Identity(
+                broker_id=config.node_id,
+                cluster_id=config.cluster_id,
+                incarnation_id=uuid.uuid4(),
+                directory_id=self.storage.directory_id,
+                rack=config.rack,
+                listeners=(config.advertised_endpoint(self.server.port),),
+            ),
+            tuple((each.host, each.port) for each in config.controllers),
+            manager=self.manager,
+            epoch=self.epoch,
+            isr_changes=self.isr_changes,
+            clock=self.clock,
+            storage_error=self.storage.error,
+            clean_broker_epoch=self.storage.clean_broker_epoch,
+        )
+        client.commands = Commands(
+            self.manager,
+            self.epoch,
+            self.disablements,
+            serve_kafka=self.dispatcher.serve,
+            snapshot_applied=client.snapshot_applied,
+        )
+        return client
+
+    def _metrics_server(self) -> MetricsServer:
+        stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms", 10_000, least=100)
+        self.registry.register(
+            BrokerCollector(
+                self.manager,
+                fenced=lambda: self.client.fenced,
+                connected=lambda: self.client.connected,
+                loop_age_ms=self.clock.age_ms,
+            )
+        )
+        ProcessCollector(registry=self.registry)
+        server = MetricsServer(self.registry, lambda: self.clock.age_ms() < stalled_ms)
+        return server.start(self.config.metrics.host, self.config.metrics.port)
+
+
+async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do something again and again; a failure is logged and does not end it."""
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await work()
+        except StorageError as error:
+            logger.warning("%s", error)
+        except Exception:
+            logger.exception("%s failed; trying again in %.0f s", work, interval_s)

@@ -1,0 +1,1 @@
+"""The broker's end of the control protocol: registration, heartbeats, commands, reports."""

@@ -1,0 +1,274 @@
+"""Finding the controller and staying with it: one session after another.
+
+A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
+that report and propose. Whatever ends one of them ends the session; then every address is tried
+again, with a growing pause between rounds. Between sessions the broker goes on with what it was
+told last.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.framing import FrameError
+from tidemark_broker.control.commands import Commands
+from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
+from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
+from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.control.status import StatusReporter
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this process is. ``listeners`` are the advertised ones, ports resolved."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: uuid.UUID
+    directory_id: uuid.UUID
+    rack: str | None
+    listeners: tuple[control.Endpoint, ...]
+
+
+class ControlClient:
+    """Owns the session; run :meth:`run` in a task."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: tuple[Address, ...],
+        *,
+        manager: ReplicaManager,
+        epoch: ControllerEpoch,
+        isr_changes: IsrChanges,
+        clock: LoopClock,
+        storage_error: Callable[[], str],
+        clean_broker_epoch: int,
+    ) -> None:
+        self._identity = identity
+        self._addresses = addresses
+        self._manager = manager
+        self._epoch = epoch
+        self._isr_changes = isr_changes
+        self._clock = clock
+        self._storage_error = storage_error
+        self._previous_broker_epoch = clean_broker_epoch
+        self._heartbeat: HeartbeatThread | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._last_problem = ""
+        self.broker_epoch = -1
+        self.fenced = True
+        self.connected = False
+        self.want_shut_down = False
+        self.unfenced = asyncio.Event()
+        self.may_shut_down = asyncio.Event()
+        self.commands: Commands | None = None
+
+    # ------------------------------------------------------------ sessions
+
+    async def run(self) -> None:
+        """Keep a session with whichever controller leads, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+        while True:
+            began_s = clock()
+            for address in self._addresses:
+                await self._try(address)
+            if clock() - began_s > _LONGEST_PAUSE_S:
+                backoff = backoff.succeeded()
+            backoff = backoff.failed(clock())
+            await asyncio.sleep(backoff.until_s - clock())
+
+    async def _try(self, address: Address) -> None:
+        try:
+            await self._session(address)
+        except NotController as error:
+            logger.debug("%s:%d: %s", *address, error)
+        except (SessionEnded, OSError, TimeoutError, FrameError, StorageError) as error:
+            self._note_problem(address, error)
+        except Exception:
+            logger.exception("the session with the controller at %s:%d failed", *address)
+        finally:
+            self.connected = False
+
+    def _note_problem(self, address: Address, error: Exception) -> None:
+        """One line for each new problem, not one for each try."""
+        problem = f"controller at {address[0]}:{address[1]}: {error or type(error).__name__}"
+        if self.connected or problem != self._last_problem:
+            logger.warning("%s", problem)
+        self._last_problem = problem
+
+    async def _session(self, address: Address) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            requests = await self._connect(address, "requests")
+            stack.push_async_callback(requests.close)
+            session_timeout_s = await self._register(requests)
+            commands = await self._connect(address, "commands")
+            stack.push_async_callback(commands.close)
+            await self._attach(commands)
+            self._ended = asyncio.get_running_loop().create_future()
+            stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
+            self.connected = True
+            self._last_problem = ""
+            await self._serve(requests, commands, self._ended)
+
+    async def _connect(self, address: Address, purpose: str) -> KafkaConnection:
+        return await KafkaConnection.connect(
+            *address,
+            client_id=f"broker-{self._identity.broker_id}-{purpose}",
+            timeout_s=_TIMEOUT_S,
+        )
+
+    async def _serve(
+        self,
+        requests: KafkaConnection,
+        commands: KafkaConnection,
+        ended: "asyncio.Future[None]",
+    ) -> None:
+        if self.commands is None:
+            raise SessionEnded("the broker is not ready for commands")
+        node, epoch = self._identity.broker_id, self.broker_epoch
+        reporter = StatusReporter(self._manager, self._storage_error)
+        await first_of(
+            self.commands.run(commands, epoch),
+            self._isr_changes.run(requests, node, epoch),
+            reporter.run(requests, node, epoch),
+            _wait(ended),
+        )
+
+    async def _register(self, connection: KafkaConnection) -> float:
+        """Register; gives the session's length in seconds."""
+        me = self._identity
+        answer = await connection.request(
+            control.BrokerRegistrationRequest(
+                broker_id=me.broker_id,
+                cluster_id=me.cluster_id,
+                incarnation_id=me.incarnation_id,
+                directory_id=me.directory_id,
+                previous_broker_epoch=self._previous_broker_epoch,
+                highest_controller_epoch=self._epoch.highest,
+                rack=me.rack,
+                listeners=me.listeners,
+            ),
+            control.BrokerRegistrationResponse,
+            _TIMEOUT_S,
+        )
+        if answer.error_code and answer.error_message and answer.error_code != 41:
+            raise Refused(f"registration refused: {answer.error_message}")
+        check(answer.error_code, "registration")
+        if not await self._epoch.accept(answer.controller_epoch):
+            raise SessionEnded(
+                f"its epoch {answer.controller_epoch} is older than {self._epoch.highest}"
+            )
+        self._note_registration(answer.broker_epoch, connection.peer)
+        return max(answer.session_timeout_ms, 1000) / 1000
+
+    def _note_registration(self, broker_epoch: int, peer: str) -> None:
+        if broker_epoch != self.broker_epoch:
+            logger.info("registered with %s under broker epoch %d", peer, broker_epoch)
+        self.broker_epoch = broker_epoch
+        # In this process nothing was lost since: its epoch is proof enough for the next session.
+        self._previous_broker_epoch = broker_epoch
+
+    async def _attach(self, connection: KafkaConnection) -> None:
+        answer = await connection.request(
+            control.AttachRequest(
+                broker_id=self._identity.broker_id, broker_epoch=self.broker_epoch
+            ),
+            control.AttachResponse,
+            _TIMEOUT_S,
+        )
+        check(answer.error_code, "attach")
+
+    # ------------------------------------------------------------ heartbeats
+
+    def _start_heartbeat(self, address: Address, session_timeout_s: float) -> HeartbeatThread:
+        thread = HeartbeatThread(
+            Target(
+                host=address[0],
+                port=address[1],
+                broker_id=self._identity.broker_id,
+                broker_epoch=self.broker_epoch,
+                session_timeout_s=session_timeout_s,
+            ),
+            self._clock,
+            answered=lambda answer: self._heartbeat_answered(thread, answer),
+            lost=lambda reason: self._heartbeat_lost(thread, reason),
+        )
+        thread.want_shut_down = self.want_shut_down
+        self._heartbeat = thread
+        thread.start()
+        return thread
+
+    def snapshot_applied(self, controller_epoch: int) -> None:
+        """A full snapshot is in force: the next heartbeat says so at once."""
+        if self._heartbeat is not None:
+            self._heartbeat.snapshot_controller_epoch = controller_epoch
+            self._heartbeat.kick()
+
+    def ask_to_shut_down(self) -> None:
+        """Have leaders moved away; ``may_shut_down`` is set when the controller agrees."""
+        self.want_shut_down = True
+        if self._heartbeat is not None:
+            self._heartbeat.want_shut_down = True
+            self._heartbeat.kick()
+
+    def _heartbeat_answered(
+        self, thread: HeartbeatThread, answer: control.BrokerHeartbeatResponse
+    ) -> None:
+        if thread is not self._heartbeat:
+            return
+        try:
+            check(answer.error_code, "heartbeat")
+        except SessionEnded as error:
+            self._end_session(error)
+            return
+        if answer.is_fenced != self.fenced:
+            logger.info("%s by the controller", "fenced" if answer.is_fenced else "unfenced")
+        self.fenced = answer.is_fenced
+        if not answer.is_fenced:
+            self.unfenced.set()
+        if answer.should_shut_down:
+            self.may_shut_down.set()
+
+    def _heartbeat_lost(self, thread: HeartbeatThread, reason: str) -> None:
+        if thread is self._heartbeat:
+            self._end_session(SessionEnded(reason))
+
+    def _end_session(self, error: SessionEnded) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+
+async def _wait(future: "asyncio.Future[None]") -> None:
+    await future
+
+
+async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
+    """Run all until one ends; the others are cancelled and awaited; its error is raised."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,184 @@
+"""What the controller sends over the command connection, and how it is answered.
+
+``PartitionStates`` are applied in the order in which they come, and nothing that came after one
+begins before it was applied; everything else runs beside the rest and may be answered out of
+order. Requests of an older controller epoch are refused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.framing import (
+    FrameError,
+    decode,
+    encode_response,
+    peek_request,
+    request_body_offset,
+)
+from tidemark.wire.receiver import Frame
+from tidemark_broker.control.disablement import Disablements
+from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.remote import RemoteUnavailable
+
+logger = logging.getLogger(__name__)
+
+#: Takes a Kafka request's frame and a peer's name, gives the pieces of the answer's frame.
+Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
+
+AT_ONCE = 32
+_STALE = int(ErrorCode.stale_controller_epoch.value)
+_TIMED_OUT = int(ErrorCode.request_timed_out.value)
+_STORAGE = int(ErrorCode.kafka_storage_error.value)
+
+
+class Commands:
+    """Serves one command connection after another; one at a time."""
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        epoch: ControllerEpoch,
+        disablements: Disablements,
+        *,
+        serve_kafka: Serve,
+        snapshot_applied: Callable[[int], None],
+    ) -> None:
+        self._manager = manager
+        self._epoch = epoch
+        self._disablements = disablements
+        self._serve_kafka = serve_kafka
+        self._snapshot_applied = snapshot_applied
+
+    async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
+        """Serve until the connection ends (raises) or the task is cancelled."""
+        limit = asyncio.Semaphore(AT_ONCE)
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                frame = await connection.read_frame()
+                key, _, correlation_id = peek_request(frame)
+                if key == control.PARTITION_STATES:
+                    states = _body(control.PartitionStatesRequest, frame)
+                    answer = await self._states(states, broker_epoch)
+                    connection.write(encode_response(answer, correlation_id))
+                    continue
+                await limit.acquire()
+                task = asyncio.create_task(self._one(connection, frame, broker_epoch))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                task.add_done_callback(lambda _: limit.release())
+        finally:
+            for task in tuple(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(self, connection: KafkaConnection, frame: Frame, broker_epoch: int) -> None:
+        try:
+            pieces = await self._answer(frame, connection.peer, broker_epoch)
+            await connection.drain()
+            for piece in pieces or ():
+                connection.write(piece)
+        except (ConnectionError, FrameError) as error:
+            logger.warning("a command of the controller was not answered: %s", error)
+            await connection.close()
+        except Exception:
+            logger.exception("a command of the controller failed")
+            await connection.close()
+
+    async def _answer(self, frame: Frame, peer: str, broker_epoch: int) -> Sequence[bytes] | None:
+        key, _, correlation_id = peek_request(frame)
+        answer: Any
+        if key == control.DISABLE_REMOTE_TOPIC:
+            answer = await self._disable(
+                _body(control.DisableRemoteTopicRequest, frame), broker_epoch
+            )
+        elif key == control.DELETE_REMOTE_TOPIC:
+            answer = await self._delete(_body(control.DeleteRemoteTopicRequest, frame))
+        else:
+            return await self._serve_kafka(frame, peer)
+        return [encode_response(answer, correlation_id)]
+
+    async def _states(
+        self, request: control.PartitionStatesRequest, broker_epoch: int
+    ) -> control.PartitionStatesResponse:
+        try:
+            accepted = await self._epoch.accept(request.controller_epoch)
+        except StorageError as error:
+            logger.warning("the controller's epoch cannot be kept: %s", error)
+            return _states_answer(_STORAGE, broker_epoch)
+        if not accepted:
+            logger.warning(
+                "refused partition states of controller %s: epoch %d, seen was %d",
+                request.controller_id,
+                request.controller_epoch,
+                self._epoch.highest,
+            )
+            return _states_answer(_STALE, broker_epoch)
+        errors = await self._manager.apply(request)
+        logger.info(
+            "applied a %s of controller epoch %d: %d topics, %d removals, %d errors",
+            "snapshot" if request.full else "change",
+            request.controller_epoch,
+            len(request.topics),
+            len(request.removals),
+            len(errors),
+        )
+        if request.full:
+            self._snapshot_applied(request.controller_epoch)
+        return _states_answer(0, broker_epoch, tuple(errors))
+
+    async def _disable(
+        self, request: control.DisableRemoteTopicRequest, broker_epoch: int
+    ) -> control.DisableRemoteTopicResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        return control.DisableRemoteTopicResponse(
+            error_code=_STALE if stale else 0,
+            broker_epoch=broker_epoch,
+            tiered_epoch=request.tiered_epoch,
+            results=() if stale else await self._disablements.disable(request),
+        )
+
+    async def _delete(
+        self, request: control.DeleteRemoteTopicRequest
+    ) -> control.DeleteRemoteTopicResponse:
+        if self._epoch.is_stale(request.controller_epoch):
+            return _delete_answer(_STALE, -1, "an older controller's request")
+        remote = self._manager.remote
+        if remote is None:
+            return _delete_answer(_STORAGE, -1, "this broker has no remote storage")
+        try:
+            remaining = await remote.delete_topic(
+                request.topic_id, request.name, request.partitions, request.tiered_epoch
+            )
+        except RemoteUnavailable as error:
+            return _delete_answer(_STORAGE, -1, str(error))
+        return _delete_answer(_TIMED_OUT if remaining else 0, remaining, "")
+
+
+def _body(entity_type: Any, frame: Frame) -> Any:
+    _, version, _ = peek_request(frame)
+    if version != entity_type.__version__:
+        raise FrameError(f"{entity_type.__name__} in version {version} is not known")
+    return decode(entity_type, frame, request_body_offset(frame, flexible=True))
+
+
+def _states_answer(
+    code: int, broker_epoch: int, errors: tuple[control.PartitionError, ...] = ()
+) -> control.PartitionStatesResponse:
+    return control.PartitionStatesResponse(
+        error_code=code, broker_epoch=broker_epoch, errors=errors
+    )
+
+
+def _delete_answer(code: int, remaining: int, message: str) -> control.DeleteRemoteTopicResponse:
+    return control.DeleteRemoteTopicResponse(
+        error_code=code, remaining_segments=remaining, message=message
+    )

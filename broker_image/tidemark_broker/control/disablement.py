@@ -1,0 +1,147 @@
+"""``DisableRemoteTopic`` (KIP-950): this broker's part, begun once and asked about until done.
+
+Each hosted partition's work goes on in a task of its own, also when the request times out; the
+controller repeats the request and finds the same task. An acknowledgement is given only under the
+leader epoch under which the work was done, and only once the tiered epoch is in the replica's
+state file.
+"""
+
+import asyncio
+import logging
+import uuid
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_MS_MAX = 60_000
+_MESSAGE_MAX = 500
+_NONE = 0
+_UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
+_AT_WORK = int(ErrorCode.request_timed_out.value)
+
+#: topic id, partition, tiered epoch, leader epoch
+Key = tuple[uuid.UUID, int, int, int]
+
+
+class Disablements:
+    """The work under way; tasks end with :meth:`close`."""
+
+    def __init__(self, manager: ReplicaManager) -> None:
+        self._manager = manager
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    async def disable(
+        self, request: control.DisableRemoteTopicRequest
+    ) -> tuple[control.DisableRemoteTopicResult, ...]:
+        """Begin or go on with each partition, wait for them at most ``timeout_ms``."""
+        tasks = {
+            partition: self._task(hosted, request)
+            for partition in request.partitions
+            if (hosted := self._manager.by_id(request.topic_id, partition)) is not None
+        }
+        if tasks:
+            timeout_s = min(max(request.timeout_ms, 0), _TIMEOUT_MS_MAX) / 1000
+            await asyncio.wait(tasks.values(), timeout=timeout_s)
+        return tuple(
+            self._result(request, partition, tasks.get(partition))
+            for partition in request.partitions
+        )
+
+    def _task(
+        self, partition: Partition, request: control.DisableRemoteTopicRequest
+    ) -> "asyncio.Task[None]":
+        key = _key(partition, request)
+        task = self._tasks.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            self._forget_older(key)
+            task = asyncio.create_task(self._work(partition, request))
+            self._tasks[key] = task
+        return task
+
+    def _forget_older(self, key: Key) -> None:
+        for other in [other for other in self._tasks if other[:2] == key[:2] and other != key]:
+            self._tasks.pop(other).cancel()
+
+    async def _work(self, partition: Partition, request: control.DisableRemoteTopicRequest) -> None:
+        remote = self._manager.remote
+        if remote is None:
+            raise LookupError("this broker has no remote storage configured")
+        policy = control.DisablePolicy(request.disable_policy)
+        await remote.disable(partition, request.tiered_epoch, policy)
+        logger.info(
+            "%s: tiering epoch %d is disabled here (%s)",
+            partition.tp,
+            request.tiered_epoch,
+            policy.name,
+        )
+
+    def _result(
+        self,
+        request: control.DisableRemoteTopicRequest,
+        number: int,
+        task: "asyncio.Task[None] | None",
+    ) -> control.DisableRemoteTopicResult:
+        partition = self._manager.by_id(request.topic_id, number)
+        if partition is None or task is None:
+            return _answer(number, _UNKNOWN, "not hosted by this broker")
+        code, message = self._state(partition, request, task)
+        return control.DisableRemoteTopicResult(
+            partition=number,
+            error_code=code,
+            leader_epoch=partition.leader_epoch,
+            is_leader=partition.is_leader,
+            local_log_start_offset=partition.log.local_log_start_offset,
+            message=message[:_MESSAGE_MAX],
+        )
+
+    def _state(
+        self,
+        partition: Partition,
+        request: control.DisableRemoteTopicRequest,
+        task: "asyncio.Task[None]",
+    ) -> tuple[int, str]:
+        if not task.done():
+            return _AT_WORK, "still at work"
+        if task.cancelled():
+            return _AT_WORK, "the work was interrupted"
+        error = task.exception()
+        if error is not None:
+            return _AT_WORK, str(error)
+        if self._tasks.get(_key(partition, request)) is not task:
+            return _AT_WORK, "the leader epoch changed meanwhile"
+        if partition.tiered_epoch < request.tiered_epoch:
+            return _AT_WORK, "the tiered epoch is not stored yet"
+        return _NONE, ""
+
+    async def close(self) -> None:
+        """End the work; the controller asks again later."""
+        tasks = tuple(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> Key:
+    return (
+        request.topic_id,
+        partition.partition,
+        request.tiered_epoch,
+        partition.leader_epoch,
+    )
+
+
+def _answer(number: int, code: int, message: str) -> control.DisableRemoteTopicResult:
+    return control.DisableRemoteTopicResult(
+        partition=number,
+        error_code=code,
+        leader_epoch=-1,
+        is_leader=False,
+        local_log_start_offset=-1,
+        message=message,
+    )

@@ -1,0 +1,49 @@
+"""The highest controller epoch this broker has obeyed, on disk before anything is obeyed.
+
+A controller with a lower epoch is an older one that does not know it yet: its commands are refused,
+also after a restart of the broker.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from tidemark_broker.log import StorageError
+from tidemark_broker.log.files import write_whole
+from tidemark_broker.replication.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+
+class ControllerEpoch:
+    """``highest`` is -1 before the first controller."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.highest = _read(path)
+
+    def is_stale(self, epoch: int) -> bool:
+        """Is this an older controller's epoch?"""
+        return epoch < self.highest
+
+    async def accept(self, epoch: int) -> bool:
+        """Obey this epoch from now on, durably; False if it is stale."""
+        if self.is_stale(epoch):
+            return False
+        if epoch > self.highest:
+            data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
+            await in_thread(write_whole, self._path, data)
+            if epoch > self.highest:
+                self.highest = epoch
+                logger.info("controller epoch %d", epoch)
+        return epoch == self.highest
+
+
+def _read(path: Path) -> int:
+    try:
+        data = json.loads(path.read_bytes())
+        return int(data["controllerEpoch"])
+    except FileNotFoundError:
+        return -1
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,145 @@
+"""Heartbeats from a thread of their own, with the age of the main loop's last turn.
+
+A loop that is busy for a while must not cost the session; a loop that stands still must. So the
+thread reports how long ago the loop last turned and leaves the judgement to the controller.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.wire import control
+from tidemark.wire.framing import FrameError
+from tidemark_broker.control.blocking import BlockingConnection
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+_MS_MAX = 2**31 - 1
+
+
+class LoopClock:
+    """When the loop last turned; ticked on the loop, read from any thread."""
+
+    def __init__(self) -> None:
+        self.turned_s = time.monotonic()
+
+    def age_ms(self) -> int:
+        """How long ago that was."""
+        return min(max(0, int((time.monotonic() - self.turned_s) * 1000)), _MS_MAX)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            self.turned_s = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whom to tell, as whom, how often (a quarter of the session)."""
+
+    host: str
+    port: int
+    broker_id: int
+    broker_epoch: int
+    session_timeout_s: float
+
+    @property
+    def interval_s(self) -> float:
+        """Pause between heartbeats."""
+        return self.session_timeout_s / 4
+
+
+class HeartbeatThread:
+    """One per session. ``answered`` and ``lost`` are called on the loop's thread.
+
+    ``snapshot_controller_epoch`` and ``want_shut_down`` may be set from the loop at any time;
+    :meth:`kick` sends the next heartbeat at once.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        clock: LoopClock,
+        *,
+        answered: Callable[[control.BrokerHeartbeatResponse], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._target = target
+        self._clock = clock
+        self._answered = answered
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.snapshot_controller_epoch = -1
+        self.want_shut_down = False
+
+    def start(self) -> None:
+        """Begin; the first heartbeat goes out at once."""
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Send the next heartbeat now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it does at the latest after its request's time-out."""
+        self._stopping.set()
+        self._wake.set()
+
+    def _run(self) -> None:
+        """Beat until stopped; give the session up after half of it without an answer."""
+        last_answer_s = time.monotonic()
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as connection:
+                    while not self._stopping.is_set():
+                        self._beat(connection)
+                        last_answer_s = time.monotonic()
+                        self._pause(self._target.interval_s)
+            except (OSError, FrameError) as error:
+                if self._stopping.is_set():
+                    return
+                logger.info("heartbeat failed: %s", error)
+                if time.monotonic() - last_answer_s > self._target.session_timeout_s / 2:
+                    self._post(self._lost, f"no heartbeat was answered: {error}")
+                    return
+                self._pause(min(0.2, self._target.interval_s))
+
+    def _connect(self) -> BlockingConnection:
+        return BlockingConnection(
+            self._target.host,
+            self._target.port,
+            client_id=f"broker-{self._target.broker_id}-heartbeat",
+            timeout_s=self._target.interval_s,
+        )
+
+    def _beat(self, connection: BlockingConnection) -> None:
+        answer = connection.request(
+            control.BrokerHeartbeatRequest(
+                broker_id=self._target.broker_id,
+                broker_epoch=self._target.broker_epoch,
+                snapshot_controller_epoch=self.snapshot_controller_epoch,
+                loop_age_ms=self._clock.age_ms(),
+                want_shut_down=self.want_shut_down,
+            ),
+            control.BrokerHeartbeatResponse,
+            self._target.interval_s,
+        )
+        self._post(self._answered, answer)
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            self._stopping.set()  # the loop is closed: the process is ending

@@ -1,0 +1,91 @@
+"""AlterPartition: proposals of many partitions in one request, repeated until answered.
+
+A partition has one proposal at a time. What was sent and not answered when a session ended is
+sent again in the next one, unless the partition has moved on meanwhile.
+"""
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING
+
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark_broker.control.errors import check
+
+if TYPE_CHECKING:
+    from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX = 1000
+_TIMEOUT_S = 30.0
+
+Key = tuple[uuid.UUID, int]
+
+
+class IsrChanges:
+    """The queue; at most one proposal per partition waits in it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, tuple[Partition, control.IsrChange]] = {}
+        self._arrived = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Proposals that were not answered yet."""
+        return len(self._waiting)
+
+    def submit(self, partition: "Partition", change: control.IsrChange) -> None:
+        """Send this as soon as there is a controller; replaces an older one of the partition."""
+        self._waiting[change.topic_id, change.partition] = (partition, change)
+        self._arrived.set()
+
+    async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
+        """Send until the session ends (raises) or the task is cancelled."""
+        self._arrived.set()
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while batch := self._batch():
+                request = control.AlterPartitionRequest(
+                    broker_id=broker_id,
+                    broker_epoch=broker_epoch,
+                    changes=tuple(change for _, change in batch),
+                )
+                answer = await connection.request(
+                    request, control.AlterPartitionResponse, _TIMEOUT_S
+                )
+                check(answer.error_code, "AlterPartition")
+                await self._answered(batch, answer)
+
+    def _batch(self) -> "list[tuple[Partition, control.IsrChange]]":
+        for key in [key for key, entry in self._waiting.items() if not _still_meant(*entry)]:
+            del self._waiting[key]
+        return list(self._waiting.values())[:BATCH_MAX]
+
+    async def _answered(
+        self,
+        batch: "list[tuple[Partition, control.IsrChange]]",
+        answer: control.AlterPartitionResponse,
+    ) -> None:
+        results = {(each.topic_id, each.partition): each for each in answer.results}
+        for partition, change in batch:
+            key = (change.topic_id, change.partition)
+            result = results.get(key)
+            if self._waiting.get(key) == (partition, change):
+                del self._waiting[key]
+            if result is None:
+                logger.warning("%s: AlterPartition was not answered", partition.tp)
+            else:
+                await partition.isr_answered(change, result)
+
+
+def _still_meant(partition: "Partition", change: control.IsrChange) -> bool:
+    leader = partition.leader
+    return (
+        leader is not None
+        and leader.epoch == change.leader_epoch
+        and leader.row.partition_epoch == change.partition_epoch
+        and leader.pending == change.new_isr
+    )

@@ -1,0 +1,127 @@
+"""BrokerStatus: what the operator shows of this broker and of the partitions it leads.
+
+Level-based: at most one report a second, with the partitions that differ from the last report
+that was acknowledged; all of them after a reconnect.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark_broker.control.errors import check
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import RemoteSummary
+
+PARTITIONS_MAX = 5000
+INTERVAL_S = 1.0
+_TIMEOUT_S = 10.0
+_MESSAGE_MAX = 1000
+
+Key = tuple[uuid.UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    """The broker's own part of a report."""
+
+    log_bytes: int
+    replicas: int
+    storage_error: str
+    remote_error: str
+    store_id: str
+
+
+def partition_status(partition: Partition) -> control.PartitionStatus:
+    """Figures of a partition that this broker leads."""
+    remote = partition.context.remote
+    summary = RemoteSummary() if remote is None else remote.summary(partition)
+    reason, message = summary.error_reason, summary.error_message
+    if not reason and partition.context.failures.has_failed(partition.tp):
+        reason, message = "StorageError", "the broker's disk refuses writes"
+    log = partition.log
+    return control.PartitionStatus(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        leader_epoch=partition.leader_epoch,
+        log_start_offset=log.log_start_offset,
+        local_log_start_offset=log.local_log_start_offset,
+        high_watermark=log.high_watermark,
+        next_offset=log.next_offset,
+        highest_remote_offset=summary.highest_remote_offset,
+        low_watermark=partition.low_watermark(),
+        local_bytes=log.size_bytes,
+        remote_segments=summary.segments,
+        remote_bytes=summary.size_bytes,
+        remaining_segments=summary.remaining_segments,
+        remaining_bytes=summary.remaining_bytes,
+        error_reason=reason,
+        error_message=message[:_MESSAGE_MAX],
+    )
+
+
+class StatusReporter:
+    """One per session, so that a reconnect reports everything again."""
+
+    def __init__(self, manager: ReplicaManager, storage_error: Callable[[], str]) -> None:
+        self._manager = manager
+        self._storage_error = storage_error
+        self._acknowledged: dict[Key, control.PartitionStatus] = {}
+        self._health: _Health | None = None
+
+    async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
+        """Report until the session ends (raises) or the task is cancelled."""
+        while True:
+            changed = self._changed()
+            health = self._look()
+            if changed or health != self._health:
+                await self._send(connection, broker_id, broker_epoch, health, changed)
+            await asyncio.sleep(INTERVAL_S)
+
+    def _changed(self) -> list[control.PartitionStatus]:
+        led = [partition_status(each) for each in self._manager.partitions if each.is_leader]
+        keys = {(each.topic_id, each.partition) for each in led}
+        for key in [key for key in self._acknowledged if key not in keys]:
+            del self._acknowledged[key]
+        changed = [
+            each for each in led if self._acknowledged.get((each.topic_id, each.partition)) != each
+        ]
+        return changed[:PARTITIONS_MAX]
+
+    def _look(self) -> _Health:
+        partitions = self._manager.partitions
+        remote = self._manager.remote
+        status = None if remote is None else remote.status()
+        return _Health(
+            log_bytes=sum(each.log.size_bytes for each in partitions),
+            replicas=len(partitions),
+            storage_error=self._storage_error()[:_MESSAGE_MAX],
+            remote_error="" if status is None else status.error[:_MESSAGE_MAX],
+            store_id="" if status is None else status.store_id,
+        )
+
+    async def _send(
+        self,
+        connection: KafkaConnection,
+        broker_id: int,
+        broker_epoch: int,
+        health: _Health,
+        changed: list[control.PartitionStatus],
+    ) -> None:
+        request = control.BrokerStatusRequest(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            log_bytes=health.log_bytes,
+            replicas=health.replicas,
+            storage_error=health.storage_error,
+            remote_error=health.remote_error,
+            store_id=health.store_id,
+            partitions=tuple(changed),
+        )
+        answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
+        check(answer.error_code, "BrokerStatus")
+        self._health = health
+        self._acknowledged.update({(each.topic_id, each.partition): each for each in changed})

@@ -1,0 +1,45 @@
+"""The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
+
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.errors import (
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+    LogError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    StorageError,
+)
+from tidemark_broker.log.manager import LogManager, OpenFailure
+from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.state import read_state, write_state
+from tidemark_broker.log.types import (
+    AppendInfo,
+    ReadResult,
+    SegmentFiles,
+    SegmentInfo,
+    TieredRetention,
+    TimestampOffset,
+)
+
+__all__ = [
+    "AppendInfo",
+    "CorruptRecords",
+    "InvalidRecords",
+    "InvalidTimestamp",
+    "LogConfig",
+    "LogError",
+    "LogManager",
+    "OffsetOutOfRange",
+    "OpenFailure",
+    "PartitionLog",
+    "ReadResult",
+    "RecordTooLarge",
+    "SegmentFiles",
+    "SegmentInfo",
+    "StorageError",
+    "TieredRetention",
+    "TimestampOffset",
+    "read_state",
+    "write_state",
+]

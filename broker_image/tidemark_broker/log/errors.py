@@ -1,0 +1,58 @@
+"""What a log refuses or fails at. Each error knows the Kafka code that a client gets for it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from kio.schema.errors import ErrorCode
+
+
+class LogError(Exception):
+    """Base of the log's errors."""
+
+    error_code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+
+
+class OffsetOutOfRange(LogError):
+    """An offset below the local log start, above the log end, or (log start) above the HW."""
+
+    error_code = ErrorCode.offset_out_of_range
+
+
+class CorruptRecords(LogError):
+    """Bytes that are no record batches, fail their CRC, or do not continue the log."""
+
+    error_code = ErrorCode.corrupt_message
+
+
+class InvalidRecords(LogError):
+    """Well-formed bytes that a client may not send (several batches, control records, ...)."""
+
+    error_code = ErrorCode.invalid_record
+
+
+class InvalidTimestamp(LogError):
+    """A timestamp outside what ``message.timestamp.*`` allows."""
+
+    error_code = ErrorCode.invalid_timestamp
+
+
+class RecordTooLarge(LogError):
+    """A batch above ``max.message.bytes`` or ``segment.bytes``."""
+
+    error_code = ErrorCode.message_too_large
+
+
+class StorageError(LogError):
+    """The disk refused (full, unwritable, failing) or holds what cannot be ours."""
+
+    error_code = ErrorCode.kafka_storage_error
+
+
+@contextmanager
+def storage_errors(action: str) -> Iterator[None]:
+    """Turn an ``OSError`` into a :class:`StorageError` that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{action}: {error.strerror or error}") from error

@@ -1,0 +1,60 @@
+"""Small files written whole: temporary name, fsync, rename, fsync of the directory."""
+
+import os
+import threading
+from pathlib import Path
+
+from tidemark_broker.log.errors import storage_errors
+
+#: Of files that a crash may leave; whoever opens a directory removes them.
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace ``path`` by ``data``; a crash leaves the old file or the new one.
+
+    Not ``durable``: without the fsyncs, for what can be told again from the log after a power cut.
+    """
+    temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
+    with storage_errors(f"{path} cannot be written"):
+        with temporary.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if durable:
+            sync_directory(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """fsync by name: any descriptor of a file syncs all that was written to it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names that were created, renamed or removed in ``path`` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_by_rename(paths: list[Path], suffix: str) -> None:
+    """Rename each to ``<name><suffix>``, then unlink: a half-done removal is recognised later."""
+    renamed = []
+    with storage_errors("segment files cannot be removed"):
+        for path in paths:
+            target = path.with_name(path.name + suffix)
+            try:
+                path.rename(target)
+            except FileNotFoundError:
+                continue
+            renamed.append(target)
+        for target in renamed:
+            target.unlink(missing_ok=True)

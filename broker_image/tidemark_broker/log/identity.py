@@ -1,0 +1,129 @@
+"""Whose directory this is: the lock, ``tidemark.properties``, and the mark of a clean shutdown.
+
+The directory id is drawn once, when the directory is first used: a broker that comes back with
+another one has lost its disk. The mark carries the broker epoch of the run that ended cleanly and
+is removed as soon as it was read, so that it never speaks for a later run.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark_broker.log.errors import StorageError, storage_errors
+from tidemark_broker.log.files import sync_directory, write_whole
+
+logger = logging.getLogger(__name__)
+
+PROPERTIES = "tidemark.properties"
+LOCK = ".lock"
+_VERSION = "1"
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryIdentity:
+    """What ``tidemark.properties`` holds."""
+
+    directory_id: uuid.UUID
+    cluster_id: str
+    node_id: int
+
+
+def lock_directory(directory: Path) -> int:
+    """Take the directory for this process; the descriptor that holds the lock."""
+    path = directory / LOCK
+    with storage_errors(f"{directory} cannot be locked"):
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageError(
+            f"{directory} is in use by another broker: stop that one, or give this one a log.dir "
+            "of its own"
+        ) from error
+    return descriptor
+
+
+def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> DirectoryIdentity:
+    """Read the identity, or draw one for a new directory; refuse one of another broker or cluster."""
+    path = directory / PROPERTIES
+    with storage_errors(f"{path} cannot be read"):
+        text = path.read_text() if path.exists() else None
+    if text is None:
+        identity = DirectoryIdentity(
+            directory_id=uuid.uuid4(), cluster_id=cluster_id, node_id=node_id
+        )
+        write_whole(path, _write_properties(identity).encode())
+        logger.info("%s is new: directory id %s", directory, identity.directory_id)
+        return identity
+    identity = _read_properties(path, text)
+    for key, stored, expected in (
+        ("cluster.id", identity.cluster_id, cluster_id),
+        ("node.id", str(identity.node_id), str(node_id)),
+    ):
+        if stored != expected:
+            raise StorageError(
+                f"{directory} belongs to {key}={stored}, this broker has {key}={expected}: "
+                "correct its configuration, or give it a log.dir of its own"
+            )
+    return identity
+
+
+def _write_properties(identity: DirectoryIdentity) -> str:
+    return (
+        f"version={_VERSION}\n"
+        f"directory.id={identity.directory_id}\n"
+        f"cluster.id={identity.cluster_id}\n"
+        f"node.id={identity.node_id}\n"
+    )
+
+
+def _read_properties(path: Path, text: str) -> DirectoryIdentity:
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        values[key.strip()] = value.strip()
+    try:
+        if values["version"] != _VERSION:
+            raise ValueError(f"version {values['version']}")  # noqa: TRY301 - one way out below
+        return DirectoryIdentity(
+            directory_id=uuid.UUID(values["directory.id"]),
+            cluster_id=values["cluster.id"],
+            node_id=int(values["node.id"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def take_clean_shutdown(directory: Path) -> int | None:
+    """The broker epoch of a run that ended cleanly (-1 if it never had one), else None.
+
+    The mark is removed, durably, before anything else is done to the directory.
+    """
+    path = directory / names.CLEAN_SHUTDOWN_MARKER
+    with storage_errors(f"{path} cannot be read"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        path.unlink()
+        sync_directory(directory)
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+        return int(epoch)
+    except (ValueError, KeyError, TypeError) as error:
+        logger.warning("%s cannot be read (%r): taken for an unclean shutdown", path, error)
+        return None
+
+
+def mark_clean_shutdown(directory: Path, broker_epoch: int) -> None:
+    """Say that everything was flushed and checkpointed; the last write of a run."""
+    data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+    write_whole(directory / names.CLEAN_SHUTDOWN_MARKER, data)

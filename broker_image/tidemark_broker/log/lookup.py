@@ -1,0 +1,54 @@
+"""ListOffsets by time within one segment: time index, offset index, then one batch is decoded."""
+
+from tidemark.logfiles.offset_index import IndexFormatError
+from tidemark.records.batch import CorruptBatch, TimestampType, parse_header
+from tidemark.records.decode import decode_records
+from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.types import TimestampOffset
+from tidemark_broker.log.walk import BatchAt, walk_batches
+
+
+def first_at_or_after(
+    segment: Segment, timestamp_ms: int, start_offset: int
+) -> TimestampOffset | None:
+    """The first record with an offset >= ``start_offset`` that is not older than ``timestamp_ms``.
+
+    The segment must be loaded. None if it holds no such record.
+    """
+    assert segment.descriptor is not None
+    position = _position_for(segment, timestamp_ms, start_offset)
+    for batch in walk_batches(segment.descriptor, position, segment.size_bytes):
+        if batch.max_timestamp < timestamp_ms or batch.last_offset < start_offset:
+            continue
+        found = _first_in_batch(segment, batch, timestamp_ms, start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
+    """Where to begin walking; every record before it is older or lies below ``start_offset``."""
+    try:
+        # Entries strictly below: the offset of an equal one need not be the first of that time.
+        indexed = segment.read_times().lookup(timestamp_ms - 1).offset
+    except (IndexFormatError, OSError):
+        indexed = segment.base_offset
+    return segment.find(max(indexed, start_offset, segment.base_offset)).position
+
+
+def _first_in_batch(
+    segment: Segment, batch: BatchAt, timestamp_ms: int, start_offset: int
+) -> TimestampOffset | None:
+    data = segment.bytes_of(batch.position, batch.end_position)
+    header = parse_header(data)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        offset = max(batch.base_offset, start_offset)
+        return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
+    try:
+        for record in decode_records(data):
+            if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
+                return TimestampOffset(record.offset, record.timestamp_ms, batch.leader_epoch)
+    except CorruptBatch as error:
+        raise CorruptRecords(f"the batch at offset {batch.base_offset}: {error}") from error
+    return None

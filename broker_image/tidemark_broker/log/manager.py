@@ -1,0 +1,278 @@
+"""All logs of one log directory, and the checkpoints that they share.
+
+Absence never deletes: what lies in the directory stays until somebody asks for its deletion, and
+a partition that cannot be opened is reported and kept as it is, checkpoints included.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import (
+    CheckpointFormatError,
+    TopicPartition,
+    read_offsets,
+    read_partition_metadata,
+    write_offsets,
+)
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.errors import LogError, StorageError, storage_errors
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, write_whole
+from tidemark_broker.log.identity import (
+    UNKNOWN_BROKER_EPOCH,
+    ensure_identity,
+    lock_directory,
+    mark_clean_shutdown,
+    take_clean_shutdown,
+)
+from tidemark_broker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFailure:
+    """A partition's directory that could not be opened; it is kept as it is."""
+
+    topic: str
+    partition: int
+    directory: Path
+    reason: str
+
+
+class LogManager:
+    """Opened by :meth:`open`; T marks what blocks on the disk and is run in a thread.
+
+    ``clean_shutdown`` says how the last run ended; ``previous_broker_epoch`` is the proof of it
+    that registration carries: the epoch of the run that ended cleanly, else None. It is only to be
+    trusted after :meth:`open_all`, which takes it back when a log turns out to lack bytes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lock_descriptor: int,
+        directory_id: uuid.UUID,
+        clean_shutdown: bool,
+        previous_broker_epoch: int | None,
+    ) -> None:
+        self.directory = directory
+        self.directory_id = directory_id
+        self.clean_shutdown = clean_shutdown
+        self.previous_broker_epoch = previous_broker_epoch
+        self.failures: list[OpenFailure] = []
+        self._lock_descriptor: int | None = lock_descriptor
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        #: Guards the map and the making of logs; never held while a log's own lock is taken.
+        self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        self._recovery_points = _Checkpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
+        self._high_watermarks = _Checkpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
+        self._log_starts = _Checkpoint(directory / names.LOG_START_CHECKPOINT)
+
+    @classmethod
+    def open(cls, directory: Path, *, node_id: int, cluster_id: str) -> "LogManager":
+        """T: lock the directory and read whose it is; the logs are opened by :meth:`open_all`."""
+        descriptor = lock_directory(directory)
+        try:
+            identity = ensure_identity(directory, cluster_id=cluster_id, node_id=node_id)
+            broker_epoch = take_clean_shutdown(directory)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(
+            directory,
+            lock_descriptor=descriptor,
+            directory_id=identity.directory_id,
+            clean_shutdown=broker_epoch is not None,
+            previous_broker_epoch=None if broker_epoch == UNKNOWN_BROKER_EPOCH else broker_epoch,
+        )
+
+    def open_all(self, config_of: Callable[[Path], LogConfig] | None = None) -> list[OpenFailure]:
+        """T: open every partition's directory, finish removals that were begun; what failed.
+
+        ``config_of`` gives a partition's configuration by its directory (it may look into
+        ``partition.state``); without it Kafka's defaults hold until ``log.config`` is set.
+        """
+        for checkpoint in (self._recovery_points, self._high_watermarks, self._log_starts):
+            checkpoint.load()
+        with storage_errors(f"{self.directory} cannot be read"):
+            for path in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
+                path.unlink()
+            paths = sorted(path for path in self.directory.iterdir() if path.is_dir())
+        for path in paths:
+            if names.is_deleted_directory(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+            elif (key := names.parse_partition_directory(path.name)) is not None:
+                self._open_one(key, path, config_of)
+        if self.failures or any(log.truncated_at_open for log in self._logs.values()):
+            self.previous_broker_epoch = None
+        logger.info(
+            "%s: %d logs opened, %d failed", self.directory, len(self._logs), len(self.failures)
+        )
+        return self.failures
+
+    def _open_one(
+        self, key: TopicPartition, path: Path, config_of: Callable[[Path], LogConfig] | None
+    ) -> None:
+        topic, partition = key
+        try:
+            log = PartitionLog.open(
+                path,
+                topic=topic,
+                topic_id=_topic_id_of(path),
+                partition=partition,
+                config=config_of(path) if config_of is not None else LogConfig(),
+                recovery_point=self._recovery_points.offsets.get(key, 0),
+                clean_shutdown=self.clean_shutdown,
+                log_start_offset=self._log_starts.offsets.get(key),
+                high_watermark=self._high_watermarks.offsets.get(key),
+            )
+        except (LogError, OSError, ValueError) as error:
+            logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
+            self.failures.append(
+                OpenFailure(topic=topic, partition=partition, directory=path, reason=str(error))
+            )
+            return
+        log.has_log_start_checkpoint = key in self._log_starts.offsets
+        self._adopt(key, log)
+
+    def _adopt(self, key: TopicPartition, log: PartitionLog) -> None:
+        log.persist_checkpoints = self.checkpoint
+        self._logs[key] = log
+
+    # -- the logs ----------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """The open log of that partition."""
+        return self._logs.get((topic, partition))
+
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """Every open log."""
+        return tuple(self._logs.values())
+
+    def partition_directory(self, topic: str, partition: int) -> Path:
+        """Where that partition's files are, or would be."""
+        return self.directory / names.partition_directory_name(topic, partition)
+
+    def create(
+        self, *, topic: str, topic_id: uuid.UUID, partition: int, config: LogConfig
+    ) -> PartitionLog:
+        """T: the log of that partition, made if it is not there; another topic's of the same name,
+        or one that could not be opened, is a :class:`StorageError`."""
+        key = (topic, partition)
+        with self._lock:
+            existing = self._logs.get(key)
+            if existing is not None:
+                if existing.topic_id != topic_id:
+                    raise StorageError(
+                        f"{existing.directory} belongs to topic id {existing.topic_id}, "
+                        f"not to {topic_id}: delete that one first"
+                    )
+                return existing
+            for failure in self.failures:
+                if (failure.topic, failure.partition) == key:
+                    raise StorageError(f"{failure.directory} is kept unopened: {failure.reason}")
+            log = PartitionLog.create(
+                self.partition_directory(topic, partition),
+                topic=topic,
+                topic_id=topic_id,
+                partition=partition,
+                config=config,
+            )
+            self._adopt(key, log)
+            return log
+
+    def delete(self, topic: str, partition: int) -> bool:
+        """T: remove a partition's log; False if there is none."""
+        with self._lock:
+            log = self._logs.pop((topic, partition), None)
+        if log is None:
+            return False
+        renamed = log.rename_for_deletion()
+        self.checkpoint()
+        log.remove_renamed(renamed)
+        return True
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """T: write recovery points, high watermarks and log starts of all logs, durably.
+
+        What a failed partition had in them stays. Unchanged files are not written again.
+        """
+        with self._checkpoint_lock:
+            kept = {(failure.topic, failure.partition) for failure in self.failures}
+            logs = dict(self._logs)
+            starts = {key: log.log_start_offset for key, log in logs.items()}
+            self._log_starts.save(starts, kept)
+            for key, log in logs.items():
+                log.durable_log_start_offset = min(starts[key], log.log_start_offset)
+                log.has_log_start_checkpoint = True
+            self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
+            self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+
+    def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bool:
+        """T: flush and close all; the mark of a clean shutdown is set only if all of it held.
+
+        ``broker_epoch`` is the epoch this run was registered with. False: the next start recovers.
+        """
+        if self._lock_descriptor is None:
+            return False
+        clean = not self.failures
+        try:
+            for log in self.logs():
+                try:
+                    log.close()
+                except LogError as error:
+                    logger.warning("%s: %s", log.directory, error)
+                    clean = False
+            self.checkpoint()
+            if clean:
+                mark_clean_shutdown(self.directory, broker_epoch)
+        finally:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None
+        return clean
+
+
+class _Checkpoint:
+    """One offset checkpoint file and what stands in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def load(self) -> None:
+        """Read the file; a torn one is an error: it was written whole, so the disk is not as we left it."""
+        with storage_errors(f"{self._path} cannot be read"):
+            text = self._path.read_text() if self._path.exists() else ""
+        try:
+            self.offsets = read_offsets(text)
+        except CheckpointFormatError as error:
+            raise StorageError(f"{self._path} cannot be read: {error}") from error
+
+    def save(self, offsets: dict[TopicPartition, int], kept: set[TopicPartition]) -> None:
+        """Replace the file, unless it says the same already."""
+        merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
+        if merged == self.offsets and self._path.exists():
+            return
+        write_whole(self._path, write_offsets(merged).encode())
+        self.offsets = merged
+
+
+def _topic_id_of(directory: Path) -> uuid.UUID:
+    path = directory / names.PARTITION_METADATA
+    with storage_errors(f"{path} cannot be read"):
+        text = path.read_text()
+    try:
+        return read_partition_metadata(text)
+    except CheckpointFormatError as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error

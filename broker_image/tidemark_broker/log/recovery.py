@@ -1,0 +1,257 @@
+"""Open a partition's directory: what a crash left becomes a clean, contiguous log.
+
+From the recovery point on every batch is checked (length, CRC, contiguity); the log is cut at the
+first that fails, later segments go, indexes are rebuilt. Below the recovery point, and everywhere
+after a clean shutdown, indexes are only tried at their ends and rebuilt from headers when they do
+not fit. A hole below the recovery point cannot come from a crash: that is an error for a person,
+never a reason to delete.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import google_crc32c
+
+from tidemark.logfiles import names
+from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark.logfiles.offset_index import IndexFormatError
+from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    parse_header,
+)
+from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_by_rename
+from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.walk import BatchAt, pread, walk_batches
+
+logger = logging.getLogger(__name__)
+
+_CRC_PIECE_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class LoadedSegments:
+    """Segments oldest first, the last one open for appending; ``batch_epochs`` are the (epoch,
+    first offset) pairs seen in batches that were checked."""
+
+    segments: list[Segment]
+    batch_epochs: list[tuple[int, int]] = field(default_factory=list)
+    #: Whether anything was cut off or removed.
+    truncated: bool = False
+
+
+def load_segments(
+    directory: Path,
+    *,
+    recovery_point: int,
+    clean_shutdown: bool,
+    index_interval_bytes: int,
+    base_if_empty: int,
+    now_ms: int,
+) -> LoadedSegments:
+    """Read, check and where needed repair the segments of ``directory`` (blocking)."""
+    with storage_errors(f"{directory} cannot be read"):
+        loaded = LoadedSegments(_segments_of(directory))
+    if not loaded.segments:
+        loaded.segments.append(Segment.create(directory, base_if_empty, created_ms=now_ms))
+        return loaded
+    checked_from = len(loaded.segments) - 1
+    if not clean_shutdown:
+        checked_from = _floor(loaded.segments, recovery_point)
+    for segment, following in zip(
+        loaded.segments[:checked_from], loaded.segments[1 : checked_from + 1], strict=True
+    ):
+        _settle_closed(segment, following.base_offset, index_interval_bytes)
+    if not (clean_shutdown and _settle_active(loaded.segments[-1])):
+        _recover_from(loaded, checked_from, index_interval_bytes)
+    return loaded
+
+
+def epochs_of_batches(segments: Sequence[Segment]) -> LeaderEpochs:
+    """The leader epochs as the headers of all batches tell them (the checkpoint is lost)."""
+    epochs = LeaderEpochs()
+    for segment in segments:
+        is_open = segment.descriptor is not None
+        segment.load()
+        assert segment.descriptor is not None
+        for batch in walk_batches(segment.descriptor, 0, segment.size_bytes):
+            if batch.leader_epoch > epochs.latest_epoch:
+                epochs = epochs.assign(batch.leader_epoch, batch.base_offset)
+        if not is_open:
+            segment.unload()
+    return epochs
+
+
+def _segments_of(directory: Path) -> list[Segment]:
+    """The segments by their log files; removals that were begun are finished."""
+    files: dict[int, set[str]] = {}
+    for path in directory.iterdir():
+        if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
+            path.unlink()
+        elif (parsed := names.parse_segment_file_name(path.name)) is not None:
+            files.setdefault(parsed[0], set()).add(parsed[1])
+    segments = []
+    for offset, suffixes in sorted(files.items()):
+        if names.LOG_SUFFIX in suffixes:
+            segments.append(_segment_at(directory, offset))
+        else:
+            for suffix in suffixes - {names.PRODUCER_SNAPSHOT_SUFFIX}:
+                (directory / names.segment_file_name(offset, suffix)).unlink()
+    return segments
+
+
+def _segment_at(directory: Path, base_offset: int) -> Segment:
+    path = directory / names.segment_file_name(base_offset, names.LOG_SUFFIX)
+    stat = path.stat()
+    segment = Segment(directory, base_offset, created_ms=stat.st_mtime_ns // 1_000_000)
+    segment.size_bytes = stat.st_size
+    return segment
+
+
+def _floor(segments: Sequence[Segment], offset: int) -> int:
+    """Number of the segment that holds ``offset`` (the first one if it lies below)."""
+    found = 0
+    for number, segment in enumerate(segments):
+        if segment.base_offset <= offset:
+            found = number
+    return found
+
+
+def _settle_closed(segment: Segment, next_base: int, index_interval_bytes: int) -> None:
+    """The figures of a closed segment from the ends of its indexes; rebuilt where they do not fit."""
+    if not _try_figures(segment) or segment.next_offset != next_base:
+        logger.warning("the indexes of %s are built anew", segment.log_path)
+        segment.rescan(index_interval_bytes)
+        segment.finish_anew()
+    segment.unload()
+    if segment.next_offset != next_base:
+        raise StorageError(
+            f"{segment.directory}: offsets {segment.next_offset} to {next_base - 1} are missing "
+            "below the recovery point; nothing was deleted. Restore the missing segment, or remove "
+            "this replica's directory so that it is copied from its leader again"
+        )
+
+
+def _settle_active(segment: Segment) -> bool:
+    """After a clean shutdown: the figures from the ends of the indexes, or False to check it all."""
+    segment.load(writable=True)
+    if not _try_figures(segment):
+        return False
+    segment.adopt_times(segment.read_times())
+    return True
+
+
+def _try_figures(segment: Segment) -> bool:
+    """:func:`_figures_from_ends`, with False also where index or log cannot be made out."""
+    try:
+        return _figures_from_ends(segment)
+    except (CorruptRecords, IndexFormatError, OSError) as error:
+        logger.warning("%s: %s", segment.log_path, error)
+        return False
+
+
+def _figures_from_ends(segment: Segment) -> bool:
+    """Figures by the last index entries and a walk to the end; False if they cannot tell."""
+    index, times = segment.read_index(), segment.read_times()
+    segment.load()
+    assert segment.descriptor is not None
+    if not len(times) and segment.size_bytes:
+        return False
+    last = times.last()
+    segment.largest_timestamp_ms, segment.offset_of_largest = last.timestamp_ms, last.offset
+    if not segment.size_bytes:
+        segment.next_offset = segment.base_offset
+        return True
+    for batch in walk_batches(segment.descriptor, index.last()[1], segment.size_bytes):
+        segment.next_offset = batch.last_offset + 1
+    first = next(walk_batches(segment.descriptor, 0, segment.size_bytes))
+    segment.first_timestamp_ms = first.max_timestamp
+    return first.base_offset == segment.base_offset and last.offset < segment.next_offset
+
+
+def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
+    """Check segment ``number`` and all behind it; cut at the first bad byte."""
+    segments = loaded.segments
+    while number < len(segments):
+        segment = segments[number]
+        whole = _recover(segment, loaded, index_interval_bytes)
+        following = segments[number + 1] if number + 1 < len(segments) else None
+        if following is not None and (not whole or following.base_offset != segment.next_offset):
+            _remove_behind(loaded, number)
+        if number + 1 < len(segments):
+            segment.finish_anew()
+            segment.unload()
+        else:
+            segment.write_indexes_anew()
+        number += 1
+
+
+def _remove_behind(loaded: LoadedSegments, number: int) -> None:
+    """Remove every segment behind ``number``, newest first, so that what stays is always a prefix."""
+    loaded.truncated = True
+    for segment in reversed(loaded.segments[number + 1 :]):
+        logger.warning("%s lies behind the end of the clean log and goes", segment.log_path)
+        segment.unload()
+        remove_by_rename(segment.paths(), names.DELETED_SUFFIX)
+    del loaded.segments[number + 1 :]
+
+
+def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int) -> bool:
+    """Check every batch and rebuild the indexes; False if the segment had to be cut."""
+    segment.unload()
+    segment.open_for_recovery()
+    assert segment.descriptor is not None
+    end = segment.size_bytes
+    position, expected = 0, segment.base_offset
+    try:
+        while position < end:
+            header = _checked_header(segment.descriptor, position, end, expected)
+            batch = BatchAt(
+                position,
+                header.size_bytes,
+                header.base_offset,
+                header.last_offset,
+                header.partition_leader_epoch,
+                header.max_timestamp,
+            )
+            segment.note_batch(batch, position, index_interval_bytes)
+            _note_epoch(loaded.batch_epochs, batch)
+            position, expected = batch.end_position, header.next_offset
+    except CorruptBatch as error:
+        logger.warning(
+            "%s is cut from %d to %d bytes (offset %d): %s",
+            segment.log_path, end, position, expected, error,
+        )  # fmt: skip
+        segment.cut(position)
+        loaded.truncated = True
+        return False
+    return True
+
+
+def _note_epoch(epochs: list[tuple[int, int]], batch: BatchAt) -> None:
+    if batch.leader_epoch >= 0 and (not epochs or epochs[-1][0] != batch.leader_epoch):
+        epochs.append((batch.leader_epoch, batch.base_offset))
+
+
+def _checked_header(descriptor: int, position: int, end: int, expected: int) -> BatchHeader:
+    """The header at ``position``, its batch's length, offset and CRC checked against the file."""
+    header = parse_header(pread(descriptor, HEADER_BYTES, position))
+    if position + header.size_bytes > end:
+        raise CorruptBatch(f"a batch of {header.size_bytes} bytes, {end - position} are there")
+    if header.base_offset != expected:
+        raise CorruptBatch(f"base offset {header.base_offset} where {expected} continues the log")
+    crc, at, batch_end = 0, position + CRC_COVERS_FROM, position + header.size_bytes
+    while at < batch_end:
+        piece = pread(descriptor, min(_CRC_PIECE_BYTES, batch_end - at), at)
+        if not piece:
+            raise CorruptBatch(f"the file ends at byte {at}")
+        crc = google_crc32c.extend(crc, piece)
+        at += len(piece)
+    if crc != header.crc:
+        raise CorruptBatch(f"CRC {crc:#010x}, the header says {header.crc:#010x}")
+    return header

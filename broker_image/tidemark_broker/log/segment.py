@@ -1,0 +1,385 @@
+"""One segment: a log file with its two indexes.
+
+The active segment has its file open and its indexes in memory; index entries reach their files at
+roll, flush and close (after a crash they are rebuilt from the log, so they need not be earlier).
+A closed segment keeps only its figures; file and offset index are opened when it is read.
+Nothing here locks: the log does.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError, OffsetIndex
+from tidemark.logfiles.time_index import TimeIndex
+from tidemark.records.batch import NO_TIMESTAMP, Buffer
+from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+from tidemark_broker.log.types import SegmentInfo
+from tidemark_broker.log.walk import BatchAt, pread_exactly, walk_batches
+
+logger = logging.getLogger(__name__)
+
+_REBUILT_INTERVAL_BYTES = 4096
+
+
+class Segment:
+    """Figures, descriptor and indexes of one segment. ``size_bytes`` is the only truth about where
+    the log file ends: bytes behind it were never appended."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_cut_due",
+        "_index_saved",
+        "_times_saved",
+        "base_offset",
+        "created_ms",
+        "descriptor",
+        "directory",
+        "first_timestamp_ms",
+        "index",
+        "largest_timestamp_ms",
+        "next_offset",
+        "offset_of_largest",
+        "size_bytes",
+        "times",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, *, created_ms: int) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.next_offset = base_offset
+        self.size_bytes = 0
+        self.largest_timestamp_ms = NO_TIMESTAMP
+        self.offset_of_largest = base_offset
+        #: Largest timestamp of the first batch: what the age of a segment is counted from.
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.descriptor: int | None = None
+        self.index: OffsetIndex | None = None
+        self.times: TimeIndex | None = None
+        self._bytes_since_entry = 0
+        self._index_saved = 0
+        self._times_saved = 0
+        self._cut_due = False
+
+    @classmethod
+    def create(cls, directory: Path, base_offset: int, *, created_ms: int) -> "Segment":
+        """Three empty files, the log open for appending. What a failed attempt left is overwritten."""
+        segment = cls(directory, base_offset, created_ms=created_ms)
+        with storage_errors(f"segment {base_offset} cannot be created in {directory}"):
+            for path in (segment.index_path, segment.time_index_path):
+                path.write_bytes(b"")
+            segment.descriptor = os.open(
+                segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+            )
+        segment.index, segment.times = OffsetIndex(base_offset), TimeIndex(base_offset)
+        return segment
+
+    @property
+    def log_path(self) -> Path:
+        return self.path(names.LOG_SUFFIX)
+
+    @property
+    def index_path(self) -> Path:
+        return self.path(names.OFFSET_INDEX_SUFFIX)
+
+    @property
+    def time_index_path(self) -> Path:
+        return self.path(names.TIME_INDEX_SUFFIX)
+
+    def path(self, suffix: str) -> Path:
+        """The segment's file of that suffix."""
+        return self.directory / names.segment_file_name(self.base_offset, suffix)
+
+    def paths(self) -> list[Path]:
+        """Every file that goes with the segment, the log first."""
+        return [
+            self.path(suffix)
+            for suffix in (
+                names.LOG_SUFFIX,
+                names.OFFSET_INDEX_SUFFIX,
+                names.TIME_INDEX_SUFFIX,
+                names.PRODUCER_SNAPSHOT_SUFFIX,
+            )
+        ]
+
+    def info(self, *, is_active: bool) -> SegmentInfo:
+        """The figures of this moment."""
+        return SegmentInfo(
+            base_offset=self.base_offset,
+            next_base_offset=self.next_offset,
+            size_bytes=self.size_bytes,
+            largest_timestamp_ms=self.largest_timestamp_ms,
+            created_ms=self.created_ms,
+            is_active=is_active,
+        )
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
+        """Whether the indexes can still name ``last_offset`` (the time index keeps a slot free)."""
+        assert self.index is not None
+        assert self.times is not None
+        return (
+            last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and len(self.index) < index_bytes_max // 8
+            and len(self.times) < index_bytes_max // 12 - 1
+        )
+
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        batches: Iterable[BatchAt],
+        index_interval_bytes: int,
+    ) -> None:
+        """Write ``buffers`` at the end and index ``batches`` (positions relative to the append).
+
+        On failure nothing of it is visible: the file is cut back, or, if even that fails, written
+        over by the next append and cut before the segment is flushed or closed.
+        """
+        start = self.size_bytes
+        try:
+            written = self._write(buffers, start)
+        except OSError as error:
+            self._cut_due = True
+            self._try_to_cut()
+            raise StorageError(f"{self.log_path} cannot be written: {error.strerror}") from error
+        self.size_bytes = start + written
+        for batch in batches:
+            self.note_batch(batch, start + batch.position, index_interval_bytes)
+
+    def note_batch(self, batch: BatchAt, position: int, index_interval_bytes: int) -> None:
+        """Count a batch that stands at ``position`` in, and index it where an entry is due."""
+        assert self.index is not None
+        assert self.times is not None
+        if batch.max_timestamp > self.largest_timestamp_ms:
+            self.largest_timestamp_ms = batch.max_timestamp
+            self.offset_of_largest = batch.last_offset
+        if position == 0:
+            self.first_timestamp_ms = batch.max_timestamp
+        if self._bytes_since_entry > index_interval_bytes:
+            self.index.append(batch.last_offset, position)
+            self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += batch.size_bytes
+        self.next_offset = batch.last_offset + 1
+
+    def _write(self, buffers: Sequence[Buffer], position: int) -> int:
+        assert self.descriptor is not None
+        total = sum(len(buffer) for buffer in buffers)
+        written = os.pwritev(self.descriptor, buffers, position)
+        while written < total:  # a full disk writes what still fits, then fails
+            rest = memoryview(b"".join(buffers))[written:]
+            written += os.pwrite(self.descriptor, rest, position + written)
+        return written
+
+    def _try_to_cut(self) -> None:
+        assert self.descriptor is not None
+        try:
+            os.ftruncate(self.descriptor, self.size_bytes)
+            self._cut_due = False
+        except OSError as error:
+            logger.warning("%s cannot be cut back: %s", self.log_path, error.strerror)
+
+    def save_indexes(self) -> None:
+        """Append the entries that are not in the index files yet (and cut a torn tail if one is due)."""
+        if self.index is None or self.times is None:
+            return
+        if self._cut_due:
+            self._try_to_cut()
+            if self._cut_due:
+                raise StorageError(f"{self.log_path} has a torn tail that cannot be cut off")
+        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+            if len(self.index) > self._index_saved:
+                _put_at(
+                    self.index_path, self.index.to_bytes(self._index_saved), self._index_saved * 8
+                )
+                self._index_saved = len(self.index)
+            if len(self.times) > self._times_saved:
+                _put_at(
+                    self.time_index_path,
+                    self.times.to_bytes(self._times_saved),
+                    self._times_saved * 12,
+                )
+                self._times_saved = len(self.times)
+
+    def finish(self) -> None:
+        """Give the time index its final entry and save both: at roll and at close."""
+        assert self.times is not None
+        self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
+        self.save_indexes()
+
+    # -- opening, closing, rebuilding --------------------------------------------------------
+
+    def load(self, *, writable: bool = False) -> None:
+        """Open the log file and read the offset index, if that is not done yet."""
+        if self.descriptor is None:
+            with storage_errors(f"{self.log_path} cannot be opened"):
+                mode = os.O_RDWR if writable else os.O_RDONLY
+                self.descriptor = os.open(self.log_path, mode | os.O_CLOEXEC)
+        if self.index is None:
+            try:
+                self.read_index()
+            except (IndexFormatError, OSError) as error:
+                logger.warning("%s is built anew from the log: %s", self.index_path, error)
+                self.rebuild_index()
+
+    def read_index(self) -> OffsetIndex:
+        """The offset index from its file; ``IndexFormatError`` or ``OSError`` if that is no use."""
+        index = OffsetIndex.from_bytes(self.base_offset, self.index_path.read_bytes())
+        if len(index) and index.last()[1] >= self.size_bytes:
+            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
+        self.index, self._index_saved = index, len(index)
+        return index
+
+    def read_times(self) -> TimeIndex:
+        """The time index from memory, else from its file (it is looked at seldom and not kept)."""
+        if self.times is not None:
+            return self.times
+        return TimeIndex.from_bytes(self.base_offset, self.time_index_path.read_bytes())
+
+    def adopt_times(self, times: TimeIndex) -> None:
+        """Go on with a time index that was read from its file (the active segment at start)."""
+        self.times, self._times_saved = times, len(times)
+
+    def rebuild_index(self) -> None:
+        """The offset index in memory, from headers; the file is left as it is."""
+        assert self.descriptor is not None
+        index, unindexed = OffsetIndex(self.base_offset), 0
+        for batch in walk_batches(self.descriptor, 0, self.size_bytes):
+            if unindexed > _REBUILT_INTERVAL_BYTES:
+                index.append(batch.last_offset, batch.position)
+                unindexed = 0
+            unindexed += batch.size_bytes
+        self.index, self._index_saved = index, len(index)
+
+    def unload(self) -> None:
+        """Close the file and forget the indexes; the figures stay."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+        self.index = self.times = None
+
+    def reset(self) -> None:
+        """Before the figures and indexes are built anew by :meth:`note_batch`."""
+        self.next_offset = self.offset_of_largest = self.base_offset
+        self.largest_timestamp_ms = self.first_timestamp_ms = NO_TIMESTAMP
+        self.index, self.times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._bytes_since_entry = self._index_saved = self._times_saved = 0
+
+    def write_indexes_anew(self) -> None:
+        """Replace both index files by what is in memory."""
+        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+            self.index_path.write_bytes(b"")
+            self.time_index_path.write_bytes(b"")
+        self._index_saved = self._times_saved = 0
+        self.save_indexes()
+
+    def finish_anew(self) -> None:
+        """:meth:`finish` for indexes that were rebuilt: the files are replaced."""
+        assert self.times is not None
+        self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
+        self.write_indexes_anew()
+
+    def cut(self, size_bytes: int) -> None:
+        """Cut the log file at a batch's start; figures and indexes are the caller's to rebuild."""
+        assert self.descriptor is not None
+        with storage_errors(f"{self.log_path} cannot be cut"):
+            os.ftruncate(self.descriptor, size_bytes)
+        self.size_bytes = size_bytes
+        self._cut_due = False
+
+    def open_for_recovery(self) -> None:
+        """Open the log file for writing, with figures and indexes that begin anew."""
+        with storage_errors(f"{self.log_path} cannot be opened"):
+            self.descriptor = os.open(self.log_path, os.O_RDWR | os.O_CLOEXEC)
+        self.reset()
+
+    def rescan(self, index_interval_bytes: int) -> None:
+        """Build figures and indexes anew from the headers of the log file (no CRC)."""
+        self.unload()
+        self.open_for_recovery()
+        self.count_batches(index_interval_bytes)
+
+    def count_batches(self, index_interval_bytes: int) -> None:
+        """:meth:`note_batch` for everything that stands in the log file."""
+        assert self.descriptor is not None
+        for batch in walk_batches(self.descriptor, 0, self.size_bytes):
+            self.note_batch(batch, batch.position, index_interval_bytes)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def find(self, offset: int) -> BatchAt:
+        """The batch that holds ``offset``, by the index and a walk over headers."""
+        assert self.index is not None
+        try:
+            return self._walk_to(offset, self.index.position_for(offset))
+        except CorruptRecords as error:
+            logger.warning("%s misleads (%s) and is built anew", self.index_path, error)
+        self.rebuild_index()
+        return self._walk_to(offset, 0)
+
+    def _walk_to(self, offset: int, start: int) -> BatchAt:
+        assert self.descriptor is not None
+        for batch in walk_batches(self.descriptor, start, self.size_bytes):
+            if batch.base_offset > offset:
+                break
+            if batch.last_offset >= offset:
+                return batch
+        raise CorruptRecords(f"{self.log_path}: no batch holds offset {offset}")
+
+    def end_of_read(self, start: int, offset: int, max_bytes: int, up_to: int) -> tuple[int, int]:
+        """(position, next offset) behind the last whole batch that fits and ends below ``up_to``.
+
+        ``start`` is the position of the batch that begins with ``offset``; when not even that one
+        fits, the answer is (start, offset).
+        """
+        assert self.index is not None
+        if up_to >= self.next_offset and self.size_bytes - start <= max_bytes:
+            return self.size_bytes, self.next_offset
+        anchor = max(start, self.index.floor_position(start + max_bytes, up_to))
+        try:
+            return self._walk_to_end(start, offset, anchor, start + max_bytes, up_to)
+        except CorruptRecords as error:
+            if anchor == start:
+                raise
+            logger.warning("%s misleads (%s) and is built anew", self.index_path, error)
+        self.rebuild_index()
+        return self._walk_to_end(start, offset, start, start + max_bytes, up_to)
+
+    def _walk_to_end(
+        self, start: int, offset: int, anchor: int, limit: int, up_to: int
+    ) -> tuple[int, int]:
+        assert self.descriptor is not None
+        position, next_offset = start, offset
+        for batch in walk_batches(self.descriptor, anchor, self.size_bytes):
+            if batch.end_position > limit or batch.last_offset >= up_to:
+                return batch.position, batch.base_offset
+            position, next_offset = batch.end_position, batch.last_offset + 1
+        return position, next_offset
+
+    def bytes_of(self, start: int, end: int) -> bytes:
+        """``[start, end)`` of the log file."""
+        assert self.descriptor is not None
+        return pread_exactly(self.descriptor, end - start, start)
+
+
+def _put_at(path: Path, data: bytes, position: int) -> None:
+    """Write index entries where they belong: what a failed attempt left there is written over."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(descriptor, position)
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
+    finally:
+        os.close(descriptor)
+
+
+def wall_clock_ms() -> int:
+    """Now, for what only informs (when a segment was made)."""
+    return time.time_ns() // 1_000_000

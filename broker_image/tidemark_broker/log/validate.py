@@ -1,0 +1,152 @@
+"""What may be appended: pure checks over batch headers, for leaders and for followers."""
+
+from collections.abc import Iterator, Sequence
+
+from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
+from tidemark.records.batch import (
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    CorruptBatch,
+    TimestampType,
+    check_crc,
+    iter_headers,
+    parse_header,
+)
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.errors import (
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    RecordTooLarge,
+)
+from tidemark_broker.log.walk import BatchAt
+
+_MAGIC_POSITION = 16
+
+
+def check_leader_batch(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader:
+    """The header of what a client sent: exactly one good batch v2, or an error that says why not."""
+    if len(data) > _MAGIC_POSITION and data[_MAGIC_POSITION] < MAGIC:
+        raise InvalidRecords(
+            f"message format {data[_MAGIC_POSITION]} is not accepted: use a client of Kafka 0.11 "
+            "or newer (record batches of version 2)"
+        )
+    try:
+        header = parse_header(data)
+        if header.size_bytes < len(data):
+            raise InvalidRecords("a produce request carries exactly one record batch per partition")
+        _check_size(header.size_bytes, config)
+        check_crc(data, 0, header)
+    except CorruptBatch as error:
+        raise CorruptRecords(str(error)) from error
+    if header.count <= 0 or header.last_offset_delta != header.count - 1:
+        raise InvalidRecords(
+            f"{header.count} records, but the last offset delta is {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise InvalidRecords("clients may not write control records")
+    _check_timestamps(header, config, now_ms)
+    return header
+
+
+def _check_size(size_bytes: int, config: LogConfig) -> None:
+    for key, limit in (
+        ("max.message.bytes", config.max_message_bytes),
+        ("segment.bytes", config.segment_bytes),
+    ):
+        if size_bytes > limit:
+            raise RecordTooLarge(f"a batch of {size_bytes} bytes is above {key}={limit}")
+
+
+def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        raise InvalidTimestamp("a client may not set the timestamp type LogAppendTime")
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    first, largest = header.base_timestamp, header.max_timestamp
+    if largest < NO_TIMESTAMP or first < NO_TIMESTAMP or largest < first:
+        raise InvalidTimestamp(f"base timestamp {first}, max timestamp {largest}")
+    if largest == NO_TIMESTAMP:
+        return
+    if now_ms - first > config.message_timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {first} is older than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} allows"
+        )
+    if largest - now_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {largest} is further ahead than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} allows"
+        )
+
+
+def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:
+    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling.
+
+    A partial batch at the end (as older brokers send) is left out; positions are within ``data``.
+    """
+    batches: list[BatchAt] = []
+    try:
+        for position, header in iter_headers(data):
+            check_crc(data, position, header)
+            batches.append(
+                BatchAt(
+                    position,
+                    header.size_bytes,
+                    header.base_offset,
+                    header.last_offset,
+                    header.partition_leader_epoch,
+                    header.max_timestamp,
+                )
+            )
+    except CorruptBatch as error:
+        raise CorruptRecords(str(error)) from error
+    if not batches and len(data):
+        raise CorruptRecords(f"no whole record batch in {len(data)} bytes")
+    _check_continuity(batches, latest_epoch)
+    return batches
+
+
+def _check_continuity(batches: Sequence[BatchAt], latest_epoch: int) -> None:
+    expected = batches[0].base_offset if batches else 0
+    for batch in batches:
+        if batch.base_offset != expected:
+            raise CorruptRecords(
+                f"offset {batch.base_offset} follows, {expected} would continue the log"
+            )
+        if batch.leader_epoch != UNKNOWN_EPOCH and batch.leader_epoch < latest_epoch:
+            raise CorruptRecords(
+                f"leader epoch {batch.leader_epoch} at offset {batch.base_offset} "
+                f"behind epoch {latest_epoch}"
+            )
+        latest_epoch = max(latest_epoch, batch.leader_epoch)
+        expected = batch.last_offset + 1
+
+
+def check_read_range(offset: int, local_start: int, end: int) -> None:
+    """Raise :class:`OffsetOutOfRange` unless ``local_start <= offset <= end``."""
+    if not local_start <= offset <= end:
+        raise OffsetOutOfRange(f"offset {offset} is not within {local_start} to {end}")
+
+
+def runs_for_segments(
+    batches: Sequence[BatchAt], room_bytes: int, segment_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Cut a follower's append into (first, last exclusive) runs that each fit a segment.
+
+    The first run may fill ``room_bytes`` (unless its first batch is larger: it begins a new
+    segment then); a batch larger than a segment is a run of its own.
+    """
+    first, used = 0, 0
+    if batches and batches[0].size_bytes > room_bytes:
+        room_bytes = segment_bytes
+    for number, batch in enumerate(batches):
+        if number > first and used + batch.size_bytes > room_bytes:
+            yield first, number
+            first, used, room_bytes = number, 0, segment_bytes
+        used += batch.size_bytes
+    if batches:
+        yield first, len(batches)

@@ -1,0 +1,77 @@
+"""Walk over a log file batch by batch, reading no more than headers.
+
+Headers are fetched with ``pread`` in small chunks, so that many small batches cost one call and a
+large one costs one call for its header.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidemark.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+
+_CHUNK_BYTES = 8 * 1024
+#: base offset, length, leader epoch, magic, (crc, attributes), last delta, (base time), max time
+_GLANCE = struct.Struct(">qiib4x2xi8xq")
+_LENGTH_MIN = HEADER_BYTES - LENGTH_OVERHEAD
+
+
+class BatchAt(NamedTuple):
+    """Where a batch stands in its file, and what of its header is needed to find and index it."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    max_timestamp: int
+
+    @property
+    def end_position(self) -> int:
+        """Position of the byte behind the batch."""
+        return self.position + self.size_bytes
+
+
+def walk_batches(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
+    """Each batch of ``[position, end)``; :class:`CorruptRecords` where none begins or one is cut."""
+    chunk, chunk_start = b"", position
+    while position < end:
+        offset = position - chunk_start
+        if offset + _GLANCE.size > len(chunk):
+            chunk = pread(descriptor, min(_CHUNK_BYTES, end - position), position)
+            chunk_start, offset = position, 0
+            if len(chunk) < _GLANCE.size:
+                raise CorruptRecords(f"a batch is cut at byte {position} of {end}")
+        batch = _glance(chunk, offset, position)
+        if batch.end_position > end:
+            raise CorruptRecords(f"the batch at byte {position} ends behind byte {end}")
+        yield batch
+        position = batch.end_position
+
+
+def _glance(chunk: bytes, offset: int, position: int) -> BatchAt:
+    base, length, epoch, magic, last_delta, max_timestamp = _GLANCE.unpack_from(chunk, offset)
+    if magic != MAGIC or length < _LENGTH_MIN or base < 0 or last_delta < 0:
+        raise CorruptRecords(f"no record batch begins at byte {position}")
+    return BatchAt(
+        position, length + LENGTH_OVERHEAD, base, base + last_delta, epoch, max_timestamp
+    )
+
+
+def pread(descriptor: int, size: int, position: int) -> bytes:
+    """``os.pread`` whose failure is a :class:`StorageError`; short only at the file's end."""
+    with storage_errors("the log cannot be read"):
+        return os.pread(descriptor, size, position)
+
+
+def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
+    """All of ``size`` bytes; fewer mean that the file is not what the log believes it to be."""
+    try:
+        data = os.pread(descriptor, size, position)
+    except OSError as error:
+        raise StorageError(f"the log cannot be read: {error.strerror}") from error
+    if len(data) != size:
+        raise StorageError(f"{len(data)} of {size} bytes could be read at byte {position}")
+    return data

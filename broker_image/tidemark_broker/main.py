@@ -1,0 +1,74 @@
+"""``python -m tidemark_broker --config F``: one broker in the foreground.
+
+Standard output carries one line of JSON, when the broker is registered and unfenced; the log goes
+to standard error. SIGTERM and SIGINT end it cleanly.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from tidemark_broker.broker import Broker, Ready
+from tidemark_broker.config import BrokerConfig, ConfigError, load
+from tidemark_broker.log import StorageError
+from tidemark_broker.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+EXIT_CONFIG = 2
+EXIT_FAILED = 1
+
+
+def announce(ready: Ready) -> None:
+    """The ready line."""
+    line = {
+        "ready": True,
+        "nodeId": ready.node_id,
+        "listener": str(ready.listener),
+        "metrics": str(ready.metrics),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+async def serve(config: BrokerConfig) -> None:
+    """Run a broker until a signal ends it."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    storage = await asyncio.to_thread(Storage.open, config)
+    await Broker(config, storage).run(stop, announce)
+    logger.info("broker %d has shut down cleanly", config.node_id)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 after a clean shutdown, 2 for a bad configuration, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="tidemark_broker", description="A Tidemark broker.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON or properties file")
+    options = parser.parse_args(arguments)
+    try:
+        config = load(options.config)
+        logging.basicConfig(
+            level=config.log_level,
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+    except (ConfigError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CONFIG
+    try:
+        uvloop.run(serve(config))
+    except ConfigError as error:
+        logger.critical("%s", error)
+        return EXIT_CONFIG
+    except (StorageError, OSError) as error:
+        logger.critical("%s", error)
+        return EXIT_FAILED
+    return 0

@@ -1,0 +1,1 @@
+"""The broker's sockets: frames in, frames out, limits; knows nothing of what the requests mean."""

@@ -1,0 +1,109 @@
+"""The client listener: accepts connections within a limit and closes those that stay silent."""
+
+import asyncio
+import logging
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+
+from tidemark.wire.receiver import SCRATCH_BYTES
+from tidemark_broker.net import metrics
+from tidemark_broker.net.budget import RequestBudget
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.connection import Serve, ServerConnection
+from tidemark_broker.net.malloc import keep_freed_memory
+from tidemark_broker.net.metrics import NetMetrics
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_IDLE_CHECKS_PER_LIMIT = 10
+
+
+class KafkaServer:
+    """One listening address. Belongs to the loop on which it was started."""
+
+    def __init__(
+        self, serve: Serve, config: ServerConfig, net_metrics: NetMetrics | None = None
+    ) -> None:
+        self.serve = serve
+        self.config = config
+        self.metrics = net_metrics or NetMetrics(CollectorRegistry())
+        self.budget = RequestBudget(config.queued_request_bytes_max)
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
+        self.metrics.connections.set_function(lambda: len(self._connections))
+        self._connections: set[ServerConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._refusing = False
+        self.host = ""
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> Self:
+        """Bind and listen; port 0 picks a free one (see ``port``). Raises ``OSError``."""
+        keep_freed_memory()
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self._server = await self.loop.create_server(
+            lambda: ServerConnection(self), host, port, backlog=_BACKLOG
+        )
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+        self._sweeper = self.loop.create_task(self._close_idle())
+        logger.info("listening on %s:%d", self.host, self.port)
+        return self
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Accept no more, let what is under way finish for ``grace_s`` seconds, then close."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        running = [task for connection in self._connections for task in connection.tasks]
+        if running:
+            await asyncio.wait(running, timeout=grace_s)
+        for connection in tuple(self._connections):
+            connection.close()
+        await self._all_lost(grace_s)
+
+    async def _all_lost(self, grace_s: float) -> None:
+        deadline = self.now() + grace_s
+        while self._connections:  # a connection leaves in connection_lost, a turn or two later
+            if self.now() >= deadline:
+                for connection in self._connections:
+                    connection.abort()
+                deadline = float("inf")
+            await asyncio.sleep(0.001)
+
+    # ------------------------------------------------------------ what a connection calls
+
+    def opened(self, connection: ServerConnection) -> None:
+        """A connection is up; over the limit it is closed again."""
+        self.metrics.opened.inc()
+        self._connections.add(connection)
+        if len(self._connections) <= self.config.connections_max:
+            return
+        if not self._refusing:
+            self._refusing = True
+            logger.warning(
+                "%d connections are open; further ones are refused", self.config.connections_max
+            )
+        self.metrics.closed(metrics.LIMIT)
+        connection.close()
+
+    def lost(self, connection: ServerConnection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        self._refusing = self._refusing and len(self._connections) >= self.config.connections_max
+
+    async def _close_idle(self) -> None:
+        limit_s = self.config.idle_ms_max / 1000
+        while True:
+            await asyncio.sleep(limit_s / _IDLE_CHECKS_PER_LIMIT)
+            silent_since = self.now() - limit_s
+            for connection in tuple(self._connections):
+                if connection.last_received_s >= silent_since or not connection.idle:
+                    continue
+                if connection.ended:
+                    connection.abort()
+                connection.end(metrics.IDLE, f"silent for {limit_s:.0f} s")

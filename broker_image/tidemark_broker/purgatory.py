@@ -1,0 +1,151 @@
+"""Where a delayed operation waits: one implementation for produce, fetch, DeleteRecords, remote fetch.
+
+Kafka's rule (kafka-facts section 4): try, register under every key, try again, then start the
+timer; completion happens exactly once. Here everything runs on one loop, so a notification only
+marks its key, and the operations under all keys marked in one turn of the loop are looked at once,
+afterwards: a condition is never evaluated from inside the code that changed the state.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Hashable
+
+logger = logging.getLogger(__name__)
+
+Key = Hashable
+
+OPERATIONS_MAX = 100_000
+
+
+class _Operation:
+    """One waiting caller. ``done`` resolves to whether the condition came true."""
+
+    __slots__ = ("done", "keys", "satisfied")
+
+    def __init__(
+        self, keys: tuple[Key, ...], satisfied: Callable[[], bool], done: "asyncio.Future[bool]"
+    ) -> None:
+        self.keys = keys
+        self.satisfied = satisfied
+        self.done = done
+
+
+class Purgatory:
+    """Waiting operations by key. Not safe for threads: call it on the loop's thread only."""
+
+    def __init__(self, name: str = "operations", *, operations_max: int = OPERATIONS_MAX) -> None:
+        self.name = name
+        self._operations_max = operations_max
+        self._by_key: dict[Key, dict[_Operation, None]] = {}
+        self._size = 0
+        self._marked: dict[Key, None] = {}
+        self._sweep_due = False
+        self.refused_total = 0
+
+    @property
+    def size(self) -> int:
+        """How many operations wait."""
+        return self._size
+
+    def waiting(self, key: Key) -> bool:
+        """Whether anybody waits for ``key`` (lets a caller skip work that nobody needs)."""
+        return key in self._by_key
+
+    async def wait(
+        self, keys: Collection[Key], satisfied: Callable[[], bool], timeout_s: float
+    ) -> bool:
+        """Wait until ``satisfied()`` is true, at most ``timeout_s`` seconds of the loop's clock.
+
+        ``satisfied`` is asked at once, and again after any of ``keys`` was notified; it must be
+        quick, and what it raises is raised here. False means time-out, :meth:`cancel`, or, when
+        ``operations_max`` already wait, that there is no room to wait.
+        """
+        if satisfied():
+            return True
+        if timeout_s <= 0:
+            return False
+        if self._size >= self._operations_max:
+            self._refuse()
+            return False
+        loop = asyncio.get_running_loop()
+        operation = _Operation(tuple(dict.fromkeys(keys)), satisfied, loop.create_future())
+        self._add(operation)
+        timer: asyncio.TimerHandle | None = None
+        try:
+            self._try(operation)
+            if not operation.done.done():
+                timer = loop.call_later(timeout_s, _settle, operation, False)
+            return await operation.done
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._remove(operation)
+
+    def notify(self, key: Key) -> None:
+        """State that operations under ``key`` look at has changed. Constant time."""
+        if key not in self._by_key:
+            return
+        self._marked[key] = None
+        if not self._sweep_due:
+            self._sweep_due = True
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+    def cancel(self, keys: Collection[Key]) -> int:
+        """End every operation under ``keys`` now, unsatisfied; how many there were."""
+        ended = 0
+        for key in keys:
+            for operation in self._by_key.get(key, ()):
+                ended += _settle(operation, False)
+        return ended
+
+    def _sweep(self) -> None:
+        self._sweep_due = False
+        marked, self._marked = self._marked, {}
+        looked_at: set[_Operation] = set()
+        for key in marked:
+            for operation in tuple(self._by_key.get(key, ())):
+                if operation not in looked_at:
+                    looked_at.add(operation)
+                    self._try(operation)
+
+    def _try(self, operation: _Operation) -> None:
+        if operation.done.done():
+            return
+        try:
+            satisfied = operation.satisfied()
+        except Exception as error:  # noqa: BLE001 - raised again where the operation waits
+            operation.done.set_exception(error)
+            return
+        if satisfied:
+            _settle(operation, True)
+
+    def _add(self, operation: _Operation) -> None:
+        self._size += 1
+        for key in operation.keys:
+            self._by_key.setdefault(key, {})[operation] = None
+
+    def _remove(self, operation: _Operation) -> None:
+        self._size -= 1
+        for key in operation.keys:
+            waiting = self._by_key[key]
+            del waiting[operation]
+            if not waiting:
+                del self._by_key[key]
+
+    def _refuse(self) -> None:
+        self.refused_total += 1
+        if self.refused_total & (self.refused_total - 1) == 0:
+            logger.warning(
+                "purgatory %s is full (%d operations): %d could not wait and were answered at once",
+                self.name,
+                self._size,
+                self.refused_total,
+            )
+
+
+def _settle(operation: _Operation, satisfied: bool) -> bool:
+    """Complete once; whether this call did."""
+    if operation.done.done():
+        return False
+    operation.done.set_result(satisfied)
+    return True

@@ -1,0 +1,1 @@
+"""Replicas and their roles: who leads, what is committed, how followers catch up."""

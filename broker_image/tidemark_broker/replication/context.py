@@ -1,0 +1,92 @@
+"""What every replica of a broker shares: identity, clocks, the purgatory, ways out.
+
+Handed to each :class:`Partition`, so that a partition needs no reference to its manager and a
+test can build one from real parts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.wire import control
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+class StorageFailures:
+    """Which partitions' storage failed last, and when each may be tried again.
+
+    A full disk or an unwritable folder is no reason to stop: the partition answers
+    KAFKA_STORAGE_ERROR and is tried again after a growing pause.
+    """
+
+    def __init__(self) -> None:
+        self._backoffs: dict[TopicPartition, Backoff] = {}
+        self._messages: dict[TopicPartition, str] = {}
+        self.total = 0
+
+    def failed(self, tp: TopicPartition, error: BaseException, now_s: float) -> None:
+        """Note a failure; one log line each time."""
+        backoff = self._backoffs.get(tp) or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+        self._backoffs[tp] = backoff = backoff.failed(now_s)
+        self._messages[tp] = str(error)
+        self.total += 1
+        logger.error(
+            "storage of %s failed (%s); trying again in %.1f s", tp, error, backoff.until_s - now_s
+        )
+
+    def succeeded(self, tp: TopicPartition) -> None:
+        """The partition's storage works."""
+        if self._backoffs.pop(tp, None) is not None:
+            self._messages.pop(tp, None)
+            logger.info("storage of %s works again", tp)
+
+    def may_try(self, tp: TopicPartition, now_s: float) -> bool:
+        """False while the pause after a failure lasts."""
+        backoff = self._backoffs.get(tp)
+        return backoff is None or backoff.ready(now_s)
+
+    def has_failed(self, tp: TopicPartition) -> bool:
+        """Did the last attempt fail?"""
+        return tp in self._backoffs
+
+    def summary(self) -> str:
+        """For BrokerStatus: empty when all is well, else the first failure and how many more."""
+        if not self._messages:
+            return ""
+        tp, message = min(self._messages.items())
+        more = len(self._messages) - 1
+        return f"{tp}: {message}" + (f" (and {more} more partitions)" if more else "")
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaContext:
+    """``monotonic`` in seconds, ``wall_ms`` in milliseconds since the epoch; ``persist`` returns
+    once the file is durable; ``checkpoint_log_start`` asks for a durable log start soon."""
+
+    node_id: int
+    metadata: MetadataCache
+    purgatory: Purgatory
+    lag_max_s: float
+    monotonic: Callable[[], float]
+    wall_ms: Callable[[], int]
+    propose_isr: Callable[["Partition", control.IsrChange], None]
+    persist: Callable[[Path, StoredState], Awaitable[None]]
+    checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
+    failures: StorageFailures = field(default_factory=StorageFailures)
+    remote: RemoteLog | None = None

@@ -1,0 +1,177 @@
+"""What a follower does with its leader's answer.
+
+Order matters: records, then the high watermark, then the log start, so that log start <= high
+watermark holds throughout. The leader epochs alone decide what is cut off (see
+:mod:`divergence`); what lies below the leader's local log start is taken over from the tier.
+"""
+
+import enum
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
+from tidemark_broker.log import CorruptRecords, StorageError
+from tidemark_broker.replication import divergence, reads
+from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(enum.Enum):
+    """``PROGRESS``: ask again at once; ``IDLE``: nothing new; ``BACK_OFF``: not for a while."""
+
+    PROGRESS = enum.auto()
+    IDLE = enum.auto()
+    BACK_OFF = enum.auto()
+
+
+def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
+    """What to ask the leader for; the log start is the one that is durable.
+
+    The epoch is that of the last record, not the latest one of the log: a former leader may know
+    an epoch of its own that begins at the log's end and holds nothing.
+    """
+    log = partition.log
+    return ReplicaFetchPartition(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        current_leader_epoch=partition.leader_epoch,
+        fetch_offset=log.next_offset,
+        last_fetched_epoch=log.epochs.epoch_for_offset(log.next_offset - 1),
+        log_start_offset=partition.durable_log_start_offset,
+        local_log_start_offset=log.local_log_start_offset,
+        tiered_epoch=partition.tiered_epoch,
+        max_bytes=max_bytes,
+    )
+
+
+async def apply_answer(
+    partition: Partition, asked: ReplicaFetchPartition, result: ReplicaFetchResult
+) -> Outcome:
+    """Take over one partition's answer, unless role, epoch or log end have changed since."""
+    context = partition.context
+    async with partition.lock:
+        if not _still_asked(partition, asked):
+            return Outcome.IDLE
+        try:
+            outcome = await _apply(partition, result)
+        except StorageError as error:
+            context.failures.failed(partition.tp, error, context.monotonic())
+            return Outcome.BACK_OFF
+        except CorruptRecords:
+            logger.exception("%s: the leader's records cannot be appended", partition.tp)
+            return Outcome.BACK_OFF
+        if outcome is Outcome.PROGRESS:
+            context.failures.succeeded(partition.tp)
+        return outcome
+
+
+def _still_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+    return (
+        partition.role is Role.FOLLOWER
+        and partition.leader_epoch == asked.current_leader_epoch
+        and partition.next_offset == asked.fetch_offset
+    )
+
+
+async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
+    error = ErrorCode(result.error_code)
+    if error is ErrorCode.offset_out_of_range:
+        return await _out_of_range(partition, result)
+    if error is ErrorCode.offset_moved_to_tiered_storage:
+        return await _bootstrap(partition, result)
+    if error is not ErrorCode.none:
+        logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
+        return Outcome.BACK_OFF
+    _note_tier(partition, result)
+    if result.diverging_epoch >= 0:
+        return await _truncate(
+            partition, EpochEnd(result.diverging_epoch, result.diverging_end_offset)
+        )
+    if result.records:
+        partition.log.append_as_follower(result.records)
+    partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
+    partition.raise_log_start(min(result.log_start_offset, partition.high_watermark))
+    return Outcome.PROGRESS if result.records else Outcome.IDLE
+
+
+def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
+    partition.head_tiered_epoch = max(partition.head_tiered_epoch, result.head_tiered_epoch)
+    if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
+        partition.note_remote_end(result.remote_end_offset, result.remote_end_epoch)
+
+
+async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
+    log = partition.log
+    offset = divergence.truncation_offset(
+        leaders_end=leaders_end,
+        own_end=reads.epoch_end(log, leaders_end.epoch),
+        own_next_offset=log.next_offset,
+    )
+    logger.info(
+        "%s: the log parts from the leader's at epoch %d, offset %d: cut from %d to %d",
+        partition.tp,
+        leaders_end.epoch,
+        leaders_end.end_offset,
+        log.next_offset,
+        offset,
+    )
+    cut = await in_thread(log.truncate_to, offset)
+    return Outcome.PROGRESS if cut else Outcome.BACK_OFF
+
+
+async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
+    """kafka-facts 5.1: longer than the leader: cut; below its log start: start again there."""
+    log = partition.log
+    if leader.next_offset < log.next_offset:
+        logger.info(
+            "%s: the log ends at %d, the leader's at %d: cut to there",
+            partition.tp,
+            log.next_offset,
+            leader.next_offset,
+        )
+        await in_thread(log.truncate_to, leader.next_offset)
+        return Outcome.PROGRESS
+    if leader.log_start_offset > log.next_offset:
+        await _start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
+        return Outcome.PROGRESS
+    logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)
+    return Outcome.BACK_OFF
+
+
+async def _bootstrap(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
+    remote = partition.context.remote
+    if remote is None:
+        logger.error("%s: the leader's log begins in a tier that is not configured", partition.tp)
+        return Outcome.BACK_OFF
+    try:
+        point = await remote.bootstrap(partition, leader.local_log_start_offset)
+    except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
+        logger.warning("%s: cannot start from the tier: %s", partition.tp, error)
+        return Outcome.BACK_OFF
+    log_start = max(leader.log_start_offset, point.log_start_offset)
+    await _start_at(partition, point.next_offset, log_start, tuple(point.epochs))
+    partition.note_remote_end(point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1)
+    return Outcome.PROGRESS
+
+
+async def _start_at(
+    partition: Partition,
+    next_offset: int,
+    log_start_offset: int,
+    epochs: tuple[EpochEntry, ...],
+) -> None:
+    logger.info(
+        "%s: starts anew at offset %d, log start %d", partition.tp, next_offset, log_start_offset
+    )
+    log = partition.log
+    await in_thread(
+        log.truncate_fully_and_start_at,
+        next_offset,
+        log_start_offset=log_start_offset,
+        epochs=epochs,
+    )

@@ -1,0 +1,170 @@
+"""Which followers are in sync, and how far the log is committed.
+
+Pure decisions of a leader (Kafka's ``Partition``/``Replica``): time and offsets come in, an
+answer goes out. While an AlterPartition is under way the *maximal* ISR (committed plus being
+added) bounds the high watermark and the *committed* one counts for ``min.insync.replicas``, so
+that whichever of the two the controller has persisted, no acknowledged record lacks in an
+electable replica (invariant 1). The high watermark never goes back (invariant 2) and stands
+still while the committed ISR is below its minimum.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerProgress:
+    """What the leader knows of one follower since it became leader. Times: monotonic seconds."""
+
+    next_offset: int = UNKNOWN
+    log_start_offset: int = UNKNOWN
+    local_log_start_offset: int = UNKNOWN
+    broker_epoch: int = UNKNOWN
+    last_fetch_s: float = float("-inf")
+    leader_next_offset_at_last_fetch: int = UNKNOWN
+    last_caught_up_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSeen:
+    """One fetch of a follower as the leader saw it."""
+
+    fetch_offset: int
+    log_start_offset: int
+    local_log_start_offset: int
+    broker_epoch: int
+    leader_next_offset: int
+    now_s: float
+
+
+def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress:
+    """The follower has everything below its fetch offset: note it, and when it last had all.
+
+    It is caught up *now* if it asks for the leader's end, and was caught up at its previous fetch
+    if it has by now what was the end then.
+    """
+    caught_up_s = progress.last_caught_up_s
+    if seen.fetch_offset >= seen.leader_next_offset:
+        caught_up_s = max(caught_up_s, seen.now_s)
+    elif seen.fetch_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
+        caught_up_s = max(caught_up_s, progress.last_fetch_s)
+    return FollowerProgress(
+        next_offset=seen.fetch_offset,
+        log_start_offset=seen.log_start_offset,
+        local_log_start_offset=seen.local_log_start_offset,
+        broker_epoch=seen.broker_epoch,
+        last_fetch_s=seen.now_s,
+        leader_next_offset_at_last_fetch=seen.leader_next_offset,
+        last_caught_up_s=caught_up_s,
+    )
+
+
+def at_new_epoch(
+    previous: FollowerProgress | None, *, in_isr: bool, now_s: float
+) -> FollowerProgress:
+    """A leader epoch begins: offsets are unknown again; who is in the ISR has a fresh lag clock."""
+    fresh = FollowerProgress(last_caught_up_s=now_s if in_isr else float("-inf"))
+    if previous is None:
+        return fresh
+    return replace(
+        fresh,
+        log_start_offset=previous.log_start_offset,
+        local_log_start_offset=previous.local_log_start_offset,
+    )
+
+
+def is_caught_up(
+    progress: FollowerProgress, *, leader_next_offset: int, now_s: float, lag_max_s: float
+) -> bool:
+    """Kafka's rule: the same log end, or it had the leader's end within ``lag_max_s``."""
+    if progress.next_offset == leader_next_offset:
+        return True
+    return now_s - progress.last_caught_up_s <= lag_max_s
+
+
+def effective_min_isr(min_insync_replicas: int, replication_factor: int) -> int:
+    """``min.insync.replicas`` never asks for more replicas than the partition is meant to have."""
+    return min(min_insync_replicas, replication_factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderView:
+    """What the decisions below look at. ``maximal_isr`` includes replicas that an AlterPartition
+    under way adds; ``eligible`` are the followers that are unfenced and of the current epoch."""
+
+    leader: int
+    next_offset: int
+    high_watermark: int
+    epoch_start_offset: int
+    isr: tuple[int, ...]
+    maximal_isr: frozenset[int]
+    followers: Mapping[int, FollowerProgress]
+    eligible: frozenset[int]
+    min_isr: int
+    now_s: float
+    lag_max_s: float
+
+
+def high_watermark(view: LeaderView) -> int:
+    """The end of what is committed: the smallest log end that counts, never lower than before."""
+    if len(view.isr) < view.min_isr:
+        return view.high_watermark
+    smallest = view.next_offset
+    for node, progress in view.followers.items():
+        if node in view.maximal_isr or _holds_back(view, node, progress):
+            smallest = min(smallest, progress.next_offset)
+    return max(view.high_watermark, smallest)
+
+
+def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool:
+    """A follower outside the ISR that is about to join it is waited for too."""
+    return (
+        node in view.eligible
+        and progress.next_offset != UNKNOWN
+        and is_caught_up(
+            progress,
+            leader_next_offset=view.next_offset,
+            now_s=view.now_s,
+            lag_max_s=view.lag_max_s,
+        )
+    )
+
+
+def may_join(view: LeaderView, node: int) -> bool:
+    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced."""
+    progress = view.followers.get(node)
+    return (
+        progress is not None
+        and node not in view.maximal_isr
+        and node in view.eligible
+        and progress.next_offset >= view.high_watermark
+        and progress.next_offset >= view.epoch_start_offset
+    )
+
+
+def out_of_sync(view: LeaderView) -> frozenset[int]:
+    """ISR members that fell behind for longer than ``lag_max_s``; the leader is never one."""
+    members = (node for node in view.isr if node != view.leader)
+    return frozenset(node for node in members if not _in_time(view, node))
+
+
+def _in_time(view: LeaderView, node: int) -> bool:
+    progress = view.followers.get(node)
+    return progress is not None and is_caught_up(
+        progress,
+        leader_next_offset=view.next_offset,
+        now_s=view.now_s,
+        lag_max_s=view.lag_max_s,
+    )
+
+
+def expanded(isr: Iterable[int], node: int) -> tuple[int, ...]:
+    """The ISR with one more member, in order of ids."""
+    return tuple(sorted({*isr, node}))
+
+
+def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
+    """The ISR without some members, in order of ids."""
+    return tuple(node for node in sorted(set(isr)) if node not in gone)

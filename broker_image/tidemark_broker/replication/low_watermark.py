@@ -1,0 +1,18 @@
+"""The low watermark of KIP-107: below it no live replica holds a visible record.
+
+The smallest log start offset of the leader and of every *assigned, alive* follower, not only of
+the ISR. A replica's log start counts only once its checkpoint is durable, so every value here is
+one that survives a crash of its replica.
+"""
+
+from collections.abc import Collection, Mapping
+
+UNKNOWN = -1
+
+
+def low_watermark(
+    leader_log_start_offset: int, reported: Mapping[int, int], alive: Collection[int]
+) -> int:
+    """``reported``: the log start last reported by each follower (-1: it never fetched)."""
+    followers = [reported.get(node, UNKNOWN) for node in alive]
+    return min([leader_log_start_offset, *followers])

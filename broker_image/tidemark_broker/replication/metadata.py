@@ -1,0 +1,135 @@
+"""What this broker knows of the cluster: brokers, topics, leaders, effective configuration.
+
+Filled by PartitionStates only (a snapshot replaces all, a delta merges); read by Metadata,
+DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from tidemark.wire import control
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic as the controller last described it; ``config`` holds only keys that were set."""
+
+    topic_id: uuid.UUID
+    name: str
+    config: Mapping[str, str]
+    tiering_state: control.TieringState
+    tiered_epoch: int
+    disable_policy: control.DisablePolicy
+    partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
+
+
+def view_of(topic: control.TopicState) -> TopicView:
+    """A topic from the wire; raises ValueError for a state or policy that does not exist."""
+    return TopicView(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        config=MappingProxyType({entry.name: entry.value for entry in topic.config}),
+        tiering_state=control.TieringState(topic.tiering_state),
+        tiered_epoch=topic.tiered_epoch,
+        disable_policy=control.DisablePolicy(topic.disable_policy),
+        partitions=MappingProxyType({row.partition: row for row in topic.partitions}),
+    )
+
+
+class MetadataCache:
+    """The loop thread owns it."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.cluster_config: Mapping[str, str] = MappingProxyType({})
+        self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
+        self.topics: dict[str, TopicView] = {}
+        self._by_id: dict[uuid.UUID, TopicView] = {}
+
+    @property
+    def controller_id(self) -> int:
+        """A live broker to name as controller: clients know no controller that is not one."""
+        return min((node for node, row in self.brokers.items() if not row.fenced), default=-1)
+
+    def by_id(self, topic_id: uuid.UUID) -> TopicView | None:
+        """The topic of this id, if any."""
+        return self._by_id.get(topic_id)
+
+    def is_alive(self, node_id: int) -> bool:
+        """Is the broker registered and not fenced?"""
+        row = self.brokers.get(node_id)
+        return row is not None and not row.fenced
+
+    def alive(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Those of ``nodes`` that are alive; placeholders never are."""
+        return frozenset(node for node in nodes if self.is_alive(node))
+
+    def broker_epoch(self, node_id: int) -> int:
+        """The epoch under which a broker is registered, -1 when it is not."""
+        row = self.brokers.get(node_id)
+        return -1 if row is None else row.broker_epoch
+
+    def endpoint(self, node_id: int) -> control.Endpoint | None:
+        """Where other brokers reach a broker: its first listener."""
+        row = self.brokers.get(node_id)
+        return row.listeners[0] if row is not None and row.listeners else None
+
+    def apply(self, request: control.PartitionStatesRequest) -> None:
+        """Take over a snapshot or a delta. ``brokers`` is always the whole list."""
+        self.cluster_config = MappingProxyType(
+            {entry.name: entry.value for entry in request.cluster_config}
+        )
+        self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+        if request.full:
+            self.topics.clear()
+            self._by_id.clear()
+        for topic in request.topics:
+            self._merge(view_of(topic))
+        for removal in request.removals:
+            if removal.partition < 0:
+                self._drop(removal.topic_id)
+
+    def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
+        """One partition changed by an answer to AlterPartition."""
+        known = self._by_id.get(topic_id)
+        if known is not None:
+            self._put(replace(known, partitions=_merged(known.partitions, {row.partition: row})))
+
+    def _merge(self, view: TopicView) -> None:
+        known = self._by_id.get(view.topic_id)
+        if known is not None:
+            view = replace(view, partitions=_merged(known.partitions, view.partitions))
+        self._put(view)
+
+    def _put(self, view: TopicView) -> None:
+        before = self.topics.get(view.name)
+        if before is not None and before.topic_id != view.topic_id:
+            self._by_id.pop(before.topic_id, None)
+        self.topics[view.name] = view
+        self._by_id[view.topic_id] = view
+
+    def _drop(self, topic_id: uuid.UUID) -> None:
+        view = self._by_id.pop(topic_id, None)
+        if view is not None and self.topics.get(view.name) is view:
+            del self.topics[view.name]
+
+
+def _merged(
+    old: Mapping[int, control.PartitionState], new: Mapping[int, control.PartitionState]
+) -> Mapping[int, control.PartitionState]:
+    """Rows of ``new`` over ``old``; a partition epoch never goes back."""
+    rows = dict(old)
+    for partition, row in new.items():
+        known = rows.get(partition)
+        if known is None or is_newer(row, known) or row == known:
+            rows[partition] = row
+    return MappingProxyType(dict(sorted(rows.items())))
+
+
+def is_newer(row: control.PartitionState, than: control.PartitionState) -> bool:
+    """Epochs only grow: a higher (leader epoch, partition epoch), or the same with a manifest."""
+    new = (row.leader_epoch, row.partition_epoch)
+    old = (than.leader_epoch, than.partition_epoch)
+    return new > old or (new == old and row.manifest and not than.manifest)

@@ -1,0 +1,219 @@
+"""What a leader answers to consumers: fetches and offset look-ups (kafka-facts 5.2 and 5.3).
+
+Consumers see committed data only. Offsets between the log start and the local log start of a
+tiered partition lie in the tier: the answer says so and the caller reads there.
+"""
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.leader_epochs import EpochEnd
+from tidemark_broker.log import OffsetOutOfRange, PartitionLog, StorageError, TimestampOffset
+from tidemark_broker.replication import divergence
+from tidemark_broker.replication.remote import RemoteUnavailable
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.types import FetchResult, OffsetResult, RemoteFetchNeed
+
+if TYPE_CHECKING:
+    from tidemark_broker.replication.partition import Partition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+
+def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
+    """Where an epoch ended in this log."""
+    return log.epochs.end_offset_for(epoch, log.next_offset)
+
+
+def leader_answer(partition: "Partition", error: ErrorCode) -> FetchResult:
+    """An answer without records that still carries the offsets a client learns from."""
+    log = partition.log
+    return FetchResult(
+        error=error,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=log.last_stable_offset,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+    )
+
+
+def fetch(
+    partition: "Partition",
+    offset: int,
+    *,
+    max_bytes: int,
+    min_one: bool,
+    current_leader_epoch: int,
+    last_fetched_epoch: int,
+) -> FetchResult:
+    """One partition of a consumer's Fetch; reads the page cache, never waits.
+
+    With ``min_one`` the first batch comes whole whatever its size. ``remote`` is set where the
+    tier holds what was asked for.
+    """
+    error = partition.check_leader(current_leader_epoch)
+    if error is not ErrorCode.none:
+        return FetchResult(
+            error=error, leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+        )
+    log = partition.log
+    answer = leader_answer(partition, ErrorCode.none)
+    if not log.log_start_offset <= offset <= log.next_offset:
+        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    parted = _parted(log, offset, last_fetched_epoch)
+    if parted is not None:
+        return _with(answer, diverging=parted)
+    if offset < log.local_log_start_offset:
+        if not partition.reads_tier:
+            return leader_answer(partition, ErrorCode.offset_out_of_range)
+        return _with(answer, remote=RemoteFetchNeed(offset=offset, max_bytes=max_bytes))
+    if offset >= log.high_watermark:
+        return answer
+    return _read(partition, answer, offset, max_bytes, min_one=min_one)
+
+
+def _parted(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    if last_fetched_epoch == divergence.UNKNOWN:
+        return None
+    return divergence.diverging(
+        fetch_offset=offset,
+        last_fetched_epoch=last_fetched_epoch,
+        leaders_end=epoch_end(log, last_fetched_epoch),
+    )
+
+
+def _read(
+    partition: "Partition", answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
+) -> FetchResult:
+    context = partition.context
+    if not context.failures.may_try(partition.tp, context.monotonic()):
+        return leader_answer(partition, ErrorCode.kafka_storage_error)
+    try:
+        read = partition.log.read(
+            offset,
+            max_bytes=max_bytes,
+            up_to_offset=partition.log.high_watermark,
+            min_one=min_one,
+        )
+    except OffsetOutOfRange:
+        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    except StorageError as error:
+        context.failures.failed(partition.tp, error, context.monotonic())
+        return leader_answer(partition, ErrorCode.kafka_storage_error)
+    return _with(answer, data=read.data)
+
+
+def _with(
+    answer: FetchResult,
+    *,
+    data: bytes = b"",
+    diverging: EpochEnd | None = None,
+    remote: RemoteFetchNeed | None = None,
+) -> FetchResult:
+    return FetchResult(
+        error=answer.error,
+        high_watermark=answer.high_watermark,
+        log_start_offset=answer.log_start_offset,
+        last_stable_offset=answer.last_stable_offset,
+        data=data,
+        diverging=diverging,
+        remote=remote,
+        leader_id=answer.leader_id,
+        leader_epoch=answer.leader_epoch,
+    )
+
+
+async def list_offset(
+    partition: "Partition", timestamp: int, current_leader_epoch: int
+) -> OffsetResult:
+    """ListOffsets: a special value below zero, or the first record at or after a time in ms."""
+    error = partition.check_leader(current_leader_epoch)
+    if error is not ErrorCode.none:
+        return OffsetResult(error=error)
+    log = partition.log
+    leader = partition.leader
+    if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
+        return OffsetResult(error=ErrorCode.offset_not_available)
+    if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
+        return await _by_time(partition, timestamp)
+    return _special(partition, timestamp)
+
+
+def _special(partition: "Partition", timestamp: int) -> OffsetResult:
+    log = partition.log
+    if timestamp == LATEST:
+        return _at(log, log.high_watermark)
+    if timestamp == EARLIEST:
+        return _at(log, log.log_start_offset)
+    if timestamp == EARLIEST_LOCAL:
+        return _at(log, log.local_log_start_offset)
+    if timestamp == LATEST_TIERED:
+        end = partition.remote_end
+        if end is None or not partition.reads_tier:
+            return OffsetResult(error=ErrorCode.none)
+        return OffsetResult(error=ErrorCode.none, offset=end.offset, leader_epoch=end.epoch)
+    return OffsetResult(error=ErrorCode.unsupported_version)
+
+
+def _at(log: PartitionLog, offset: int) -> OffsetResult:
+    return OffsetResult(
+        error=ErrorCode.none, offset=offset, leader_epoch=log.epochs.epoch_for_offset(offset)
+    )
+
+
+async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
+    log = partition.log
+    try:
+        if timestamp == MAX_TIMESTAMP:
+            found = await in_thread(_newest, log)
+        else:
+            remote = await _remote_by_time(partition, timestamp)
+            if remote is not None:
+                return remote
+            found = await in_thread(log.offset_by_timestamp, timestamp)
+    except StorageError as error:
+        partition.context.failures.failed(partition.tp, error, partition.context.monotonic())
+        return OffsetResult(error=ErrorCode.kafka_storage_error)
+    except RemoteUnavailable:
+        return OffsetResult(error=ErrorCode.request_timed_out)
+    if found is None or found.offset >= log.high_watermark:
+        return OffsetResult(error=ErrorCode.none)
+    return OffsetResult(
+        error=ErrorCode.none,
+        offset=max(found.offset, log.log_start_offset),
+        timestamp_ms=found.timestamp_ms,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _newest(log: PartitionLog) -> TimestampOffset | None:
+    """The first record with the largest timestamp (blocking)."""
+    largest_ms = max(segment.largest_timestamp_ms for segment in log.segments())
+    return log.offset_by_timestamp(largest_ms) if largest_ms >= 0 else None
+
+
+async def _remote_by_time(partition: "Partition", timestamp: int) -> OffsetResult | None:
+    """The tier is asked first, and only where it alone holds a part of the log."""
+    log = partition.log
+    remote = partition.context.remote
+    if (
+        remote is None
+        or not partition.reads_tier
+        or log.log_start_offset >= log.local_log_start_offset
+    ):
+        return None
+    found = await remote.offset_by_timestamp(partition, timestamp)
+    if found is None or found.offset >= log.local_log_start_offset:
+        return None
+    return OffsetResult(
+        error=ErrorCode.none,
+        offset=found.offset,
+        timestamp_ms=found.timestamp_ms,
+        leader_epoch=found.leader_epoch,
+    )

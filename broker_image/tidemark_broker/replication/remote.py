@@ -1,0 +1,123 @@
+"""The seam between replicas and the remote tier: what the one expects of the other.
+
+The remote log manager implements :class:`RemoteLog`; a broker without a tier has none. Reading
+and copying know partitions, partitions know only this protocol.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tidemark.logfiles.leader_epochs import EpochEntry
+from tidemark.wire.control import DisablePolicy
+
+if TYPE_CHECKING:
+    from tidemark_broker.replication.partition import Partition
+
+
+class RemoteUnavailable(Exception):
+    """The tier cannot answer now (store unreachable, wrong identity, wrong key): try again."""
+
+
+class RemoteOffsetOutOfRange(Exception):
+    """The offset is in no live segment of the tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRead:
+    """Whole batches from the one that holds the asked offset; ``next_offset`` follows them."""
+
+    data: bytes
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOffset:
+    """First record at or after a timestamp."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapPoint:
+    """Where a replica that lacks what is only in the tier starts its own log."""
+
+    next_offset: int
+    log_start_offset: int
+    epochs: Sequence[EpochEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSummary:
+    """Figures of one partition's tier for status; the reason is CamelCase or empty."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    remaining_segments: int = 0
+    remaining_bytes: int = 0
+    highest_remote_offset: int = -1
+    error_reason: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStatus:
+    """Health of the store as this broker sees it; ``error`` is empty when all is well."""
+
+    error: str
+    store_id: str
+
+
+class RemoteLog(Protocol):
+    """KIP-950's remote log manager as the replicas see it. Methods run on the loop thread."""
+
+    def on_leader(self, partition: "Partition") -> None:
+        """This replica leads in a new epoch: claim, copy and expire."""
+
+    def on_follower(self, partition: "Partition") -> None:
+        """This replica follows: stop what a leader does."""
+
+    async def on_stop(self, partition: "Partition", *, deleted: bool) -> None:
+        """The replica goes (or its log is closed): end every task of it."""
+
+    def on_tiering_change(self, partition: "Partition") -> None:
+        """State, epoch or policy of the topic's tiering changed in ``partition.topic_state``."""
+
+    async def read(
+        self, partition: "Partition", offset: int, max_bytes: int, deadline_s: float
+    ) -> RemoteRead:
+        """Raises :class:`RemoteOffsetOutOfRange` or :class:`RemoteUnavailable`; ``deadline_s`` is
+        monotonic."""
+
+    async def offset_by_timestamp(
+        self, partition: "Partition", timestamp_ms: int
+    ) -> RemoteOffset | None:
+        """First record of the tier at or after a time; None: the tier has none."""
+
+    async def disable(
+        self, partition: "Partition", tiered_epoch: int, policy: DisablePolicy
+    ) -> None:
+        """This replica's part of a disablement; returns when it may be acknowledged."""
+
+    async def delete_topic(
+        self, topic_id: uuid.UUID, name: str, partitions: int, tiered_epoch: int
+    ) -> int:
+        """Remove a deleted topic's objects; the number of segments that still remain."""
+
+    async def last_known_end(self, partition: "Partition") -> tuple[int, int] | None:
+        """(offset, epoch) of the last copied record, None for an empty tier."""
+
+    async def bootstrap(self, partition: "Partition", up_to_offset: int) -> BootstrapPoint:
+        """Where to start a log that needs all from ``up_to_offset`` (the leader's local start)."""
+
+    def summary(self, partition: "Partition") -> RemoteSummary:
+        """Figures for the status report; no I/O."""
+
+    def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
+        """The accepted storage configuration (JSON, "" for none) and the identity it must have."""
+
+    def status(self) -> RemoteStatus:
+        """Health of the store."""

@@ -1,0 +1,29 @@
+"""What local retention may do in each state of a topic's tiering (design: "Disabling, in one place").
+
+Pure. While a disablement is under way nothing local goes, so that the local log starts that the
+controller was told stay true. After Retain, local data goes only once the tier holds nothing that
+is still visible, because moving the log start would condemn the older remote part.
+"""
+
+from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.log import TieredRetention
+
+
+def retention_mode(
+    state: TieringState,
+    policy: DisablePolicy,
+    *,
+    highest_remote_offset: int,
+    log_start_offset: int,
+) -> TieredRetention | None:
+    """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: none."""
+    if state is TieringState.NONE:
+        return None
+    if state is TieringState.ENABLED:
+        return TieredRetention(highest_remote_offset=highest_remote_offset)
+    tier_is_empty = highest_remote_offset < log_start_offset
+    if state is TieringState.DISABLED and (policy is DisablePolicy.DELETE or tier_is_empty):
+        return None
+    return TieredRetention(
+        highest_remote_offset=highest_remote_offset, copy_enabled=False, suspended=True
+    )

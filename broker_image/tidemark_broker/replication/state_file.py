@@ -1,0 +1,112 @@
+"""What a replica remembers of the partition state it was given, as JSON in its folder.
+
+Persist before acting: the file is written before a role is taken. It survives the broker, so
+that a controller without slices could learn from reports who led under which epoch, and a leader
+knows the last end of the tier that it was told (prefix rule) without asking the store.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+from tidemark.wire import control
+from tidemark_broker.replication.prefix import RemoteEnd
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """One replica's file. ``row`` is None where no controller ever spoke of the replica."""
+
+    topic: str
+    topic_id: uuid.UUID
+    controller_epoch: int
+    tiered_epoch: int
+    tiering_state: control.TieringState
+    disable_policy: control.DisablePolicy
+    row: control.PartitionState | None
+    remote_end: RemoteEnd | None
+
+    def with_row(self, row: control.PartitionState) -> "StoredState":
+        """The same with another row."""
+        return replace(self, row=row)
+
+
+def to_json(state: StoredState) -> dict[str, object]:
+    """The file's content."""
+    return {
+        "version": VERSION,
+        "topic": state.topic,
+        "topicId": str(state.topic_id),
+        "controllerEpoch": state.controller_epoch,
+        "tieredEpoch": state.tiered_epoch,
+        "tieringState": state.tiering_state.name,
+        "disablePolicy": state.disable_policy.name,
+        "row": None if state.row is None else _row_to_json(state.row),
+        "remoteEnd": None
+        if state.remote_end is None
+        else {"offset": state.remote_end.offset, "epoch": state.remote_end.epoch},
+    }
+
+
+def from_json(data: Mapping[str, object]) -> StoredState:
+    """Read a file's content; raises ValueError naming what is wrong."""
+    if data.get("version") != VERSION:
+        raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
+    row = data.get("row")
+    end = data.get("remoteEnd")
+    try:
+        return StoredState(
+            topic=str(data["topic"]),
+            topic_id=uuid.UUID(str(data["topicId"])),
+            controller_epoch=_integer(data["controllerEpoch"]),
+            tiered_epoch=_integer(data["tieredEpoch"]),
+            tiering_state=control.TieringState[str(data["tieringState"])],
+            disable_policy=control.DisablePolicy[str(data["disablePolicy"])],
+            row=None if row is None else _row_from_json(cast("Mapping[str, object]", row)),
+            remote_end=None if end is None else _end_from_json(cast("Mapping[str, object]", end)),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"partition.state cannot be read: {error!r}") from error
+
+
+def _row_to_json(row: control.PartitionState) -> dict[str, object]:
+    return {
+        "partition": row.partition,
+        "leader": row.leader,
+        "leaderEpoch": row.leader_epoch,
+        "partitionEpoch": row.partition_epoch,
+        "replicas": list(row.replicas),
+        "isr": list(row.isr),
+        "manifest": row.manifest,
+    }
+
+
+def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
+    return control.PartitionState(
+        partition=_integer(data["partition"]),
+        leader=_integer(data["leader"]),
+        leader_epoch=_integer(data["leaderEpoch"]),
+        partition_epoch=_integer(data["partitionEpoch"]),
+        replicas=_integers(data["replicas"]),
+        isr=_integers(data["isr"]),
+        manifest=bool(data["manifest"]),
+    )
+
+
+def _end_from_json(data: Mapping[str, object]) -> RemoteEnd:
+    return RemoteEnd(_integer(data["offset"]), _integer(data["epoch"]))
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(_integer(item) for item in value)

@@ -1,0 +1,72 @@
+"""Values that pass between a partition, the api handlers and the purgatory."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.leader_epochs import EpochEnd
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, the key under which operations wait in the purgatory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResult:
+    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFetchNeed:
+    """What a consumer asked for lies in the tier only; at most ``max_bytes`` from ``offset``."""
+
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log."""
+
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    last_stable_offset: int = -1
+    data: bytes = b""
+    diverging: EpochEnd | None = None
+    remote: RemoteFetchNeed | None = None
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetResult:
+    """Answer to one partition of a ListOffsets; -1 where nothing matches."""
+
+    error: ErrorCode
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """Answer to one partition of a DeleteRecords before any waiting. ``offset`` is what was asked
+    for, -1 resolved to the high watermark of this moment."""
+
+    error: ErrorCode
+    offset: int
+    low_watermark: int

@@ -1,0 +1,75 @@
+"""How a follower fetches from its leader: an own Api beside Kafka's Fetch.
+
+Kafka's Fetch carries nothing about a tier, and its followers ask ListOffsets and
+OffsetForLeaderEpoch for what they need when they are out of range. Ours is one request with all
+of it: the durable log start of the follower goes up, the leader's offsets, a DivergingEpoch and
+the end of the tier come down with the records. Served on the client listener, never advertised.
+"""
+
+import uuid
+
+from kio.static.constants import EntityType
+
+from tidemark.wire.entity import entity, wire
+
+REPLICA_FETCH = 10010
+
+
+@entity(EntityType.nested, REPLICA_FETCH)
+class ReplicaFetchPartition:
+    """``log_start_offset`` is the follower's, as checkpointed; ``last_fetched_epoch`` the latest
+    epoch of its log (-1: none); ``tiered_epoch`` the one it has stored."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    current_leader_epoch: int = wire("int32")
+    fetch_offset: int = wire("int64")
+    last_fetched_epoch: int = wire("int32")
+    log_start_offset: int = wire("int64")
+    local_log_start_offset: int = wire("int64")
+    tiered_epoch: int = wire("int32")
+    max_bytes: int = wire("int32")
+
+
+@entity(EntityType.request, REPLICA_FETCH)
+class ReplicaFetchRequest:
+    """The answer waits until there are ``min_bytes`` of records, or a log start offset that the
+    follower does not have yet, or an error, or ``max_wait_ms`` has passed."""
+
+    replica_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    max_wait_ms: int = wire("int32")
+    min_bytes: int = wire("int32")
+    max_bytes: int = wire("int32")
+    partitions: tuple[ReplicaFetchPartition, ...]
+
+
+@entity(EntityType.nested, REPLICA_FETCH)
+class ReplicaFetchResult:
+    """``error_code``: 0, 1 (out of range: see ``log_start_offset`` and ``next_offset``), 6, 56, 74,
+    75, 100, 109 (start at ``local_log_start_offset`` from the tier). A ``diverging_epoch`` other
+    than -1 comes without records. ``remote_end_*``: last copied record, -1 for none."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    leader_epoch: int = wire("int32")
+    high_watermark: int = wire("int64")
+    log_start_offset: int = wire("int64")
+    local_log_start_offset: int = wire("int64")
+    next_offset: int = wire("int64")
+    diverging_epoch: int = wire("int32")
+    diverging_end_offset: int = wire("int64")
+    head_tiered_epoch: int = wire("int32")
+    remote_end_offset: int = wire("int64")
+    remote_end_epoch: int = wire("int32")
+    records: bytes = wire("bytes")
+
+
+@entity(EntityType.response, REPLICA_FETCH)
+class ReplicaFetchResponse:
+    """One result per partition asked for, in the order of the request. ``error_code`` 77: the
+    broker epoch is not the one the leader knows."""
+
+    error_code: int = wire("int16")
+    partitions: tuple[ReplicaFetchResult, ...]

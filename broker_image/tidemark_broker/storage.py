@@ -1,0 +1,206 @@
+"""The broker's disk: one log folder, its checkpoints, flushing and retention, in threads.
+
+A disk that refuses is reported and tried again; nothing here ends the broker once it runs.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from tidemark_broker.config import BrokerConfig, ConfigError
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    StorageError,
+    read_state,
+    write_state,
+)
+from tidemark_broker.replication import topic_config
+from tidemark_broker.replication.context import StorageFailures
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.retention_mode import retention_mode
+from tidemark_broker.replication.state_file import StoredState, to_json
+from tidemark_broker.replication.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Storage:
+    """Implements the replica manager's :class:`LogStore`; made by :meth:`open`."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self._manager: ReplicaManager | None = None
+        self._states: list[tuple[PartitionLog, dict[str, Any] | None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wanted = asyncio.Event()
+        self._checkpoint_error = ""
+        self._upkeep_failed: set[Partition] = set()
+        self.failures = StorageFailures()
+
+    @classmethod
+    def open(cls, config: BrokerConfig) -> Self:
+        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
+        is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
+        try:
+            defaults = LogConfig.of(topic_config.effective(config.entries))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
+        logs.open_all(lambda _: defaults)
+        storage = cls(logs)
+        storage._states = [(log, _state_of(log)) for log in logs.logs()]
+        return storage
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def directory_id(self) -> uuid.UUID:
+        """The folder's id; another one means that the data is gone."""
+        return self._logs.directory_id
+
+    @property
+    def clean_broker_epoch(self) -> int:
+        """The broker epoch of a run that ended cleanly, else -1."""
+        epoch = self._logs.previous_broker_epoch
+        return -1 if epoch is None else epoch
+
+    def error(self) -> str:
+        """For BrokerStatus: what is wrong with the disk, empty when all is well."""
+        if self._checkpoint_error:
+            return self._checkpoint_error
+        if self._logs.failures:
+            failure = self._logs.failures[0]
+            return f"{failure.topic}-{failure.partition} cannot be opened: {failure.reason}"
+        return self.failures.summary()
+
+    def found(self) -> list[tuple[PartitionLog, dict[str, Any] | None]]:
+        """The logs that were there at the start, with their stored states; given out once."""
+        found, self._states = self._states, []
+        return found
+
+    def attach(self, manager: ReplicaManager) -> None:
+        """The replicas whose logs are looked after."""
+        self._manager = manager
+
+    def _partitions(self) -> tuple[Partition, ...]:
+        return () if self._manager is None else self._manager.partitions
+
+    # ------------------------------------------------------------ LogStore
+
+    def create(
+        self, *, topic: str, topic_id: uuid.UUID, partition: int, config: LogConfig
+    ) -> PartitionLog:
+        """A log that may be there already (blocks)."""
+        return self._logs.create(topic=topic, topic_id=topic_id, partition=partition, config=config)
+
+    def delete(self, log: PartitionLog) -> None:
+        """Remove a log and its folder (blocks)."""
+        self._logs.delete(log.topic, log.partition)
+
+    async def persist(self, directory: Path, state: StoredState) -> None:
+        """Write a replica's state file; durable on return."""
+        await in_thread(write_state, directory, to_json(state))
+
+    # ------------------------------------------------------------ checkpoints
+
+    def checkpoint_log_start(self, _: Partition) -> "asyncio.Future[None]":
+        """Have the present log start made durable soon; many requests share one write."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._wanted.set()
+        return future
+
+    async def run_log_start_checkpoints(self) -> None:
+        """Write whenever somebody waits for it, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            batch, self._waiting = self._waiting, []
+            try:
+                await self.checkpoint()
+            except StorageError as error:
+                logger.warning("log starts are not durable yet: %s", error)
+                self._waiting += batch
+                await asyncio.sleep(_RETRY_S)
+                self._wanted.set()
+                continue
+            for future in batch:
+                if not future.done():
+                    future.set_result(None)
+
+    async def checkpoint(self) -> None:
+        """Write recovery points, high watermarks and log starts; wake who waits for a log start."""
+        try:
+            await in_thread(self._logs.checkpoint)
+        except StorageError as error:
+            self._checkpoint_error = str(error)
+            raise
+        self._checkpoint_error = ""
+        for partition in self._partitions():
+            partition.after_checkpoint()
+
+    # ------------------------------------------------------------ now and then
+
+    async def flush(self) -> None:
+        """Make closed segments durable, so that recovery has little to read."""
+        for partition in self._partitions():
+            if partition.log.needs_flush and not partition.removed:
+                await self._guarded(partition, partition.log.flush)
+
+    async def apply_retention(self) -> None:
+        """Let go of what each topic's configuration and the state of its tiering allow."""
+        for partition in self._partitions():
+            if not partition.removed and partition.row is not None:
+                await self._retain(partition)
+
+    async def _retain(self, partition: Partition) -> None:
+        now_ms = partition.context.wall_ms()
+        mode = retention_mode(
+            partition.tiering_state,
+            partition.disable_policy,
+            highest_remote_offset=partition.log.highest_remote_offset,
+            log_start_offset=partition.log_start_offset,
+        )
+        if mode is not None:
+            await partition.persist_remote_end()
+        before = partition.log_start_offset
+        await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        if partition.log_start_offset > before:
+            partition.wake_all()
+            self.checkpoint_log_start(partition)
+
+    async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
+        """One partition's disk trouble must not keep the others waiting."""
+        context = partition.context
+        if not context.failures.may_try(partition.tp, context.monotonic()):
+            return
+        try:
+            await in_thread(work)
+        except StorageError as error:
+            if not partition.removed:
+                self._upkeep_failed.add(partition)
+                context.failures.failed(partition.tp, error, context.monotonic())
+            return
+        if partition in self._upkeep_failed:
+            self._upkeep_failed.discard(partition)
+            context.failures.succeeded(partition.tp)
+
+    def close(self, broker_epoch: int) -> bool:
+        """Flush and close everything; was it clean (blocks)?"""
+        return self._logs.close(broker_epoch)
+
+
+def _state_of(log: PartitionLog) -> dict[str, Any] | None:
+    try:
+        return read_state(log.directory)
+    except StorageError as error:
+        logger.warning("%s", error)
+        return None

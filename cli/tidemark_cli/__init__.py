@@ -1,0 +1,1 @@
+"""The command line: a local cluster, its status, and the tools around it."""

@@ -1,0 +1,56 @@
+"""``tidemark broker``: add, stop, start and kill brokers of a local cluster."""
+
+from typing import Annotated
+
+import typer
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.local.processes import StartError
+
+app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
+NodeId = Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.", min=0)]
+
+
+@app.command()
+def add(
+    node_id: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="Default: the next free id.", min=0)
+    ] = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Declare a new broker, start it and wait until it is registered."""
+    cluster = open_cluster(directory)
+    chosen = cluster.next_broker_id() if node_id is None else node_id
+    if chosen in cluster.layout.broker_ids():
+        fail(f"broker {chosen} exists already; start it with: tidemark broker start {chosen}")
+    _start(directory, chosen)
+
+
+@app.command()
+def start(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
+    """Start a broker that was added before."""
+    if node_id not in open_cluster(directory).layout.broker_ids():
+        fail(f"there is no broker {node_id} here; add it with: tidemark broker add {node_id}")
+    _start(directory, node_id)
+
+
+@app.command()
+def stop(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
+    """Shut a broker down cleanly: its leaderships move first."""
+    clean = open_cluster(directory).stop_broker(node_id)
+    console.print(f"broker {node_id} " + ("stopped" if clean else "was not running, or was killed"))
+
+
+@app.command()
+def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
+    """Kill a broker with SIGKILL, as a power cut would."""
+    if not open_cluster(directory).kill_broker(node_id):
+        fail(f"broker {node_id} is not running")
+    console.print(f"broker {node_id} killed")
+
+
+def _start(directory: DirOption, node_id: int) -> None:
+    try:
+        open_cluster(directory).start_broker(node_id)
+    except StartError as error:
+        fail(str(error))

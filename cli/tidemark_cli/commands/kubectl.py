@@ -1,0 +1,16 @@
+"""``tidemark kubectl``: the embedded kubectl, pointed at the local cluster."""
+
+from typing import Annotated
+
+import typer
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, open_cluster
+from tidemark_cli.controlplane import kubectl as embedded
+
+
+def kubectl(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to kubectl.")] = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Run kubectl against the local cluster, e.g. ``tidemark kubectl get topics``."""
+    raise typer.Exit(embedded(arguments or [], kubeconfig=open_cluster(directory).kubeconfig))

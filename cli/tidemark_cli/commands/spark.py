@@ -1,0 +1,39 @@
+"""``tidemark spark``: jobs of the pipeline on a local Spark session."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.local.tier import read_options
+
+app = typer.Typer(help="Run a job of the pipeline on Spark (needs Java 17 or newer).")
+
+
+@app.callback()
+def _jobs() -> None:
+    """Keep ``aggregate`` a command of its own while it is the only one."""
+
+
+@app.command()
+def aggregate(
+    topic: Annotated[str, typer.Argument(help="The topic to read; its values are JSON.")],
+    by: Annotated[str, typer.Option(help="The field to group by.")],
+    value: Annotated[str, typer.Option(help="The number to sum and average.")],
+    output: Annotated[Path, typer.Option(help="Where the Parquet goes (overwritten).")],
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Rows, sum and mean of a number by a key, read from the tier and the brokers."""
+    from tidemark_pipeline.java import JavaMissing
+    from tidemark_pipeline.jobs.aggregate import Aggregate
+    from tidemark_pipeline.jobs.aggregate import aggregate as run
+    from tidemark_pipeline.session import local_session
+
+    options = read_options(open_cluster(directory), topic)
+    try:
+        with local_session("tidemark aggregate") as session:
+            run(session, options, Aggregate(by, value, output)).show(truncate=False)
+    except JavaMissing as error:
+        fail(str(error))
+    console.print(f"written to {output}", highlight=False)

@@ -1,0 +1,114 @@
+"""``tidemark status``: brokers, topics, partitions, tiers, placeholders, a disablement's progress."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.local.kube import KubeError
+from tidemark_cli.local.view import TopicView, condition, topics
+
+
+def status(
+    directory: DirOption = DEFAULT_DIR,
+    output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+) -> None:
+    """Show what the cluster holds and how far it is."""
+    kube = open_cluster(directory).kube()
+    try:
+        brokers, views = kube.objects("Broker"), topics(kube)
+    except (KubeError, OSError) as error:
+        fail(f"the API server does not answer ({error}); is the cluster up? tidemark up")
+    finally:
+        kube.close()
+    if output == "json":
+        print(json.dumps([_as_json(view) for view in views]))
+        return
+    print_status(console, brokers, views)
+
+
+def print_status(out: Console, brokers: list[dict[str, Any]], views: list[TopicView]) -> None:
+    """The tables of ``tidemark status``."""
+    out.print(_broker_table(brokers))
+    out.print(_topic_table(views))
+    for view in views:
+        if view.rows:
+            out.print(_partition_table(view))
+
+
+def _broker_table(brokers: list[dict[str, Any]]) -> Table:
+    table = Table("broker", "node", "ready", "leaders", "replicas", "log bytes", title="brokers")
+    for broker in brokers:
+        state = broker.get("status") or {}
+        table.add_row(
+            broker["metadata"]["name"],
+            str(broker["spec"]["nodeId"]),
+            condition(broker, "Ready").get("status", "Unknown"),
+            *(_figure(state.get(name)) for name in ("leaders", "replicas", "logBytes")),
+        )
+    return table
+
+
+def _topic_table(views: list[TopicView]) -> Table:
+    table = Table("topic", "ready", "tiering", "remote", "placeholders", "message", title="topics")
+    for view in views:
+        ready = view.condition("Ready")
+        table.add_row(
+            view.name,
+            ready.get("status", "Unknown"),
+            _tiering(view),
+            _remote(view),
+            str(view.placeholders()),
+            ready.get("message", ""),
+        )
+    return table
+
+
+def _tiering(view: TopicView) -> str:
+    tiering = view.tiering
+    if not tiering:
+        return "never"
+    text = f"{tiering['state']} (epoch {tiering.get('epoch', 0)})"
+    if tiering["state"] == "Disabling":
+        waiting = ", ".join(map(str, tiering.get("pendingBrokers") or []))
+        left = tiering.get("remainingSegments")
+        text += f", {tiering.get('policy')}; waits for brokers {waiting or 'none'}"
+        text += f"; {left} segments left" if left is not None else ""
+    return text
+
+
+def _remote(view: TopicView) -> str:
+    tiering = view.tiering
+    if not tiering or tiering.get("remoteSegments") is None:
+        return "-"
+    return f"{tiering['remoteSegments']} segments, {tiering.get('remoteBytes', 0):,} bytes"
+
+
+def _partition_table(view: TopicView) -> Table:
+    table = Table("partition", "leader", "leader epoch", "replicas", "ISR", title=view.name)
+    for row in view.rows:
+        table.add_row(
+            str(row.partition),
+            str(row.leader) if row.leader >= 0 else "none",
+            str(row.leader_epoch),
+            " ".join(map(str, row.replicas)),
+            " ".join(map(str, row.isr)),
+        )
+    return table
+
+
+def _figure(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _as_json(view: TopicView) -> dict[str, Any]:
+    partitions = []
+    for row in view.rows:
+        fields = asdict(row)
+        fields["topic_id"] = str(row.topic_id)
+        partitions.append(fields)
+    return {"name": view.name, "status": view.status, "partitions": partitions}

@@ -1,0 +1,78 @@
+"""``tidemark up`` and ``tidemark down``: a whole cluster on this machine."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.cluster import Addresses, LocalCluster
+from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.processes import StartError
+
+
+def up(
+    directory: DirOption = DEFAULT_DIR,
+    brokers: Annotated[int, typer.Option(min=1, max=100, help="How many brokers to run.")] = 3,
+    tier: Annotated[
+        Literal["directory", "s3"] | None,
+        typer.Option(help="Where closed segments go: a directory, or MinIO (s3)."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Use this Kubernetes cluster instead of an own one.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once all is ready.")] = False,
+    output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+) -> None:
+    """Start a control plane, the operator and brokers; find the data of an earlier run again."""
+    layout = Layout.at(directory)
+    layout.create()
+    try:
+        settings = local_settings.choose(
+            layout,
+            cluster="tidemark",
+            tier=tier,
+            kubeconfig=str(kubeconfig.resolve()) if kubeconfig else "",
+        )
+    except ValueError as error:
+        fail(str(error))
+    out = errors if output == "json" else console
+    cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
+    stop_asked = _catch_signals()
+    try:
+        addresses = cluster.start(brokers=brokers)
+    except (StartError, TimeoutError, OSError) as error:
+        cluster.stop()
+        fail(str(error))
+    _print(addresses, output)
+    if not detach:
+        out.print("Ctrl-C stops everything.", highlight=False)
+        stop_asked.wait()
+        cluster.stop()
+
+
+def down(directory: DirOption = DEFAULT_DIR) -> None:
+    """Stop everything that runs in the folder; the data stays."""
+    if not open_cluster(directory).stop():
+        console.print("nothing was running")
+
+
+def _catch_signals() -> threading.Event:
+    asked = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    return asked
+
+
+def _print(addresses: Addresses, output: str) -> None:
+    if output == "json":
+        print(addresses.as_json())
+        return
+    console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
+    console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)
+    console.print(f"metrics     {addresses.metrics}", highlight=False, soft_wrap=True)
+    for name, pid in addresses.processes.items():
+        console.print(f"process     {name} {pid}", highlight=False)

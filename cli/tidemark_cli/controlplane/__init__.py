@@ -1,0 +1,7 @@
+"""The local control plane: a real etcd and kube-apiserver in one process, kubectl, and MinIO beside it."""
+
+from tidemark_cli.controlplane.client import kubectl, run_kubectl
+from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_cli.controlplane.process import StartError
+
+__all__ = ["ControlPlane", "StartError", "kubectl", "run_kubectl"]

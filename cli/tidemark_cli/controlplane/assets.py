@@ -1,0 +1,225 @@
+"""The control plane from separate programs (``KUBEBUILDER_ASSETS``), in the shape of the own binary.
+
+Same flags, same files in the data folder, one process to signal. kube-apiserver signs its own
+certificate here (``--cert-dir``), and its key also signs service account tokens; the
+administrator's token is made here.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tidemark_cli.controlplane.files import HOST, free_port, write_private
+from tidemark_cli.controlplane.process import POLL_S, private_dir
+from tidemark_cli.controlplane.supervisor import Supervisor
+
+ADMIN = "tidemark-admin"
+ETCD_SOCKET = "unix://etcd.sock"
+# Advertised, never listened on: the member is alone, and its one client knows the socket.
+ETCD_IDENTITY = "http://127.0.0.1:2380"
+REQUEST_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The data folder; the same names as the own binary's."""
+
+    root: Path
+
+    @property
+    def certificate(self) -> Path:
+        return self.root / "pki" / "apiserver.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.root / "pki" / "apiserver.key"
+
+    @property
+    def tokens(self) -> Path:
+        return self.root / "pki" / "tokens.csv"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.root / "kubeconfig"
+
+    @property
+    def ready(self) -> Path:
+        return self.root / "controlplane.json"
+
+
+def etcd_command(assets: Path, *, fsync: bool) -> list[str]:
+    """etcd, to be run in the data folder: a socket's path must be short, so it is relative."""
+    command = [str(assets / "etcd"), "--name=tidemark", "--data-dir=etcd"]
+    command += [f"--listen-client-urls={ETCD_SOCKET}", f"--advertise-client-urls={ETCD_IDENTITY}"]
+    command += ["--listen-peer-urls=unix://etcd-peer.sock"]
+    command += [f"--initial-advertise-peer-urls={ETCD_IDENTITY}"]
+    command += [f"--initial-cluster=tidemark={ETCD_IDENTITY}", "--log-level=warn"]
+    command += ["--heartbeat-interval=10", "--election-timeout=100"]
+    return command if fsync else [*command, "--unsafe-no-fsync"]
+
+
+def apiserver_command(assets: Path, folder: Folder, port: int) -> list[str]:
+    """kube-apiserver on loopback, with the flags of the own binary."""
+    return [
+        str(assets / "kube-apiserver"),
+        f"--etcd-servers={ETCD_SOCKET}",
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        f"--advertise-address={HOST}",
+        "--endpoint-reconciler-type=none",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--cert-dir={folder.certificate.parent}",
+        f"--token-auth-file={folder.tokens}",
+        "--anonymous-auth=false",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={folder.key}",
+        f"--service-account-signing-key-file={folder.key}",
+        "--profiling=false",
+    ]
+
+
+def kubeconfig(server: str, certificate: Path, token: str) -> str:
+    """A kubeconfig as JSON, which is YAML too."""
+    name = "tidemark"
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [
+                {
+                    "name": name,
+                    "cluster": {"server": server, "certificate-authority": str(certificate)},
+                }
+            ],
+            "users": [{"name": ADMIN, "user": {"token": token}}],
+            "contexts": [
+                {"name": name, "context": {"cluster": name, "user": ADMIN, "namespace": "default"}}
+            ],
+        },
+        indent=2,
+    )
+
+
+def load_token(path: Path) -> str:
+    """The administrator's token, made where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8").partition(",")[0]
+    token = secrets.token_hex(32)
+    write_private(path, f'{token},{ADMIN},{ADMIN},"system:masters"\n')
+    return token
+
+
+def choose_port(remembered: Path) -> int:
+    """The port of the last time if it is free, else a free one; remembered for the next time."""
+    last = 0
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        last = int(remembered.read_text(encoding="utf-8"))
+    port = free_port(last)
+    write_private(remembered, f"{port}\n")
+    return port
+
+
+def is_ready(server: str, certificate: Path, token: str) -> bool:
+    """Whether ``/readyz`` says ok."""
+    if not certificate.exists():
+        return False
+    request = urllib.request.Request(
+        f"{server}/readyz", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        trust = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=trust) as response:
+            return int(response.status) == 200
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def lock(root: Path) -> IO[str]:
+    """Refuse a second control plane on the same data.
+
+    The programs inherit the lock, so it is held until all have ended. After a kill they are still
+    ending for a moment: that long it is waited for.
+    """
+    file = (root / "lock").open("a+", encoding="utf-8")
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                file.seek(0)
+                holder = file.read().strip()
+                sys.exit(f"{root} is in use by another control plane (process {holder})")
+            time.sleep(POLL_S)
+        else:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            return file
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run etcd and kube-apiserver until told to stop."""
+    options = _parser().parse_args(arguments)
+    os.umask(0o077)
+    folder = Folder(private_dir(options.data_dir))
+    logs = private_dir(options.log_file.parent if options.log_file else folder.root / "log")
+    private_dir(folder.certificate.parent)
+    with lock(folder.root) as held:
+        folder.ready.unlink(missing_ok=True)
+        token = load_token(folder.tokens)
+        port = choose_port(folder.root / "port")
+        server = f"https://{HOST}:{port}"
+        write_private(folder.kubeconfig, kubeconfig(server, folder.certificate, token))
+        supervisor = Supervisor(watch_stdin=options.exit_with_stdin)
+        for name, command in (
+            ("etcd", etcd_command(options.assets, fsync=not options.no_fsync)),
+            ("kube-apiserver", apiserver_command(options.assets, folder, port)),
+        ):
+            log = logs / f"{name}.log"
+            supervisor.start(command, folder=folder.root, log=log, keep_open=[held.fileno()])
+        status = _run(supervisor, folder, server, token)
+    if status:
+        sys.stderr.write(f"a program ended by itself; see {logs}\n")
+    return status
+
+
+def _run(supervisor: Supervisor, folder: Folder, server: str, token: str) -> int:
+    """Say when the server is ready, and run until there is a reason to stop."""
+    while not is_ready(server, folder.certificate, token):
+        if supervisor.should_stop(POLL_S):
+            return supervisor.stop()
+    report = {"pid": os.getpid(), "server": server, "kubeconfig": str(folder.kubeconfig)}
+    write_private(folder.ready, json.dumps(report) + "\n")
+    status = supervisor.run()
+    folder.ready.unlink(missing_ok=True)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidemark_cli.controlplane.assets")
+    parser.add_argument("--assets", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--log-file", type=Path)
+    parser.add_argument("--no-fsync", action="store_true")
+    parser.add_argument("--exit-with-stdin", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""The kubectl that comes with the control plane, for people and for scripts."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemark_cli.controlplane.programs import find_programs
+
+OUTPUT_TIMEOUT_S = 120.0
+
+
+def kubectl(arguments: Sequence[str], *, kubeconfig: Path) -> int:
+    """Run kubectl on this process's own terminal; returns its exit status."""
+    return subprocess.call(_command(arguments), env=_environ(kubeconfig))
+
+
+def run_kubectl(
+    arguments: Sequence[str],
+    *,
+    kubeconfig: Path,
+    stdin: str | None = None,
+    timeout_s: float = OUTPUT_TIMEOUT_S,
+) -> "subprocess.CompletedProcess[str]":
+    """Run kubectl and return its exit status and what it said; a failure raises nothing."""
+    return subprocess.run(
+        _command(arguments),
+        env=_environ(kubeconfig),
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [*find_programs().kubectl, *arguments]
+
+
+def _environ(kubeconfig: Path) -> dict[str, str]:
+    # A variable and no flag: flags before a plugin's name would hide it from kubectl.
+    return {**os.environ, "KUBECONFIG": str(kubeconfig)}

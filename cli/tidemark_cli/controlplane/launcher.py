@@ -1,0 +1,106 @@
+"""The local control plane as an object: start it in a folder, use its kubeconfig, stop it.
+
+The folder keeps everything (store, keys, port), so that a second start in it finds its objects
+again under the same kubeconfig. The process itself makes the credentials and says in
+``controlplane.json`` that it is ready.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark_cli.controlplane.process import ServerProcess, private_dir
+from tidemark_cli.controlplane.programs import find_programs
+
+READY_FILE = "controlplane.json"
+LOG_FOLDER = "log"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ControlPlane:
+    """A control plane that runs; a context manager that stops it.
+
+    ``server`` is its URL, ``kubeconfig`` the file (mode 0600) with the administrator's token, ``pid``
+    the one process to signal.
+    """
+
+    data_dir: Path
+    kubeconfig: Path
+    server: str
+    pid: int
+    process: ServerProcess
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: Path,
+        *,
+        fsync: bool = True,
+        detached: bool = False,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> Self:
+        """Start in ``data_dir`` and wait until ``/readyz`` is ok.
+
+        It ends with this process, unless ``detached``. Without ``fsync`` (tests only) a crash of the
+        machine loses data. Raises StartError, and ToolchainError where there is no program.
+        """
+        programs = find_programs()
+        folder = private_dir(data_dir)
+        logs = private_dir(folder / LOG_FOLDER)
+        command = [*programs.serve, "--data-dir", str(folder)]
+        command += ["--log-file", str(logs / "controlplane.log")]
+        command += [] if fsync else ["--no-fsync"]
+        command += [] if detached else ["--exit-with-stdin"]
+        process = ServerProcess.spawn(
+            "control plane", command, errors=logs / "errors.log", detached=detached
+        )
+        ready: dict[str, str] = {}
+
+        def is_ready() -> bool:
+            ready.update(_read_ready(folder / READY_FILE, process.pid))
+            return bool(ready)
+
+        process.await_ready(is_ready, timeout_s=timeout_s)
+        return cls(
+            data_dir=folder,
+            kubeconfig=Path(ready["kubeconfig"]),
+            server=ready["server"],
+            pid=process.pid,
+            process=process,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.alive
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Stop it; its data stays. False where it had to be killed."""
+        return self.process.stop(timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _read_ready(path: Path, pid: int) -> Mapping[str, str]:
+    """The report of process ``pid``; empty where there is none (or one of a killed process)."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if report["pid"] != pid:
+        return {}
+    return {key: str(value) for key, value in report.items()}

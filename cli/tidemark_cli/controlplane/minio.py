@@ -1,0 +1,149 @@
+"""A MinIO server on loopback, with random credentials that stay with its folder.
+
+Its port stays too where it is free: the endpoint stands in a Cluster's spec. MinIO answers
+``/minio/health/ready`` before it can serve, and tells a client that comes too early to come back
+after a minute; so what is waited for is ``/minio/health/cluster``.
+"""
+
+import json
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark_cli.controlplane.files import HOST, free_port, write_private
+from tidemark_cli.controlplane.process import ServerProcess, StartError, private_dir
+from tidemark_cli.toolchain import ensure_minio
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+REQUEST_TIMEOUT_S = 5.0
+START_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What stays with the folder; kept in a file that only its owner can read."""
+
+    access_key: str
+    secret_key: str
+    port: int
+
+    @classmethod
+    def load(cls, path: Path) -> "Settings":
+        """The settings in ``path``, or new ones."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls(secrets.token_hex(10), secrets.token_hex(20), 0)
+
+    def environ(self) -> dict[str, str]:
+        """The environment of a server with these settings."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MINIO_")}
+        return {
+            **inherited,
+            "MINIO_ROOT_USER": self.access_key,
+            "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class MinioServer:
+    """A MinIO that runs; a context manager that stops it. ``endpoint`` is its URL."""
+
+    data_dir: Path
+    endpoint: str
+    access_key: str
+    secret_key: str
+    pid: int
+    process: ServerProcess
+
+    @classmethod
+    def start(
+        cls, data_dir: Path, *, detached: bool = False, timeout_s: float = START_TIMEOUT_S
+    ) -> Self:
+        """Start in ``data_dir`` and wait until it can serve.
+
+        It ends with this process, unless ``detached``. Raises StartError, and ToolchainError where
+        there is no program.
+        """
+        binary = ensure_minio()
+        folder = private_dir(data_dir)
+        kept = folder / "server.json"
+        settings = Settings.load(kept)
+        tries_left = START_TRIES
+        while True:
+            tries_left -= 1
+            settings = replace(settings, port=free_port(settings.port))
+            write_private(kept, json.dumps(asdict(settings)))
+            try:
+                return cls._start(binary, folder, settings, detached, timeout_s)
+            except StartError:
+                # Between finding a free port and using it another process may take it.
+                if tries_left == 0 or free_port(settings.port) == settings.port:
+                    raise
+
+    @classmethod
+    def _start(
+        cls, binary: Path, folder: Path, settings: Settings, detached: bool, timeout_s: float
+    ) -> Self:
+        endpoint = f"http://{HOST}:{settings.port}"
+        command = [str(binary), "server", "--quiet", "--address", f"{HOST}:{settings.port}"]
+        command += ["--certs-dir", str(private_dir(folder / "certs"))]
+        command += [str(private_dir(folder / "data"))]
+        if not detached:
+            command = [sys.executable, "-m", "tidemark_cli.controlplane.supervisor", *command]
+        process = ServerProcess.spawn(
+            "MinIO",
+            command,
+            errors=folder / "log" / "minio.log",
+            detached=detached,
+            environ=settings.environ(),
+        )
+        process.await_ready(lambda: can_serve(endpoint), timeout_s=timeout_s)
+        return cls(
+            data_dir=folder,
+            endpoint=endpoint,
+            access_key=settings.access_key,
+            secret_key=settings.secret_key,
+            pid=process.pid,
+            process=process,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.alive
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Stop it; its data stays. False where it had to be killed."""
+        return self.process.stop(timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def can_serve(endpoint: str) -> bool:
+    """Whether the server takes requests now."""
+    try:
+        with urllib.request.urlopen(
+            f"{endpoint}/minio/health/cluster", timeout=REQUEST_TIMEOUT_S
+        ) as response:
+            return int(response.status) == 200
+    except (OSError, urllib.error.URLError):
+        return False

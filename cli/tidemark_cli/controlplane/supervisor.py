@@ -1,0 +1,103 @@
+"""Running programs that cannot themselves stop when their starter dies.
+
+A small process between: it starts the programs, stops them in the reverse order on SIGTERM, SIGINT
+or the end of its standard input, and ends when one of them ends. Where the kernel can (Linux), the
+programs are killed when this process is.
+
+Run as ``python -m tidemark_cli.controlplane.supervisor COMMAND …`` it does so for one program.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+POLL_S = 0.1
+STOP_TIMEOUT_S = 20.0
+PR_SET_PDEATHSIG = 1
+
+
+class Supervisor:
+    """The programs of this process; for its main thread only."""
+
+    def __init__(self, *, watch_stdin: bool) -> None:
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._watch_stdin = watch_stdin
+        self._stopping = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path | None = None,
+        log: Path | None = None,
+        keep_open: Sequence[int] = (),
+    ) -> None:
+        """Start a program; with ``log`` what it says is written there.
+
+        It inherits the file descriptors ``keep_open`` (a lock is then held until it has ended too).
+        """
+        sink = log.open("wb") if log else None
+        try:
+            child = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                pass_fds=keep_open,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - this process has one thread
+            )
+        finally:
+            if sink:
+                sink.close()
+        self._children.append(child)
+
+    def should_stop(self, wait_s: float) -> bool:
+        """Wait a little; True once there is a reason to stop."""
+        readable, _, _ = select.select([sys.stdin] if self._watch_stdin else [], [], [], wait_s)
+        if readable and not os.read(sys.stdin.fileno(), 4096):
+            self._stopping = True
+        return self._stopping or any(child.poll() is not None for child in self._children)
+
+    def run(self) -> int:
+        """Wait for a reason to stop, then stop all; the exit status for this process."""
+        while not self.should_stop(POLL_S):
+            pass
+        return self.stop()
+
+    def stop(self) -> int:
+        """Stop all, the last first; 0 where that was asked for, 1 where a program ended itself."""
+        for child in reversed(self._children):
+            child.terminate()
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        return 0 if self._stopping else 1
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(command: Sequence[str]) -> int:
+    """Run one program until the standard input ends or a signal comes."""
+    supervisor = Supervisor(watch_stdin=True)
+    supervisor.start(command)
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

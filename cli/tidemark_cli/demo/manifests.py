@@ -1,0 +1,50 @@
+"""The demo's manifests are those of ``examples/``, changed only where a machine must differ."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidemark_cli.controlplane import run_kubectl
+from tidemark_cli.local.cluster import LocalCluster
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+class KubectlError(RuntimeError):
+    """kubectl refused; the text is what it printed."""
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    """The documents of one example."""
+    path = EXAMPLES / name
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: the demo runs from a checkout (git clone)")
+    return [doc for doc in yaml.safe_load_all(path.read_text(encoding="utf-8")) if doc]
+
+
+def cluster_manifest(storage: dict[str, Any]) -> dict[str, Any]:
+    """examples/cluster.yaml with this machine's tier and a short delay before objects go."""
+    manifest = load("cluster.yaml")[0]
+    manifest["spec"]["remoteStorage"] = storage
+    manifest["spec"]["config"]["remote.delete.delay.ms"] = "1000"
+    return manifest
+
+
+def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any]:
+    """examples/topic-flights.yaml with another ``spec.tiering``."""
+    manifest = load("topic-flights.yaml")[0]
+    manifest["spec"]["tiering"]["enabled"] = enabled
+    if policy is not None:
+        manifest["spec"]["tiering"]["disablePolicy"] = policy
+    return manifest
+
+
+def apply(cluster: LocalCluster, manifest: dict[str, Any]) -> str:
+    """``kubectl apply -f -``; raises :class:`KubectlError` with its words."""
+    said = run_kubectl(
+        ["apply", "-f", "-"], kubeconfig=cluster.kubeconfig, stdin=yaml.safe_dump(manifest)
+    )
+    if said.returncode != 0:
+        raise KubectlError(said.stderr.strip())
+    return said.stdout.strip()

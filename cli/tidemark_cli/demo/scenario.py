@@ -1,0 +1,397 @@
+"""The eight steps of the demo, each with the checks that it stands for."""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tidemark.tier.layout import topic_data_prefix
+from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.views import SegmentRange
+from tidemark_cli.demo import clients, manifests
+from tidemark_cli.demo.clients import Ledger, SteadyProducer
+from tidemark_cli.demo.flights import Delay, Flight, delays_by_carrier, load
+from tidemark_cli.demo.report import Report
+from tidemark_cli.local import view
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.tier import read_options, storage_json
+from tidemark_pipeline import tail
+
+TOPIC = "flights"
+PARTITIONS = 3
+MORE = 20_000
+PENDING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
+
+
+class Scenario:
+    """Runs the steps on one cluster; what was acknowledged is in the ledger throughout."""
+
+    def __init__(self, cluster: LocalCluster, report: Report, scratch: Path) -> None:
+        self.cluster = cluster
+        self.report = report
+        self.ledger = Ledger()
+        self.flights: list[Flight] = []
+        self.kube: Kube | None = None
+        self._scratch = scratch
+
+    def run(self) -> None:
+        """All steps in order; raises what a step raises."""
+        steps: list[Callable[[], None]] = [
+            self.place,
+            self.fill,
+            self.read_back,
+            self.third_broker,
+            self.delete_records,
+            self.disable_retain,
+            self.reenable_then_delete,
+            self.kill_leader,
+        ]
+        for step in steps:
+            step()
+
+    # ------------------------------------------------------------------ the steps
+
+    def place(self) -> None:
+        report, cluster = self.report, self.cluster
+        report.step("a manifest becomes a topic: two brokers, replication factor 3")
+        cluster.start_control_plane()
+        cluster.install_crds()
+        report.say(manifests.apply(cluster, manifests.cluster_manifest(cluster.start_tier())))
+        cluster.start_operator()
+        for node_id in (1, 2):
+            cluster.start_broker(node_id)
+        self.kube = cluster.kube()
+        report.say(manifests.apply(cluster, manifests.load("topic-flights.yaml")[0]))
+        self._wait_condition("Ready", "True", "the topic is Ready")
+        rows = self._topic().rows
+        placed = all(sorted(r.replicas, reverse=True) == [2, 1, -1] for r in rows)
+        figure = "; ".join(f"{r.partition}: {list(r.replicas)}" for r in rows)
+        report.check("placed on two brokers, third replica -1", bool(rows) and placed, figure)
+        under = self._topic().condition("FullyReplicated")
+        report.check(
+            "the conditions say so", under.get("status") == "False", str(under.get("message"))
+        )
+
+    def fill(self) -> None:
+        report = self.report
+        report.step("336,776 flights are produced and go to the tier")
+        self.flights = load()
+        began = time.monotonic()
+        total = len(self.flights)
+        clients.produce(
+            self._bootstrap(),
+            TOPIC,
+            self.flights,
+            self.ledger,
+            on_progress=lambda n: (
+                report.say(f"{n:,} of {total:,} sent") if n % 100_000 == 0 else None
+            ),
+        )
+        seconds = time.monotonic() - began
+        size = sum(len(f.value) for f in self.flights) / 1e6
+        report.check(
+            "every record was acknowledged (acks=all)",
+            len(self.ledger.records) == total and not self.ledger.failures,
+            f"{len(self.ledger.records):,} records, {size:.0f} MB in {seconds:.1f} s",
+        )
+        report.wait(
+            "most of the log is in the tier and gone locally",
+            lambda: self._gone_locally() > 0.75 and self._in_tier() > 0.75,
+            lambda: f"{self._in_tier():.0%} in the tier, {self._gone_locally():.0%} gone locally",
+            120,
+        )
+
+    def read_back(self) -> None:
+        self.report.step("all of it is read back, by stock clients and by Spark")
+        self._compare("confluent-kafka", clients.read_confluent)
+        self._compare("kafka-python", clients.read_kafka_python)
+        self._spark()
+
+    def third_broker(self) -> None:
+        report = self.report
+        report.step("a third broker joins")
+        self.cluster.start_broker(3)
+        report.wait(
+            "every placeholder is filled",
+            lambda: self._topic().placeholders() == 0,
+            lambda: f"{self._topic().placeholders()} placeholders left",
+            60,
+        )
+        report.wait(
+            "the replica catches up: ISR 3",
+            lambda: all(len(row.isr) == 3 for row in self._topic().rows),
+            lambda: "; ".join(f"{r.partition}: {list(r.isr)}" for r in self._topic().rows),
+            120,
+        )
+        self._wait_condition("FullyReplicated", "True", "the condition FullyReplicated is True")
+
+    def delete_records(self) -> None:
+        report = self.report
+        report.step("a RecordDeletion to a time in the data")
+        manifest = manifests.load("record-deletion.yaml")[0]
+        at = datetime.fromisoformat(manifest["spec"]["all"]["beforeTime"].replace("Z", "+00:00"))
+        expected = self.ledger.first_offset_at(PARTITIONS, int(at.timestamp() * 1000))
+        report.say(manifests.apply(self.cluster, manifest))
+        name = manifest["metadata"]["name"]
+        report.wait(
+            "the deletion has succeeded",
+            lambda: view.condition(self._deletion(name), "Succeeded").get("status") == "True",
+            lambda: str(view.condition(self._deletion(name), "Succeeded").get("message")),
+            120,
+        )
+        starts = self._offsets(tail.EARLIEST)
+        report.check("the log start is exactly there", starts == expected, _pairs(starts))
+        marks = self._deletion(name).get("status", {}).get("partitions", [])
+        low = {int(m["partition"]): int(m.get("lowWatermark", -1)) for m in marks}
+        report.check("low watermarks in status", low == expected, _pairs(low))
+        report.wait(
+            "objects wholly below it go",
+            lambda: self._objects_below_start() == 0,
+            lambda: f"{self._objects_below_start()} left, {len(self._objects())} objects in all",
+            60,
+        )
+
+    def disable_retain(self) -> None:
+        report = self.report
+        report.step("tiering is switched off with Retain")
+        self.cluster.stop_broker(3)
+        report.say("broker 3 is stopped first, so that the disablement has somebody to wait for")
+        self._apply_tiering(enabled=False, policy="Retain")
+        report.wait(
+            "Disabling; the broker that is down is named",
+            lambda: self._topic().tiering.get("pendingBrokers") == [3],
+            lambda: (
+                f"state {self._state()}, waits for {self._topic().tiering.get('pendingBrokers')}"
+            ),
+            60,
+        )
+        self._expect_refusal()
+        self.cluster.start_broker(3)
+        self._wait_state("Disabled")
+        self._wait_isr()
+        segments = self._segments()
+        clients.produce(self._bootstrap(), TOPIC, self.flights[:MORE], self.ledger)
+        self._compare("confluent-kafka", clients.read_confluent)
+        time.sleep(3.0)
+        report.check(
+            "nothing new is copied",
+            self._segments() == segments,
+            f"{segments} segments before and {self._segments()} after {MORE:,} more records",
+        )
+
+    def reenable_then_delete(self) -> None:
+        report = self.report
+        report.step("on again, then off with Delete")
+        before = self._segments()
+        self._apply_tiering(enabled=True)
+        self._wait_state("Enabled")
+        clients.produce(self._bootstrap(), TOPIC, self.flights[MORE : 2 * MORE], self.ledger)
+        report.wait(
+            "copying goes on where the tier ended",
+            lambda: self._segments() > before,
+            lambda: f"{before} segments before, {self._segments()} now",
+            60,
+        )
+        self._check_contiguous()
+        self._compare("confluent-kafka", clients.read_confluent)
+        self._apply_tiering(enabled=False, policy="Delete")
+        self._wait_state("Disabled")
+        starts, local = self._offsets(tail.EARLIEST), self._offsets(tail.EARLIEST_LOCAL)
+        report.check("log start = local log start", starts == local, _pairs(starts))
+        report.wait(
+            "no object is left under the topic's prefix",
+            lambda: not self._objects(),
+            lambda: f"{len(self._objects())} objects",
+            60,
+        )
+        self._compare("confluent-kafka", clients.read_confluent)
+
+    def kill_leader(self) -> None:
+        report = self.report
+        report.step("a leader is killed with -9 while records flow with acks=all")
+        before = self._topic().rows[0]
+        producer = SteadyProducer(self._bootstrap(), TOPIC, self.flights, self.ledger)
+        count = len(self.ledger.records)
+        _wait(lambda: len(self.ledger.records) > count + 2_000, 60)
+        self.cluster.kill_broker(before.leader)
+        report.say(f"broker {before.leader}, leader of partition 0, killed")
+        report.wait(
+            "another broker leads, under a higher epoch",
+            lambda: (
+                self._topic().rows[0].leader not in {before.leader, -1}
+                and self._topic().rows[0].leader_epoch > before.leader_epoch
+            ),
+            lambda: (
+                f"leader {self._topic().rows[0].leader}, epoch {self._topic().rows[0].leader_epoch}"
+            ),
+            60,
+        )
+        killed_at = len(self.ledger.records)
+        _wait(lambda: len(self.ledger.records) > killed_at + 2_000, 60)
+        producer.stop()
+        report.check(
+            "every send was acknowledged in the end",
+            not self.ledger.failures,
+            f"{len(self.ledger.records) - count:,} acknowledged, {len(self.ledger.failures)} failed",
+        )
+        self._compare("confluent-kafka", clients.read_confluent)
+
+    # ------------------------------------------------------------------ what they share
+
+    def _topic(self) -> view.TopicView:
+        return view.topic(self._kube(), TOPIC)
+
+    def _kube(self) -> Kube:
+        if self.kube is None:
+            raise RuntimeError("the first step has not run")
+        return self.kube
+
+    def _bootstrap(self) -> str:
+        return self.cluster.addresses().bootstrap
+
+    def _deletion(self, name: str) -> dict[str, Any]:
+        return self._kube().get("RecordDeletion", name) or {}
+
+    def _offsets(self, timestamp: int) -> dict[int, int]:
+        return tail.list_offsets(self._bootstrap().split(","), TOPIC, range(PARTITIONS), timestamp)
+
+    def _share(self, offsets: Mapping[int, int]) -> float:
+        ends = self._offsets(tail.LATEST)
+        return sum(max(o, 0) for o in offsets.values()) / max(sum(ends.values()), 1)
+
+    def _gone_locally(self) -> float:
+        return self._share(self._offsets(tail.EARLIEST_LOCAL))
+
+    def _in_tier(self) -> float:
+        tiered = self._offsets(tail.LATEST_TIERED)
+        return self._share({partition: offset + 1 for partition, offset in tiered.items()})
+
+    def _state(self) -> str:
+        return str(self._topic().tiering.get("state"))
+
+    def _wait_state(self, state: str) -> None:
+        self.report.wait(
+            f"the topic becomes {state}",
+            lambda: self._state() == state,
+            lambda: f"state {self._state()}, epoch {self._topic().tiering.get('epoch')}",
+            90,
+        )
+
+    def _wait_condition(self, kind: str, wanted: str, what: str) -> None:
+        self.report.wait(
+            what,
+            lambda: self._topic().condition(kind).get("status") == wanted,
+            lambda: str(self._topic().condition(kind).get("message", "")),
+            60,
+        )
+
+    def _wait_isr(self) -> None:
+        _wait(lambda: all(len(row.isr) == 3 for row in self._topic().rows), 60)
+
+    def _apply_tiering(self, *, enabled: bool, policy: str | None = None) -> None:
+        manifest = manifests.topic_manifest(enabled=enabled, policy=policy)
+        self.report.say(manifests.apply(self.cluster, manifest))
+
+    def _expect_refusal(self) -> None:
+        try:
+            manifests.apply(self.cluster, manifests.topic_manifest(enabled=True))
+        except manifests.KubectlError as error:
+            refused, text = PENDING in str(error), str(error).splitlines()[-1]
+        else:
+            refused, text = False, "the API server took it"
+        self.report.check("a change meanwhile is refused", refused, text[:160])
+
+    def _tier(self) -> Tier:
+        return open_tier(RemoteStorageConfig.from_json(storage_json(self.cluster)))
+
+    def _objects(self) -> list[str]:
+        """Keys of every object under the topic's prefix."""
+        prefix = topic_data_prefix(TOPIC, self._topic().rows[0].topic_id)
+        return [info.key for info in self._tier().store.list(prefix)]
+
+    def _segments(self) -> int:
+        return sum(key.endswith(".log") for key in self._objects())
+
+    def _ranges(self) -> dict[int, tuple[SegmentRange, ...]]:
+        """What the manifests answer for, by partition."""
+        tier, topic_id = self._tier(), self._topic().rows[0].topic_id
+        found = {}
+        for partition in range(PARTITIONS):
+            start = tier.reader.snapshot(topic_id, partition).head.log_start_offset
+            found[partition] = tier.reader.plan(topic_id, partition, start, 2**62)[1]
+        return found
+
+    def _objects_below_start(self) -> int:
+        """Segments in the store that the manifests no longer answer for."""
+        live = {part.entry.log_key for ranges in self._ranges().values() for part in ranges}
+        return sum(1 for key in self._objects() if key.endswith(".log") and key not in live)
+
+    def _check_contiguous(self) -> None:
+        """The manifest answers for every offset from log start to its end exactly once."""
+        starts = self._offsets(tail.EARLIEST)
+        gaps: list[str] = []
+        for partition, ranges in self._ranges().items():
+            expected = ranges[0].from_offset if ranges else starts[partition]
+            for part in ranges:
+                if part.from_offset != expected:
+                    gaps.append(f"{partition}: {part.from_offset} where {expected} was expected")
+                expected = part.to_offset_inclusive + 1
+        self.report.check("no gap and no overlap in the tier", not gaps, "; ".join(gaps) or "none")
+
+    def _compare(
+        self,
+        name: str,
+        read: Callable[
+            [str, str, Mapping[int, int], Mapping[int, int]], dict[tuple[int, int], clients.Record]
+        ],
+    ) -> None:
+        starts, ends = self._offsets(tail.EARLIEST), self._offsets(tail.LATEST)
+        expected = self.ledger.from_offsets(starts)
+        began = time.monotonic()
+        found = read(self._bootstrap(), TOPIC, starts, ends)
+        seconds = time.monotonic() - began
+        wrong = [place for place, record in expected.items() if found.get(place) != record]
+        offsets = sum(ends[p] - starts[p] for p in ends)
+        figure = (
+            f"{len(found):,} read in {seconds:.1f} s, {len(wrong):,} of {len(expected):,} differ"
+        )
+        if wrong:
+            figure += f", first {wrong[0]}"
+        complete = not wrong and len(found) == offsets
+        self.report.check(
+            f"{name} reads every record, equal to what was acknowledged", complete, figure
+        )
+
+    def _spark(self) -> None:
+        from tidemark_pipeline.java import JavaMissing
+        from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
+        from tidemark_pipeline.session import local_session
+
+        what = "Spark reads the tier: delays by carrier equal those of the CSV"
+        job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
+        began = time.monotonic()
+        try:
+            with local_session("tidemark demo") as session:
+                rows = aggregate(session, read_options(self.cluster, TOPIC), job).collect()
+        except JavaMissing as error:
+            self.report.skip(what, str(error))
+            return
+        seconds = time.monotonic() - began
+        found = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
+        expected = delays_by_carrier(self.flights)
+        total = sum(delay.rows for delay in found.values())
+        self.report.check(
+            what, found == expected, f"{len(found)} carriers, {total:,} rows in {seconds:.1f} s"
+        )
+
+
+def _wait(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _pairs(offsets: Mapping[int, int]) -> str:
+    return ", ".join(f"{partition}: {offset:,}" for partition, offset in sorted(offsets.items()))

@@ -1,0 +1,145 @@
+"""The few calls that the command line makes to the Kubernetes API itself.
+
+Objects are applied server-side under an own field manager, as ``kubectl apply --server-side``
+would: a second ``up`` changes nothing that is right already.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kubernetes import config
+
+from tidemark_operator.resources.names import GROUP, VERSION
+
+FIELD_MANAGER = "tidemark-cli"
+CALL_TIMEOUT_S = 10
+_PLURALS = {
+    "Topic": "topics",
+    "Broker": "brokers",
+    "Cluster": "clusters",
+    "RecordDeletion": "recorddeletions",
+    "PartitionSlice": "partitionslices",
+}
+
+
+class KubeError(RuntimeError):
+    """The API server refused a call: its HTTP status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Kube:
+    """A thin, synchronous client for one namespace. Times out after ten seconds a call."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self.namespace = namespace
+        self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig)
+        )
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._api.close()
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of one of our kinds in the namespace, by name."""
+        answer = self._call("GET", self._path(kind))
+        return sorted(answer["items"], key=lambda item: str(item["metadata"]["name"]))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """One object, or None."""
+        try:
+            return self._call("GET", self._path(kind, name))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Server-side apply of an object of one of our kinds."""
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": dict(spec),
+        }
+        return self._apply(self._path(kind, name), body)
+
+    def delete(self, kind: str, name: str) -> None:
+        """Ask for deletion; an object that is not there is fine."""
+        try:
+            self._call("DELETE", self._path(kind, name))
+        except KubeError as error:
+            if error.status != 404:
+                raise
+
+    def apply_crd(self, crd: Mapping[str, Any]) -> None:
+        """Install or renew a CustomResourceDefinition."""
+        name = crd["metadata"]["name"]
+        self._apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
+
+    def await_crd(self, name: str, timeout_s: float = 30.0) -> None:
+        """Wait until the API server serves a CustomResourceDefinition."""
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+        deadline = time.monotonic() + timeout_s
+        while True:
+            conditions = self._call("GET", path).get("status", {}).get("conditions", [])
+            if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} was not established after {timeout_s:.0f} s")
+            time.sleep(0.05)
+
+    def apply_secret(self, name: str, data: Mapping[str, str]) -> None:
+        """Create or renew a Secret of plain strings."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "stringData": dict(data),
+        }
+        self._apply(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", body)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The namespace's Events, oldest first."""
+        items = self._call("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return sorted(items, key=lambda e: str(e["metadata"]["creationTimestamp"]))
+
+    def _path(self, kind: str, name: str = "") -> str:
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{_PLURALS[kind]}"
+        return f"{path}/{name}" if name else path
+
+    def _apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+        return self._call(
+            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
+        )
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: list[tuple[str, str]] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        request = self._api.param_serialize(
+            method,
+            path,
+            query_params=query or [],
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=dict(body) if body is not None else None,
+            auth_settings=["BearerToken"],
+        )
+        answer = self._api.call_api(*request, _request_timeout=CALL_TIMEOUT_S)
+        answer.read()
+        value: dict[str, Any] = json.loads(answer.data)
+        if answer.status >= 400:
+            raise KubeError(answer.status, str(value.get("message", "no message")))
+        return value

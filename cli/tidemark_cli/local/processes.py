@@ -1,0 +1,187 @@
+"""Processes of a local cluster, known by id and start time, so that none is lost or mistaken.
+
+Each is started in a session of its own (Ctrl-C reaches ``tidemark`` alone, which then stops them
+in order) and leaves a record in the run folder. A record names the process's start time in clock
+ticks as well: an id that the kernel has given to another process is never signalled.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidemark_cli.local.layout import Layout, read_json, write_json
+
+
+class StartError(RuntimeError):
+    """A process did not become ready; the message names its log and quotes the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A process that was started: its name, id, start time in ticks, and its ready line."""
+
+    name: str
+    pid: int
+    start_ticks: int
+    ready: dict[str, Any] = field(default_factory=dict)
+
+    def alive(self) -> bool:
+        """Whether this very process still runs (a zombie does not)."""
+        state = _stat(self.pid)
+        return state is not None and state == ("run", self.start_ticks)
+
+    def signal(self, number: int) -> None:
+        """Signal the process if it still is the one that was started."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait until the process has ended; False when it has not in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            _reap(self.pid)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        _reap(self.pid)
+        return True
+
+
+def spawn(
+    layout: Layout,
+    name: str,
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> ProcessRecord:
+    """Start ``command`` and wait for the JSON line ``{"ready": true, …}`` on its standard output.
+
+    Raises :class:`StartError` when it ends or stays silent for ``timeout_s`` seconds; it is then
+    stopped again.
+    """
+    ready_path, log_path = layout.ready(name), layout.log(name)
+    ready_path.unlink(missing_ok=True)
+    with ready_path.open("wb") as out, log_path.open("ab") as err:
+        child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+    stat = _stat(child.pid)
+    record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
+    _store(layout, record)
+    try:
+        ready = _await_ready(record, child, ready_path, log_path, timeout_s)
+    except StartError:
+        stop(layout, record, timeout_s=5)
+        raise
+    record = ProcessRecord(name, child.pid, record.start_ticks, ready)
+    _store(layout, record)
+    return record
+
+
+def adopt(layout: Layout, name: str, pid: int, ready: dict[str, Any]) -> ProcessRecord:
+    """Record a process that another part of the command line started."""
+    stat = _stat(pid)
+    record = ProcessRecord(name, pid, stat[1] if stat else 0, ready)
+    _store(layout, record)
+    return record
+
+
+def find(layout: Layout, name: str) -> ProcessRecord | None:
+    """The record of a process if it is still alive, else None."""
+    value = read_json(layout.run / f"{name}.json")
+    record = ProcessRecord(**value) if value else None
+    return record if record and record.alive() else None
+
+
+def running(layout: Layout) -> list[ProcessRecord]:
+    """All processes of this cluster that are alive, by name."""
+    paths = sorted(layout.run.glob("*.json")) if layout.run.exists() else []
+    return [r for r in (find(layout, p.stem) for p in paths) if r]
+
+
+def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
+    """SIGTERM, then SIGKILL after ``timeout_s``; True when the process ended by itself."""
+    record.signal(signal.SIGTERM)
+    clean = record.wait_gone(timeout_s)
+    if not clean:
+        record.signal(signal.SIGKILL)
+        record.wait_gone(5)
+    (layout.run / f"{record.name}.json").unlink(missing_ok=True)
+    return clean
+
+
+def kill(layout: Layout, record: ProcessRecord) -> None:
+    """SIGKILL, as a machine that loses power would."""
+    record.signal(signal.SIGKILL)
+    record.wait_gone(10)
+    (layout.run / f"{record.name}.json").unlink(missing_ok=True)
+
+
+def _store(layout: Layout, record: ProcessRecord) -> None:
+    write_json(layout.run / f"{record.name}.json", asdict(record))
+
+
+def _await_ready(
+    record: ProcessRecord,
+    child: "subprocess.Popen[bytes]",
+    ready_path: Path,
+    log_path: Path,
+    timeout_s: float,
+) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        ready = _ready_line(ready_path)
+        if ready is not None:
+            return ready
+        if child.poll() is not None:
+            raise StartError(
+                f"{record.name} ended with status {child.returncode}; {_tail(log_path)}"
+            )
+        if time.monotonic() > deadline:
+            raise StartError(
+                f"{record.name} was not ready after {timeout_s:.0f} s; {_tail(log_path)}"
+            )
+        time.sleep(0.02)
+
+
+def _ready_line(path: Path) -> dict[str, Any] | None:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            value = json.loads(line)
+            if isinstance(value, dict) and value.get("ready"):
+                return value
+    return None
+
+
+def _tail(path: Path, lines: int = 12) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    return f"the end of {path}:\n" + "\n".join(text)
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """("run" | "zombie", start time in ticks) from /proc; None where there is no process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return ("zombie" if fields[0] in "ZX" else "run", int(fields[19]))
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

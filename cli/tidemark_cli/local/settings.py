@@ -1,0 +1,68 @@
+"""What a local cluster remembers between two runs: ports, tier, names.
+
+Brokers and clients keep addresses, so a port is chosen once (the kernel names a free one) and
+used again by every later ``up`` in the same folder.
+"""
+
+import socket
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tidemark_cli.local.layout import Layout, read_json, write_json
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One local cluster. ``kubeconfig`` is "" for the own control plane, else the file given."""
+
+    cluster: str
+    namespace: str
+    tier: str
+    kubeconfig: str
+    control_port: int
+    metrics_port: int
+
+    def save(self, layout: Layout) -> None:
+        """Write ``cluster.json``."""
+        write_json(layout.settings, asdict(self))
+
+
+def load(layout: Layout) -> Settings | None:
+    """The settings of an earlier ``up`` in this folder, or None."""
+    value: dict[str, Any] | None = read_json(layout.settings)
+    return Settings(**value) if value else None
+
+
+def choose(layout: Layout, *, cluster: str, tier: str | None, kubeconfig: str) -> Settings:
+    """The settings to run with: those of the folder where it has any, else new ones.
+
+    Raises ValueError when ``tier`` is not the one that the folder's data lies in.
+    """
+    before = load(layout)
+    if before is None:
+        ports = free_ports(2)
+        made = Settings(cluster, "default", tier or "directory", kubeconfig, *ports)
+        made.save(layout)
+        return made
+    if tier is not None and tier != before.tier:
+        raise ValueError(
+            f"{layout.root} holds a cluster whose tier is {before.tier!r}; "
+            f"use --tier {before.tier}, or another --dir"
+        )
+    changed = replace(before, kubeconfig=kubeconfig or before.kubeconfig)
+    changed.save(layout)
+    return changed
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind((HOST, 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()

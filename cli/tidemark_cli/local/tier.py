@@ -1,0 +1,44 @@
+"""How a job reads the tier of a local cluster: options of the ``tidemark`` source."""
+
+import json
+
+from tidemark_cli.local import processes
+from tidemark_cli.local.cluster import BUCKET, LocalCluster
+
+PREFIX = ""
+
+
+def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
+    """Where the tier and the brokers of ``cluster`` are, for ``spark.read.format("tidemark")``."""
+    options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
+    if cluster.settings.tier == "directory":
+        return {**options, "path": str(cluster.layout.tier)}
+    record = processes.find(cluster.layout, "minio")
+    if record is None:
+        raise LookupError("MinIO is not running; start the cluster with: tidemark up")
+    return {
+        **options,
+        "endpoint": str(record.ready["endpoint"]),
+        "buckets": BUCKET,
+        "accessKeyId": str(record.ready["accessKey"]),
+        "secretAccessKey": str(record.ready["secretKey"]),
+    }
+
+
+def storage_json(cluster: LocalCluster) -> str:
+    """The same as the JSON that the library's ``open_store`` reads."""
+    options = read_options(cluster, "-")
+    if "path" in options:
+        return json.dumps({"filesystem": {"path": options["path"]}})
+    return json.dumps(
+        {
+            "s3": {
+                "endpoint": options["endpoint"],
+                "region": "us-east-1",
+                "buckets": [BUCKET],
+                "prefix": PREFIX,
+                "accessKeyId": options["accessKeyId"],
+                "secretAccessKey": options["secretAccessKey"],
+            }
+        }
+    )

@@ -1,0 +1,174 @@
+"""Building a Go program once and keeping it: key, lock, build, rename.
+
+A program is either a module of this project's own or the main package of a published module at a
+pinned version. Both end as ``<cache>/bin/<name>/<version>-<key>/<name>``, which appears at once and
+whole; one process builds at a time, and the others wait for it.
+"""
+
+import contextlib
+import logging
+import os
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark_cli.toolchain.cache import (
+    PRIVATE_DIR,
+    build_key,
+    locked,
+    platform_tag,
+    prune,
+    user_cache,
+)
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.golang import Go, build_environment, find_go
+from tidemark_cli.toolchain.progress import BuildProgress, default_progress
+from tidemark_cli.toolchain.versions import GoVersion
+
+logger = logging.getLogger(__name__)
+
+ERROR_LINES = 30
+# Debug information is a sixth of the compiler's work, and nobody debugs these programs here.
+COMMON_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A Go program to be built.
+
+    ``folder`` is the module that holds it; without one, ``package`` is a published main package,
+    installed at ``version``. ``packages`` is about how many packages a cold build compiles.
+    """
+
+    name: str
+    version: str
+    needs_go: GoVersion
+    packages: int
+    tags: tuple[str, ...] = ()
+    linker_flags: tuple[str, ...] = ("-s", "-w")
+    package: str = "."
+    folder: Path | None = None
+    sources: Mapping[str, bytes] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """The flags that decide about the program's bytes."""
+        chosen = list(COMMON_FLAGS)
+        if self.tags:
+            chosen.append(f"-tags={','.join(self.tags)}")
+        return [*chosen, f"-ldflags={' '.join(self.linker_flags)}"]
+
+    def key(self, platform: str) -> str:
+        """The key under which a build for ``platform`` is kept."""
+        parts = [self.name, self.version, self.package, platform, *self.flags()]
+        return build_key(parts, self.sources)
+
+
+def ensure_program(
+    program: Program,
+    *,
+    progress: BuildProgress | None = None,
+    cache: Path | None = None,
+    checkout: Path | None = None,
+) -> Path:
+    """The program's path, after building it where the cache has it not. Raises ToolchainError."""
+    cache = cache or user_cache()
+    key = program.key(platform_tag())
+    versions = cache / "bin" / program.name
+    target = versions / f"{program.version}-{key}" / program.name
+    if _used(target):
+        return target
+    display = progress or default_progress()
+    lock = cache / "locks" / f"{program.name}-{key}.lock"
+    with display, locked(lock, lambda: display.step(f"waiting: {program.name} is being built")):
+        if _used(target):  # by the process that held the lock
+            return target
+        go = find_go(program.needs_go, cache, display)
+        environ = build_environment(go, cache, os.environ, checkout)
+        display.step(f"building {program.name} {program.version} with Go {go.version}")
+        logger.info("building %s with %s, cache %s", program.name, go.executable, cache)
+        _build(program, go, environ, target, display)
+        prune(versions)
+    return target
+
+
+def _used(target: Path) -> bool:
+    """Whether the program is there; if so, note that it was used, for :func:`prune`."""
+    if not target.exists():
+        return False
+    with contextlib.suppress(OSError):  # a cache that came with an image may be read-only
+        os.utime(target.parent)
+    return True
+
+
+def _build(
+    program: Program, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
+) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
+        if program.folder is not None:
+            built = Path(temporary) / program.name
+            command = ["build", "-v", *program.flags(), "-o", str(built), program.package]
+            folder = program.folder
+        else:
+            built = Path(temporary) / program.package.rpartition("/")[2]
+            command = ["install", "-v", *program.flags(), f"{program.package}@{program.version}"]
+            folder, environ = Path(temporary), {**environ, "GOBIN": temporary}
+        _run([str(go.executable), *command], folder, environ, program, progress)
+        built.replace(target)
+
+
+def _run(
+    command: list[str],
+    folder: Path,
+    environ: dict[str, str],
+    program: Program,
+    progress: BuildProgress,
+) -> None:
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            said = follow(process.stderr or (), program.packages, progress.advance)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ToolchainError(
+            f"building {program.name} failed (go ended with status {process.returncode}). If it "
+            f"could not download a module, check GOPROXY and the network. It said:\n"
+            + "\n".join(said)
+        )
+
+
+def follow(
+    lines: Iterable[str], packages: int, advance: Callable[[str, float], None]
+) -> deque[str]:
+    """Tell ``advance`` what ``go build -v`` says; returns its last lines for an error message.
+
+    Go names each module that it downloads ("go: downloading …") and each package that it compiles
+    (its path alone on a line).
+    """
+    last: deque[str] = deque(maxlen=ERROR_LINES)
+    downloads = compiled = 0
+    for raw in lines:
+        line = raw.rstrip()
+        if line.startswith("go: downloading "):
+            downloads += 1
+        elif " " not in line:
+            compiled += 1
+        else:
+            last.append(line)
+        fraction = min(1.0, compiled / packages)
+        told = f"{compiled} packages" if compiled else f"{downloads} modules downloaded"
+        advance(told, fraction)
+    return last

@@ -1,0 +1,97 @@
+"""Where built programs are kept, under which key, and the lock that lets one process build at a time.
+
+The key of a program covers everything that its bytes depend on and that this project decides:
+name, version, build flags, sources and the platform. It does not cover the patch version of Go, so
+that an update of the machine's Go costs no rebuild.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+APPLICATION = "tidemark"
+KEY_CHARS = 16
+BUILDS_KEPT = 3
+PRIVATE_DIR = 0o700
+
+
+def cache_root(environ: Mapping[str, str], home: Path, system: str) -> Path:
+    """The user's cache folder for this application, by the rules of the system; pure.
+
+    ``XDG_CACHE_HOME`` decides everywhere where it is an absolute path (the specification has
+    relative ones ignored), else ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere.
+    """
+    named = environ.get("XDG_CACHE_HOME", "")
+    if named and Path(named).is_absolute():
+        return Path(named) / APPLICATION
+    if system == "darwin":
+        return home / "Library" / "Caches" / APPLICATION
+    return home / ".cache" / APPLICATION
+
+
+def user_cache() -> Path:
+    """The cache folder of the user who runs this."""
+    return cache_root(os.environ, Path.home(), sys.platform)
+
+
+def platform_tag() -> str:
+    """System and processor, e.g. ``linux-x86_64``."""
+    return f"{sys.platform}-{platform.machine().lower()}"
+
+
+def build_key(parts: Sequence[str], sources: Mapping[str, bytes]) -> str:
+    """A digest of ``parts`` and of every source by name; pure.
+
+    Each item is preceded by its length, so that no two different inputs run into the same bytes.
+    """
+    digest = hashlib.sha256()
+
+    def add(data: bytes) -> None:
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+
+    for part in parts:
+        add(part.encode())
+    for name in sorted(sources):
+        add(name.encode())
+        add(sources[name])
+    return digest.hexdigest()[:KEY_CHARS]
+
+
+def read_sources(folder: Path) -> dict[str, bytes]:
+    """The files that a Go module's build reads, by their path in it."""
+    paths = [folder / "go.mod", folder / "go.sum", *folder.rglob("*.go")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold an exclusive lock on a file; ``on_wait`` is called once where another process has it.
+
+    The kernel releases it when its holder dies, so that a killed build blocks nobody.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def prune(folder: Path, *, keep: int = BUILDS_KEPT) -> None:
+    """Remove all but the ``keep`` builds in ``folder`` that were used last."""
+    builds = sorted(
+        (path for path in folder.iterdir() if path.is_dir()),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    for build in builds[keep:]:
+        shutil.rmtree(build, ignore_errors=True)

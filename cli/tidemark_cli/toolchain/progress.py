@@ -1,0 +1,139 @@
+"""Showing that a long build moves: a live line on a terminal, plain lines elsewhere.
+
+How far a build is, is told by the packages that the compiler names, of about as many as there were
+when the program was pinned. What the Go cache has already is not named; such a build ends early.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+PLAIN_INTERVAL_S = 15.0
+# A bar that stands at its end while the linker works would look stuck or done.
+FRACTION_MAX = 0.97
+# Before this much is done an estimate is a guess.
+FRACTION_TOLD = 0.05
+
+
+def remaining_s(elapsed_s: float, fraction: float) -> float | None:
+    """Seconds left if the rest goes on at the pace so far; None while too little is known."""
+    if fraction < FRACTION_TOLD:
+        return None
+    return elapsed_s * (1 - fraction) / fraction
+
+
+def estimate(elapsed_s: float, fraction: float) -> str:
+    """The time left in words, or nothing."""
+    left_s = remaining_s(elapsed_s, fraction)
+    if left_s is None:
+        return ""
+    return f"about {left_s:.0f} s left" if left_s < 90 else f"about {left_s / 60:.0f} min left"
+
+
+class BuildProgress(Protocol):
+    """A display of one build; a context manager around it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def step(self, what: str) -> None:
+        """Say what begins now."""
+
+    def advance(self, detail: str, fraction: float) -> None:
+        """Say how far the step is: ``fraction`` from 0 to 1."""
+
+
+class PlainProgress:
+    """Lines for logs and pipes: each step, and every fifteen seconds how far it is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._step = ""
+        self._started_s = self._step_s = self._told_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._say(f"done in {time.monotonic() - self._started_s:.0f} s")
+
+    def step(self, what: str) -> None:
+        self._step, self._step_s = what, time.monotonic()
+        self._told_s = self._step_s
+        self._say(what)
+
+    def advance(self, detail: str, fraction: float) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s < PLAIN_INTERVAL_S:
+            return
+        self._told_s = now_s
+        elapsed_s = now_s - self._step_s
+        parts = [f"{self._step}: {elapsed_s:.0f} s", detail, estimate(elapsed_s, fraction)]
+        self._say(", ".join(part for part in parts if part))
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class LiveProgress:
+    """One moving line on a terminal: step, bar, time so far, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=1.0, left="")
+        self._step_s = time.monotonic()
+        self._step = ""
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._progress.update(self._task, completed=1.0, left="done")
+        self._progress.stop()
+
+    def step(self, what: str) -> None:
+        self._step, self._step_s = what, time.monotonic()
+        self._progress.update(self._task, description=what, completed=0.0, left="")
+
+    def advance(self, detail: str, fraction: float) -> None:
+        left = estimate(time.monotonic() - self._step_s, fraction)
+        description = f"{self._step} ({detail})" if detail else self._step
+        self._progress.update(
+            self._task, description=description, completed=min(fraction, FRACTION_MAX), left=left
+        )
+
+
+def default_progress() -> BuildProgress:
+    """The display that fits the standard error stream."""
+    console = Console(stderr=True)
+    return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stderr)

@@ -1,0 +1,1 @@
+"""The operator: the controller of a Tidemark cluster, driven by Kubernetes resources."""

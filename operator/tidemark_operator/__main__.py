@@ -1,0 +1,7 @@
+"""``python -m tidemark_operator``."""
+
+import sys
+
+from tidemark_operator.main import main
+
+sys.exit(main())

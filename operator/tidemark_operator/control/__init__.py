@@ -1,0 +1,1 @@
+"""The controller's listener: what brokers ask, and what the controller tells them."""

@@ -1,0 +1,409 @@
+"""The control listener: a thread of its own with its own event loop and listening socket.
+
+Heartbeats are answered here, without the main loop, so that a controller that is busy deciding
+expires nobody. Everything else is handed to the main loop and answered when it is done (an
+AlterPartition only after its commit). Without a term (this process does not lead, or has not taken
+over yet) every request is answered NOT_CONTROLLER. A malformed or oversized frame closes its
+connection with one log line.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control, framing
+from tidemark_operator.control.channel import Channel
+from tidemark_operator.control.frames import (
+    REQUEST_BYTES_MAX,
+    Request,
+    Response,
+    decode_request,
+    read_frame,
+)
+from tidemark_operator.control.sessions import Beat, Sessions
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 1024
+PIPELINED_MAX = 64
+ANSWER_TIMEOUT_S = 60.0
+TICK_S = 0.25
+
+
+class ControlHandler(Protocol):
+    """What the main loop does for brokers. Every method runs in the main loop."""
+
+    async def register(
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool
+    ) -> control.BrokerRegistrationResponse:
+        """Answer a registration after it is persisted. ``session_alive``: the process that was
+        registered under this id before has been heard of lately."""
+
+    async def alter_partition(
+        self, request: control.AlterPartitionRequest
+    ) -> control.AlterPartitionResponse:
+        """Answer after the changes are persisted."""
+
+    async def broker_status(
+        self, request: control.BrokerStatusRequest
+    ) -> control.BrokerStatusResponse:
+        """Take a report in."""
+
+    def on_attached(self, channel: Channel) -> None:
+        """A command connection is open: begin with a full snapshot."""
+
+    def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
+        """A heartbeat said something new."""
+
+    def on_expired(self, broker_id: int, broker_epoch: int) -> None:
+        """A session ran out."""
+
+
+class _Term:
+    """What the intake knows while this process leads."""
+
+    def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
+        self.controller_epoch = controller_epoch
+        self.sessions = sessions
+
+
+Answer = Response | Awaitable[Response]
+
+
+class ControlServer:
+    """Owns the thread, the socket and the sessions. Methods marked (main) are called from the
+    main loop's thread and only hand over."""
+
+    def __init__(self, handler: ControlHandler, main_loop: asyncio.AbstractEventLoop) -> None:
+        self._handler = handler
+        self._main = main_loop
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._term: _Term | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._channels: dict[int, Channel] = {}
+        self._stopping = asyncio.Event()
+        self._socket: socket.socket | None = None
+
+    # ------------------------------------------------------------ main
+
+    def start(self, host: str, port: int) -> tuple[str, int]:
+        """Bind, start the thread; the address bound (port 0 picks a free one). (main)"""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=256)
+        listening.setblocking(False)
+        self._socket = listening
+        self._thread.start()
+        bound = listening.getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close every connection and end the thread. (main)"""
+        if self._thread.is_alive():
+            self._post(self._stopping.set)
+            self._thread.join(timeout_s)
+
+    def begin_term(
+        self,
+        controller_epoch: int,
+        session_timeout_s: float,
+        known: Iterable[tuple[int, int, bool]],
+    ) -> None:
+        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now. (main)"""
+        brokers = list(known)
+
+        def begin() -> None:
+            sessions = Sessions(session_timeout_s, TICK_S)
+            for broker_id, broker_epoch, fenced in brokers:
+                sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+            self._close_channels()
+            self._term = _Term(controller_epoch, sessions)
+
+        self._post(begin)
+
+    def end_term(self) -> None:
+        """This process leads no longer: answer NOT_CONTROLLER, drop command connections. (main)"""
+
+        def end() -> None:
+            self._term = None
+            self._close_channels()
+
+        self._post(end)
+
+    def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
+        """A registration was persisted. (main)"""
+        self._with_sessions(
+            lambda held: held.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+        )
+
+    def close_session(self, broker_id: int) -> None:
+        """The broker is no longer ours, or has shut down. (main)"""
+
+        def close(held: Sessions) -> None:
+            held.close(broker_id)
+            channel = self._channels.pop(broker_id, None)
+            if channel is not None:
+                channel.close()
+
+        self._with_sessions(close)
+
+    def set_state(
+        self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
+    ) -> None:
+        """What the next heartbeats are answered with. (main)"""
+        self._with_sessions(
+            lambda held: held.set_state(
+                broker_id, broker_epoch, fenced=fenced, should_shut_down=should_shut_down
+            )
+        )
+
+    def _with_sessions(self, change: Callable[[Sessions], None]) -> None:
+        def run() -> None:
+            if self._term is not None:
+                change(self._term.sessions)
+
+        self._post(run)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(call)
+
+    # ------------------------------------------------------------ the control thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        ticking = asyncio.create_task(self._tick())
+        server = await asyncio.start_server(self._accept, sock=self._socket)
+        try:
+            await self._stopping.wait()
+        finally:
+            server.close()
+            tasks = [ticking, *self._tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._term is None:
+                continue
+            for broker_id, broker_epoch in self._term.sessions.tick(time.monotonic()):
+                logger.info("the session of broker %d (epoch %d) ran out", broker_id, broker_epoch)
+                self._tell(self._handler.on_expired, broker_id, broker_epoch)
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends
+            self._main.call_soon_threadsafe(call, *arguments)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            logger.warning("refused a control connection: %d are open", len(self._tasks))
+            writer.close()
+            return
+        task = self._loop.create_task(self._connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a control connection failed", exc_info=error)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        raw = writer.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            channel = await self._requests(reader, writer)
+            if channel is not None:
+                await channel.run()
+        except framing.FrameError as error:
+            logger.warning("closed control connection %s: %s", peer, error)
+        except (ConnectionError, TimeoutError) as error:
+            logger.info("control connection %s ended: %s", peer, error or type(error).__name__)
+        finally:
+            writer.close()
+
+    async def _requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Channel | None:
+        """Serve requests until the end, or until an accepted Attach turns the roles round."""
+        answers: asyncio.Queue[tuple[int, Answer]] = asyncio.Queue(PIPELINED_MAX)
+        writing = asyncio.create_task(_write_answers(answers, writer))
+        try:
+            while (frame := await _read_or_fail(reader, writing)) is not None:
+                received = decode_request(frame)
+                answer = self._answer(received.request)
+                await answers.put((received.correlation_id, answer))
+                if isinstance(answer, control.AttachResponse):
+                    await answers.join()
+                    return self._attach(received.request, answer, reader, writer)
+            await answers.join()
+            return None
+        finally:
+            writing.cancel()
+            while not answers.empty():
+                _discard(answers.get_nowait()[1])
+
+    # ------------------------------------------------------------ answers
+
+    def _answer(self, request: Request) -> Answer:
+        term = self._term
+        if term is None:
+            return not_controller(request)
+        match request:
+            case control.BrokerHeartbeatRequest():
+                return self._heartbeat(term, request)
+            case control.AttachRequest():
+                known = term.sessions.get(request.broker_id, request.broker_epoch) is not None
+                code = ErrorCode.none if known else ErrorCode.stale_broker_epoch
+                return control.AttachResponse(
+                    error_code=int(code), controller_epoch=term.controller_epoch
+                )
+            case control.BrokerRegistrationRequest():
+                alive = term.sessions.alive(request.broker_id)
+                return self._in_main(self._handler.register(request, session_alive=alive))
+            case control.AlterPartitionRequest():
+                return self._in_main(self._handler.alter_partition(request))
+            case control.BrokerStatusRequest():
+                return self._in_main(self._handler.broker_status(request))
+
+    def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:
+        try:
+            future: concurrent.futures.Future[Response]
+            future = asyncio.run_coroutine_threadsafe(work, self._main)
+        except RuntimeError as error:
+            work.close()
+            raise ConnectionAbortedError("the operator stops") from error
+        return asyncio.wrap_future(future)
+
+    def _heartbeat(
+        self, term: _Term, request: control.BrokerHeartbeatRequest
+    ) -> control.BrokerHeartbeatResponse:
+        taken = term.sessions.heartbeat(
+            request.broker_id,
+            request.broker_epoch,
+            time.monotonic(),
+            snapshot_controller_epoch=request.snapshot_controller_epoch,
+            want_shut_down=request.want_shut_down,
+            loop_age_s=request.loop_age_ms / 1000,
+        )
+        if taken is None:
+            return _heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
+        session, news = taken
+        if news:
+            self._tell(self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat)
+        return _heartbeat_response(
+            ErrorCode.none,
+            term.controller_epoch,
+            is_fenced=session.is_fenced,
+            should_shut_down=session.should_shut_down,
+        )
+
+    def _attach(
+        self,
+        request: Request,
+        answer: control.AttachResponse,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> Channel | None:
+        if answer.error_code != 0 or not isinstance(request, control.AttachRequest):
+            return None
+        if self._term is None or self._term.controller_epoch != answer.controller_epoch:
+            return None
+        channel = Channel(request.broker_id, request.broker_epoch, reader, writer)
+        previous = self._channels.get(request.broker_id)
+        if previous is not None:
+            previous.close()
+        self._channels[request.broker_id] = channel
+        self._tell(self._handler.on_attached, channel)
+        return channel
+
+    def _close_channels(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+
+async def _read_or_fail(reader: asyncio.StreamReader, writing: asyncio.Task[None]) -> bytes | None:
+    """The next frame; a failure of the writing side ends the reading."""
+    reading = asyncio.ensure_future(read_frame(reader, REQUEST_BYTES_MAX))
+    try:
+        await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
+        return await reading
+    finally:
+        reading.cancel()
+
+
+async def _write_answers(
+    answers: asyncio.Queue[tuple[int, Answer]], writer: asyncio.StreamWriter
+) -> None:
+    """Answer in the order of the requests, as Kafka does."""
+    while True:
+        correlation_id, answer = await answers.get()
+        if isinstance(answer, Awaitable):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await answer
+        writer.write(framing.encode_response(answer, correlation_id))
+        await writer.drain()
+        answers.task_done()
+
+
+def _discard(answer: Answer) -> None:
+    if isinstance(answer, asyncio.Future):
+        answer.cancel()
+
+
+def _heartbeat_response(
+    code: ErrorCode,
+    controller_epoch: int,
+    *,
+    is_fenced: bool = True,
+    should_shut_down: bool = False,
+) -> control.BrokerHeartbeatResponse:
+    return control.BrokerHeartbeatResponse(
+        error_code=int(code),
+        is_fenced=is_fenced,
+        should_shut_down=should_shut_down,
+        controller_epoch=controller_epoch,
+    )
+
+
+def not_controller(request: Request) -> Response:
+    """The answer of a process that does not lead; the broker then tries another address."""
+    code = int(ErrorCode.not_controller)
+    match request:
+        case control.BrokerRegistrationRequest():
+            return control.BrokerRegistrationResponse(
+                error_code=code,
+                error_message="this operator does not lead, or has not taken over yet",
+                broker_epoch=-1,
+                controller_epoch=-1,
+                session_timeout_ms=0,
+            )
+        case control.BrokerHeartbeatRequest():
+            return _heartbeat_response(ErrorCode.not_controller, -1)
+        case control.AlterPartitionRequest():
+            return control.AlterPartitionResponse(error_code=code, results=())
+        case control.BrokerStatusRequest():
+            return control.BrokerStatusResponse(error_code=code)
+        case control.AttachRequest():
+            return control.AttachResponse(error_code=code, controller_epoch=-1)

@@ -1,0 +1,131 @@
+"""Broker sessions: who has been heard of, on the monotonic clock. Pure; time is an argument.
+
+Three rules of the design stand here. Every session counts as fresh at a take-over. After a stall
+of the intake itself the time of the stall does not count: what lies in the sockets is read before
+anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
+however regularly its heartbeat thread reports.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What the last heartbeat of a broker said; one with other values is passed on at once."""
+
+    snapshot_controller_epoch: int = -1
+    want_shut_down: bool = False
+    loop_stalled: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One registered broker as the intake knows it."""
+
+    broker_id: int
+    broker_epoch: int
+    last_seen_s: float
+    is_fenced: bool = True
+    should_shut_down: bool = False
+    beat: Beat = Beat()
+    expired: bool = False
+
+
+class Sessions:
+    """The sessions of one controller term. Not locked: owned by the intake's thread."""
+
+    def __init__(self, session_timeout_s: float, tick_s: float) -> None:
+        self.session_timeout_s = session_timeout_s
+        self._tick_s = tick_s
+        self._sessions: dict[int, Session] = {}
+        self._last_tick_s: float | None = None
+
+    def open(self, broker_id: int, broker_epoch: int, now_s: float, *, fenced: bool = True) -> None:
+        """A broker registered, or was known at the take-over: fresh from now on."""
+        self._sessions[broker_id] = Session(
+            broker_id=broker_id, broker_epoch=broker_epoch, last_seen_s=now_s, is_fenced=fenced
+        )
+
+    def close(self, broker_id: int) -> None:
+        """The broker's object is gone, or it has shut down."""
+        self._sessions.pop(broker_id, None)
+
+    def get(self, broker_id: int, broker_epoch: int) -> Session | None:
+        """The session of exactly this registration."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            return None
+        return session
+
+    def alive(self, broker_id: int) -> bool:
+        """Whether the broker, under whatever epoch, has been heard of within a session."""
+        session = self._sessions.get(broker_id)
+        return session is not None and not session.expired
+
+    def set_state(
+        self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
+    ) -> None:
+        """What the next heartbeats are to be answered with."""
+        session = self.get(broker_id, broker_epoch)
+        if session is not None:
+            session.is_fenced = fenced
+            session.should_shut_down = should_shut_down
+
+    def heartbeat(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        now_s: float,
+        *,
+        snapshot_controller_epoch: int,
+        want_shut_down: bool,
+        loop_age_s: float,
+    ) -> tuple[Session, bool] | None:
+        """Take a heartbeat in; the session and whether it says anything new. None: the broker
+        has to register again."""
+        session = self.get(broker_id, broker_epoch)
+        if session is None:
+            return None
+        stalled = loop_age_s > self.session_timeout_s
+        beat = Beat(
+            snapshot_controller_epoch=snapshot_controller_epoch,
+            want_shut_down=want_shut_down,
+            loop_stalled=stalled,
+        )
+        news = beat != session.beat or (session.expired and not stalled)
+        session.beat = beat
+        if not stalled:
+            session.last_seen_s = now_s
+            session.expired = False
+        return session, news
+
+    def tick(self, now_s: float) -> list[tuple[int, int]]:
+        """Called every ``tick_s``: the (broker id, broker epoch) that ran out since the last
+        tick. After a late tick nobody expires, and the time of the stall is given back."""
+        last_s, self._last_tick_s = self._last_tick_s, now_s
+        if last_s is None:
+            return []
+        stall_s = now_s - last_s - self._tick_s
+        if stall_s > self._tick_s:
+            self._give_back(stall_s, now_s)
+            return []
+        return [
+            (session.broker_id, session.broker_epoch)
+            for session in self._running_out(now_s)
+            if self._expire(session)
+        ]
+
+    def _running_out(self, now_s: float) -> Iterable[Session]:
+        for session in self._sessions.values():
+            if not session.expired and now_s - session.last_seen_s > self.session_timeout_s:
+                yield session
+
+    @staticmethod
+    def _expire(session: Session) -> bool:
+        session.expired = True
+        return True
+
+    def _give_back(self, stall_s: float, now_s: float) -> None:
+        for session in self._sessions.values():
+            session.last_seen_s = min(now_s, session.last_seen_s + stall_s)

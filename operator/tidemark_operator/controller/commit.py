@@ -1,0 +1,328 @@
+"""Group commit: decisions are collected in a draft, written per slice, and only then believed.
+
+A :class:`Draft` lies over the state: decisions read through it and see each other, the state does
+not move. :func:`plan` turns it into one write per touched slice; the shell writes them with
+resourceVersion checks and calls :func:`apply` for each that is known to have succeeded. A conflict
+is never forced: the draft is thrown away, the slice read again, and the decision taken again. After
+a time-out the slice is read: :func:`landed` says from its commit number whether it was ours.
+Each slice's write is whole by itself, so no order between slices matters.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.model import BrokerInfo, Json, PartitionRow, RowKey, Tombstone
+from tidemark_operator.controller.rows import (
+    BadRow,
+    decode_row,
+    decode_tombstone,
+    encode_row,
+    encode_tombstone,
+)
+from tidemark_operator.controller.state import JSON_BYTES, ControllerState
+
+#: A slice refuses to grow beyond this.
+SLICE_BYTES_MAX = 1024 * 1024
+#: New partitions leave this much room, so that rows that exist can always change.
+SLICE_BYTES_RESERVE = 64 * 1024
+
+
+class SliceFull(Exception):
+    """A slice would grow beyond its limit."""
+
+    def __init__(self, index: int, size_bytes: int) -> None:
+        super().__init__(
+            f"partition slice {index} would hold {size_bytes} bytes of at most {SLICE_BYTES_MAX}: "
+            "delete topics or create fewer partitions"
+        )
+        self.index = index
+        self.size_bytes = size_bytes
+
+
+class BadSlice(ValueError):
+    """A slice's content cannot be understood; nothing may be decided from it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SliceWrite:
+    """One slice's new content. ``payload`` has the object's fields ``controllerEpoch``, ``commit``,
+    ``partitions`` and ``tombstones``; the rest says what changes against the state."""
+
+    index: int
+    commit: int
+    payload: dict[str, object]
+    rows: tuple[PartitionRow, ...] = ()
+    removed: tuple[RowKey, ...] = ()
+    tombstones: tuple[tuple[uuid.UUID, Tombstone | None], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one group commit writes: slices first, then the registrations in ``brokers`` (a
+    registration that is persisted says that its broker has left the ISRs it had to leave)."""
+
+    number: int
+    writes: tuple[SliceWrite, ...]
+    brokers: tuple[BrokerInfo, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.writes and not self.brokers
+
+
+class Draft:
+    """Decisions not yet persisted, over a state that does not move meanwhile."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self.state = state
+        self.rows: dict[RowKey, PartitionRow] = {}
+        self.removed: set[RowKey] = set()
+        self.tombstones: dict[tuple[uuid.UUID, int], Tombstone | None] = {}
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.events: list[Event] = []
+        self._keys_in: dict[int, set[RowKey]] = {}
+        self._partitions: dict[uuid.UUID, set[int]] = {}
+        self._texts: dict[RowKey, str] = {}
+        self._grown: dict[int, int] = {}
+        self._replicas: dict[int, int] = {}
+        self._preferred: dict[int, int] = {}
+
+    # ---- reading
+
+    def row(self, key: RowKey) -> PartitionRow | None:
+        if key in self.removed:
+            return None
+        return self.rows.get(key) or self.state.row(key)
+
+    def rows_of(self, topic_id: uuid.UUID) -> dict[int, PartitionRow]:
+        """The rows of a topic by partition, in order."""
+        partitions = {*self.state.rows_of(topic_id), *self._partitions.get(topic_id, ())}
+        rows = (self.row((topic_id, partition)) for partition in sorted(partitions))
+        return {row.partition: row for row in rows if row is not None}
+
+    def rows_on(self, node_id: int) -> list[PartitionRow]:
+        """Rows with a replica on a broker, ordered by key."""
+        keys = set(self.state.keys_on(node_id))
+        keys.update(key for key, row in self.rows.items() if node_id in row.replicas)
+        rows = (self.row(key) for key in sorted(keys))
+        return [row for row in rows if row is not None and node_id in row.replicas]
+
+    def broker(self, node_id: int) -> BrokerInfo | None:
+        return self.brokers.get(node_id) or self.state.brokers.get(node_id)
+
+    def is_live(self, node_id: int) -> bool:
+        broker = self.broker(node_id)
+        return broker is not None and broker.live
+
+    def live_brokers(self) -> list[BrokerInfo]:
+        """By node id."""
+        merged = {**self.state.brokers, **self.brokers}
+        return [broker for _, broker in sorted(merged.items()) if broker.live]
+
+    def replica_count(self, node_id: int) -> int:
+        return self.state.replica_count(node_id) + self._replicas.get(node_id, 0)
+
+    def preferred_count(self, node_id: int) -> int:
+        return self.state.preferred_count(node_id) + self._preferred.get(node_id, 0)
+
+    # ---- deciding
+
+    def put_row(self, row: PartitionRow) -> None:
+        self._count(self.row(row.key), -1)
+        self._count(row, 1)
+        self.removed.discard(row.key)
+        self.rows[row.key] = row
+        self._touch(row.key, encode_row(row))
+
+    def remove_row(self, key: RowKey) -> None:
+        self._count(self.row(key), -1)
+        self.rows.pop(key, None)
+        if self.state.row(key) is not None:
+            self.removed.add(key)
+        self._touch(key, "")
+
+    def put_tombstone(self, index: int, tombstone: Tombstone) -> None:
+        self.tombstones[tombstone.topic_id, index] = tombstone
+
+    def drop_tombstone(self, index: int, topic_id: uuid.UUID) -> None:
+        self.tombstones[topic_id, index] = None
+
+    def put_broker(self, broker: BrokerInfo) -> None:
+        self.brokers[broker.node_id] = broker
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def retract(self, key: str, reason: str) -> None:
+        """Take back what was to be told about an object, with the decision it was about."""
+        self.events = [e for e in self.events if (e.key, e.reason) != (key, reason)]
+
+    def _touch(self, key: RowKey, text: str) -> None:
+        index = self.state.slice_index(key)
+        persisted = self.state.encoded[index].get(key, "")
+        before = self._texts.get(key, persisted)
+        self._grown[index] = self._grown.get(index, 0) + _json_bytes(text) - _json_bytes(before)
+        self._partitions.setdefault(key[0], set()).add(key[1])
+        self._texts[key] = text
+        touched = self._keys_in.setdefault(index, set())
+        if text == persisted:
+            touched.discard(key)  # back to what is persisted: nothing to write
+        else:
+            touched.add(key)
+
+    def _count(self, row: PartitionRow | None, step: int) -> None:
+        if row is None:
+            return
+        for node_id in row.hosts:
+            self._replicas[node_id] = self._replicas.get(node_id, 0) + step
+        if row.hosts:
+            first = row.hosts[0]
+            self._preferred[first] = self._preferred.get(first, 0) + step
+
+    # ---- limits
+
+    def slices_touched(self) -> list[int]:
+        touched = {index for index, keys in self._keys_in.items() if keys}
+        return sorted(touched | {index for _, index in self.tombstones})
+
+    def keys_in(self, index: int) -> list[RowKey]:
+        """Keys of the rows put or removed in one slice."""
+        return sorted(self._keys_in.get(index, ()))
+
+    def texts_in(self, index: int) -> dict[RowKey, str]:
+        """Rows of one slice as they are to be written."""
+        texts = dict(self.state.encoded[index])
+        texts.update((key, self._texts[key]) for key in self._keys_in.get(index, ()))
+        return {key: text for key, text in texts.items() if text}
+
+    def check_room(self, keys: Iterable[RowKey]) -> None:
+        """Raise :class:`SliceFull` where new rows would make a slice outgrow what creation may
+        use."""
+        for index in {self.state.slice_index(key) for key in keys}:
+            size = self.state.row_bytes[index] + self._grown.get(index, 0)
+            if size > SLICE_BYTES_MAX - SLICE_BYTES_RESERVE:
+                raise SliceFull(index, size)
+
+
+def plan(draft: Draft) -> Commit:
+    """The writes of a draft under a commit number that no other plan has, whatever becomes of it
+    (a time-out is settled by that number). Raises :class:`SliceFull`."""
+    number = draft.state.next_commit()
+    writes = tuple(_slice_write(draft, index, number) for index in draft.slices_touched())
+    brokers = tuple(broker for _, broker in sorted(draft.brokers.items()))
+    return Commit(number=number, writes=writes, brokers=brokers, events=tuple(draft.events))
+
+
+def take_over(state: ControllerState) -> tuple[SliceWrite, ...]:
+    """Taking over is a write: every slice as it was read, under this controller's epoch."""
+    draft = Draft(state)
+    number = state.next_commit()
+    return tuple(_slice_write(draft, index, number) for index in range(state.cluster.slices))
+
+
+def apply(state: ControllerState, write: SliceWrite) -> None:
+    """Believe one slice's write, which is known to have succeeded."""
+    for key in write.removed:
+        state.remove_row(key)
+    for row in write.rows:
+        state.put_row(row)
+    for topic_id, tombstone in write.tombstones:
+        state.put_tombstone(topic_id, write.index, tombstone)
+    state.commit = max(state.commit, write.commit)
+
+
+def apply_broker(state: ControllerState, broker: BrokerInfo) -> None:
+    """Believe one broker's registration, once its status is persisted (or needs no write)."""
+    state.put_broker(broker)
+
+
+def landed(write: SliceWrite, payload: Json) -> bool:
+    """Whether a write of unknown outcome is what a slice now holds."""
+    ours = write.payload
+    return all(payload.get(name) == ours[name] for name in ("controllerEpoch", "commit"))
+
+
+def load_slice(state: ControllerState, index: int, payload: Json) -> None:
+    """Take a slice as read from the API server, in place of what the state held of it.
+
+    Raises :class:`BadSlice` when anything in it is not understood or not at home in this slice, or
+    when it was written by a later controller."""
+    epoch, number = _int(payload, "controllerEpoch"), _int(payload, "commit")
+    if epoch > state.controller_epoch:
+        raise BadSlice(
+            f"slice {index} was written under controller epoch {epoch}, above {state.controller_epoch}: "
+            "another controller has taken over"
+        )
+    try:
+        rows = [decode_row(text) for text in _strings(payload, "partitions")]
+        tombs = [decode_tombstone(text) for text in _strings(payload, "tombstones")]
+    except BadRow as error:
+        raise BadSlice(f"slice {index}: {error}") from error
+    strays = [row.key for row in rows if state.slice_index(row.key) != index]
+    if strays:
+        raise BadSlice(f"slice {index} holds partition {strays[0]}, which belongs elsewhere")
+    for key in list(state.encoded[index]):
+        state.remove_row(key)
+    for old in state.tombstones_in(index):
+        state.put_tombstone(old.topic_id, index, None)
+    for row in rows:
+        state.put_row(row)
+    for tomb in tombs:
+        state.put_tombstone(tomb.topic_id, index, tomb)
+    state.commit = max(state.commit, number)
+
+
+def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
+    partitions, tombs = _content(draft, index)
+    size = _size(partitions, tombs)
+    if size > SLICE_BYTES_MAX:
+        raise SliceFull(index, size)
+    keys = draft.keys_in(index)
+    return SliceWrite(
+        index=index,
+        commit=number,
+        payload={
+            "controllerEpoch": draft.state.controller_epoch,
+            "commit": number,
+            "partitions": partitions,
+            "tombstones": tombs,
+        },
+        rows=tuple(draft.rows[key] for key in keys if key in draft.rows),
+        removed=tuple(key for key in keys if key in draft.removed),
+        tombstones=tuple(
+            (topic_id, tomb) for (topic_id, home), tomb in draft.tombstones.items() if home == index
+        ),
+    )
+
+
+def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
+    state = draft.state
+    tombs: dict[uuid.UUID, Tombstone | None] = {t.topic_id: t for t in state.tombstones_in(index)}
+    tombs.update({id_: tomb for (id_, home), tomb in draft.tombstones.items() if home == index})
+    lines = [encode_tombstone(tomb) for tomb in tombs.values() if tomb is not None]
+    return sorted(draft.texts_in(index).values()), sorted(lines)
+
+
+def _size(*lists: Sequence[str]) -> int:
+    return sum(_json_bytes(text) for texts in lists for text in texts)
+
+
+def _json_bytes(text: str) -> int:
+    return len(text) + JSON_BYTES if text else 0
+
+
+def _int(payload: Json, name: str) -> int:
+    value = payload.get(name, 0)
+    if not isinstance(value, int):
+        raise BadSlice(f"{name} is no number: {value!r}")
+    return value
+
+
+def _strings(payload: Mapping[str, object], name: str) -> list[str]:
+    values = payload.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise BadSlice(f"{name} is no list of strings")
+    return values

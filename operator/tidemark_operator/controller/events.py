@@ -1,0 +1,46 @@
+"""What a person would want to know, as data; the shell turns it into Kubernetes Events.
+
+One event per decision, never one per partition: what touches many partitions is counted.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+
+
+class EventType(enum.Enum):
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """``kind`` and ``key`` ("namespace/name") name the object it is about; ``reason`` is CamelCase,
+    ``message`` one sentence."""
+
+    kind: str
+    key: str
+    reason: str
+    message: str
+    type: EventType = EventType.NORMAL
+
+
+def normal(kind: str, key: str, reason: str, message: str) -> Event:
+    return Event(kind=kind, key=key, reason=reason, message=message)
+
+
+def warning(kind: str, key: str, reason: str, message: str) -> Event:
+    return Event(kind=kind, key=key, reason=reason, message=message, type=EventType.WARNING)
+
+
+def numbers(values: Iterable[int], *, shown: int = 8) -> str:
+    """``1, 2, 3 and 4 more``: a list that stays short however long it is."""
+    ordered = sorted(values)
+    head = ", ".join(map(str, ordered[:shown]))
+    rest = len(ordered) - shown
+    return f"{head} and {rest} more" if rest > 0 else head
+
+
+def count(number: int, noun: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,89 @@
+"""AlterPartition: a leader proposes the ISR of its partitions, the controller decides.
+
+Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may propose, a broker
+that is fenced, shutting down or unknown is not taken in. The answer is sent only after the commit
+(persist before acting), and every result carries the row as it then is, so that a leader that was
+refused catches up from the answer.
+"""
+
+import dataclasses
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrChange,
+    IsrResult,
+)
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.elections import changed
+from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
+
+
+def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """Decide every change of a request; the response is to be sent after the draft's commit."""
+    broker = draft.broker(request.broker_id)
+    if broker is None or broker.broker_epoch != request.broker_epoch or broker.fenced:
+        return AlterPartitionResponse(error_code=ErrorCode.stale_broker_epoch.value, results=())
+    results = tuple(_decide(draft, request.broker_id, change) for change in request.changes)
+    return AlterPartitionResponse(error_code=ErrorCode.none.value, results=results)
+
+
+def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
+    row = draft.row((change.topic_id, change.partition))
+    if row is None:
+        known = draft.rows_of(change.topic_id)
+        error = ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+        return _unknown(change, error)
+    error = _refusal(draft, row, leader, change)
+    if error is not ErrorCode.none:
+        return _result(row, error)
+    isr = tuple(sorted(change.new_isr, key=row.replicas.index))
+    same = set(isr) == set(row.isr)
+    new = dataclasses.replace(
+        row, isr=row.isr if same else isr, manifest=row.manifest or change.remote_manifest
+    )
+    new = changed(row, new)
+    if new != row:
+        draft.put_row(new)
+    return _result(new, ErrorCode.none)
+
+
+def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) -> ErrorCode:
+    """Why a change is refused, in Kafka's order of checks; ``none`` if it is not."""
+    if change.leader_epoch != row.leader_epoch or row.leader != leader:
+        return ErrorCode.fenced_leader_epoch
+    if change.partition_epoch != row.partition_epoch:
+        return ErrorCode.invalid_update_version
+    proposed = set(change.new_isr)
+    malformed = len(proposed) != len(change.new_isr) or leader not in proposed
+    if malformed or not proposed <= set(row.hosts):
+        return ErrorCode.invalid_request
+    if not all(draft.is_live(node_id) for node_id in proposed - set(row.isr)):
+        return ErrorCode.ineligible_replica
+    return ErrorCode.none
+
+
+def _result(row: PartitionRow, error: ErrorCode) -> IsrResult:
+    return IsrResult(
+        topic_id=row.topic_id,
+        partition=row.partition,
+        error_code=error.value,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=row.partition_epoch,
+        isr=row.isr,
+    )
+
+
+def _unknown(change: IsrChange, error: ErrorCode) -> IsrResult:
+    return IsrResult(
+        topic_id=change.topic_id,
+        partition=change.partition,
+        error_code=error.value,
+        leader=NO_LEADER,
+        leader_epoch=NO_EPOCH,
+        partition_epoch=NO_EPOCH,
+        isr=(),
+    )

@@ -1,0 +1,229 @@
+"""What the controller knows: rows of partitions, brokers, topics, the cluster.
+
+Frozen values; :class:`~tidemark_operator.controller.state.ControllerState` indexes them. The shell
+converts Kubernetes objects into these (pydantic stays outside). Words are Kafka's; a replica id
+below zero is a placeholder (KIP-409). Times are milliseconds since the epoch.
+"""
+
+import dataclasses
+import enum
+import uuid
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+#: A JSON value of a Kubernetes object; ``object`` because JSON is recursive.
+Json: TypeAlias = Mapping[str, object]
+#: (topic id, partition)
+RowKey: TypeAlias = tuple[uuid.UUID, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition as the slices hold it. ``name`` is the topic's name and stands only in the row
+    of partition 0: it is how a name stays known when its Topic object is gone (rule *Identity*).
+    An empty ISR means that every copy was lost: the partition waits for a person."""
+
+    topic_id: uuid.UUID
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    manifest: bool = False
+    name: str = ""
+
+    @property
+    def key(self) -> RowKey:
+        return self.topic_id, self.partition
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """The replicas that are brokers, in order of preference."""
+        return tuple(replica for replica in self.replicas if replica >= 0)
+
+    @property
+    def placeholders(self) -> int:
+        return sum(replica < 0 for replica in self.replicas)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """What stands in a slice for the rows of a deleted topic. One per slice in which the topic had
+    rows, so that each slice's write is whole by itself. ``pending`` are the brokers that hosted a
+    replica of those rows and may still have it; ``partitions`` counts the whole topic;
+    ``tiered_epoch`` is -1 for a topic that never was tiered."""
+
+    topic_id: uuid.UUID
+    name: str
+    partitions: int
+    tiered_epoch: int
+    pending: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    """A broker's own report (BrokerStatus); kept in memory only."""
+
+    log_bytes: int = 0
+    replicas: int = 0
+    storage_error: str = ""
+    remote_error: str = ""
+    store_id: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """A ``Broker`` object and its registration. ``broker_epoch`` -1: never registered.
+    ``directory_id`` outlives the process; ``incarnation_id`` is one process. A broker that is
+    fenced or shutting down leads nothing and joins no ISR. ``status`` is the object's status as
+    last read or written."""
+
+    node_id: int
+    key: str
+    rack: str | None = None
+    broker_epoch: int = NO_EPOCH
+    incarnation_id: uuid.UUID | None = None
+    directory_id: uuid.UUID | None = None
+    listeners: tuple[Endpoint, ...] = ()
+    fenced: bool = True
+    shutting_down: bool = False
+    deleting: bool = False
+    generation: int = 1
+    status: Json = dataclasses.field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """May lead, join an ISR and take replicas."""
+        return self.broker_epoch >= 0 and not self.fenced and not self.shutting_down
+
+    @property
+    def registered(self) -> bool:
+        return self.broker_epoch >= 0
+
+
+class DeletionPolicy(enum.Enum):
+    DELETE = "Delete"
+    ORPHAN = "Orphan"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TieringSpec:
+    """``spec.tiering``; an absent block is ``TieringSpec()``. ``policy`` None: the Cluster's
+    ``remote.log.disable.policy``."""
+
+    enabled: bool = False
+    policy: DisablePolicy | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TieringStatus:
+    """``status.tiering`` as persisted. A topic that never was tiered has none (None).
+    ``policy`` is the frozen policy of the last disablement, None while never disabled."""
+
+    state: TieringState
+    epoch: int
+    policy: DisablePolicy | None
+    since_ms: int
+    pending_brokers: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A ``Topic`` object. ``key`` is "namespace/name", ``name`` Kafka's topic name, ``topic_id``
+    ``status.topicId`` (None until written: then it will be ``uid``). ``config`` holds every Kafka
+    key that is set for the topic, typed fields (``local.retention.*``) included.
+    ``partitions_placed`` and ``tiering_status`` are what ``status`` persists; ``status`` is the
+    object's whole status as last read or written."""
+
+    key: str
+    uid: uuid.UUID
+    name: str
+    generation: int
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tiering: TieringSpec = TieringSpec()
+    tiering_status: TieringStatus | None = None
+    topic_id: uuid.UUID | None = None
+    created_ms: int = 0
+    deletion_ms: int | None = None
+    deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    paused: bool = False
+    partitions_placed: int = 0
+    status: Json = dataclasses.field(default_factory=dict)
+
+    @property
+    def id(self) -> uuid.UUID:
+        """The topic's id: data once persisted, until then the UID of the object."""
+        return self.topic_id or self.uid
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedTopic:
+    """A topic left behind by ``deletionPolicy: Orphan``, as the Cluster's status lists it."""
+
+    topic_id: uuid.UUID
+    name: str
+    since_ms: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """A ``Cluster`` object. ``config`` as in spec; ``remote_storage`` is the JSON of the accepted
+    storage configuration with credentials resolved ("" for none); ``storage_problem`` says why
+    remote storage cannot be used at present ("" when it can, or none is configured); ``store_id``
+    is the accepted identity ("" while there is none)."""
+
+    key: str
+    cluster_id: str
+    config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    remote_storage: str = ""
+    store_id: str = ""
+    storage_problem: str = ""
+    orphans: tuple[OrphanedTopic, ...] = ()
+    slices: int = 64
+    generation: int = 1
+    status: Json = dataclasses.field(default_factory=dict)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        value = self.config.get(name)
+        return default if value is None else value.strip().lower() == "true"
+
+    @property
+    def under_replicated_creation(self) -> bool:
+        """KIP-409's ``enable.under.replicated.topic.creation``."""
+        return self.flag("enable.under.replicated.topic.creation")
+
+    @property
+    def tiering_available(self) -> bool:
+        """Whether a topic may become tiered: switch on and storage accepted."""
+        return self.flag("remote.log.storage.system.enable") and bool(self.remote_storage)
+
+    @property
+    def disable_policy(self) -> DisablePolicy:
+        """The default of ``remote.log.disable.policy`` (KIP-950: retain)."""
+        wanted = self.config.get("remote.log.disable.policy", "retain").strip().lower()
+        return DisablePolicy.DELETE if wanted == "delete" else DisablePolicy.RETAIN
+
+
+def min_insync_replicas(topic: TopicView, cluster: ClusterView) -> int:
+    """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409)."""
+    text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
+    wanted = int(text) if text.isdecimal() else 1
+    return max(1, min(wanted, topic.replication_factor))
+
+
+def unclean_election(topic: TopicView | None, cluster: ClusterView) -> bool:
+    """``unclean.leader.election.enable`` of the topic, else of the cluster, else false."""
+    name = "unclean.leader.election.enable"
+    if topic is not None and name in topic.config:
+        return topic.config[name].strip().lower() == "true"
+    return topic is not None and cluster.flag(name)

@@ -1,0 +1,235 @@
+"""Who may be a broker, and what a start costs it.
+
+A registration names the process (incarnation), the log directory and, after a clean shutdown only,
+the broker epoch under which it stopped. Without that proof the disk may lack what was acknowledged:
+the broker leaves every ISR in which it is not the last. With another directory it leaves all, also
+as the last, and the partition waits for a person. After any start it leads nothing and stays fenced
+until it has applied a full snapshot of this controller epoch.
+
+Broker epochs grow over the whole cluster and start at ``controller epoch << 24``, so none is used
+twice even if a ``Broker`` object was deleted and made again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import count, normal, warning
+from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
+from tidemark_operator.controller.state import ControllerState
+
+_EPOCH_SHIFT = 24
+
+
+def register(
+    draft: Draft,
+    request: BrokerRegistrationRequest,
+    *,
+    session_alive: bool,
+    session_timeout_ms: int,
+) -> BrokerRegistrationResponse:
+    """Decide a registration. ``session_alive``: the incarnation registered before still has a
+    session. The response is sent after the commit, and the order of the commit matters: slices
+    first, then the Broker's status (a persisted registration says that the ISRs were left)."""
+    broker = draft.broker(request.broker_id)
+    refused = _refusal(draft.state, broker, request, session_alive=session_alive)
+    if refused is not None or broker is None:
+        error, message = refused or (ErrorCode.broker_id_not_registered, "")
+        return _response(draft.state, error, message, NO_EPOCH, session_timeout_ms)
+    if broker.incarnation_id == request.incarnation_id:
+        epoch = broker.broker_epoch  # the same process, back after a broken connection
+        _present(draft, broker, request)
+    else:
+        epoch = _admit(draft, broker, request)
+    return _response(draft.state, ErrorCode.none, None, epoch, session_timeout_ms)
+
+
+def _refusal(
+    state: ControllerState,
+    broker: BrokerInfo | None,
+    request: BrokerRegistrationRequest,
+    *,
+    session_alive: bool,
+) -> tuple[ErrorCode, str] | None:
+    if request.cluster_id != state.cluster.cluster_id:
+        text = f"this is cluster {state.cluster.cluster_id}, the broker's configuration names {request.cluster_id}"
+        return ErrorCode.inconsistent_cluster_id, text
+    if broker is None or broker.deleting:
+        text = f"no Broker object has nodeId {request.broker_id}: create one"
+        return ErrorCode.broker_id_not_registered, text
+    if session_alive and broker.incarnation_id not in (None, request.incarnation_id):
+        text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
+        return ErrorCode.duplicate_broker_registration, text
+    return None
+
+
+def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> int:
+    """A new process: a new epoch, and out of the ISRs that it can no longer answer for."""
+    same_disk = broker.directory_id == request.directory_id
+    proof = same_disk and request.previous_broker_epoch == broker.broker_epoch >= 0
+    epoch = next_broker_epoch(draft, request.previous_broker_epoch)
+    fresh = dataclasses.replace(
+        broker,
+        broker_epoch=epoch,
+        incarnation_id=request.incarnation_id,
+        directory_id=request.directory_id,
+        fenced=True,
+        shutting_down=False,
+    )
+    _present(draft, fresh, request)
+    left, lost = _leave(draft, broker.node_id, proof=proof, same_disk=same_disk)
+    how = "after a clean shutdown" if proof else "without proof of a clean shutdown"
+    if not same_disk and draft.rows_on(broker.node_id):
+        how = "with another log directory"
+    text = f"broker {broker.node_id} registered {how} (epoch {epoch}): it left {count(left, 'ISR')}"
+    draft.emit(normal("Broker", broker.key, "BrokerRegistered", text))
+    if lost:
+        text = (
+            f"{count(lost, 'partition')} had the last complete copy in the former log directory of "
+            f"broker {broker.node_id}: bring that directory back"
+        )
+        draft.emit(warning("Broker", broker.key, "LastCopyMissing", text))
+    return epoch
+
+
+def next_broker_epoch(draft: Draft, previous: int) -> int:
+    """An epoch above every one that was ever given."""
+    known = [broker.broker_epoch for broker in draft.brokers.values()]
+    floor = draft.state.controller_epoch << _EPOCH_SHIFT
+    return max(floor, draft.state.broker_epoch_max, previous, *known) + 1
+
+
+def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> None:
+    rack = request.rack if request.rack is not None else broker.rack
+    new = dataclasses.replace(broker, rack=rack, listeners=tuple(request.listeners))
+    if new != draft.state.brokers.get(broker.node_id):
+        draft.put_broker(new)
+
+
+def _leave(draft: Draft, node_id: int, *, proof: bool, same_disk: bool) -> tuple[int, int]:
+    """Change the rows of a broker that has just started; (ISRs left, partitions without a copy)."""
+    left = lost = 0
+    for row in draft.rows_on(node_id):
+        new = after_restart(row, node_id, draft, proof=proof, same_disk=same_disk)
+        if new != row:
+            draft.put_row(new)
+        left += node_id in row.isr and node_id not in new.isr
+        lost += bool(row.isr) and not new.isr
+    return left, lost
+
+
+def after_restart(
+    row: PartitionRow, node_id: int, draft: Draft, *, proof: bool, same_disk: bool
+) -> PartitionRow:
+    """One row after a replica's broker started again. Without proof the partition epoch rises even
+    where the broker was not in the ISR: a leader may have proposed it on the strength of what the
+    former process had fetched (KIP-903)."""
+    others = tuple(replica for replica in row.isr if replica != node_id)
+    leaves = not same_disk or (not proof and bool(others))
+    isr = others if leaves else row.isr
+    leader = row.leader
+    if leader == node_id:
+        live = [replica for replica in row.hosts if replica in others and draft.is_live(replica)]
+        leader = live[0] if live else NO_LEADER
+    new = elections.changed(row, dataclasses.replace(row, isr=isr, leader=leader))
+    if new == row and not proof:
+        return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
+    return new
+
+
+def _response(
+    state: ControllerState,
+    error: ErrorCode,
+    message: str | None,
+    broker_epoch: int,
+    session_timeout_ms: int,
+) -> BrokerRegistrationResponse:
+    return BrokerRegistrationResponse(
+        error_code=error.value,
+        error_message=message,
+        broker_epoch=broker_epoch,
+        controller_epoch=state.controller_epoch,
+        session_timeout_ms=session_timeout_ms,
+    )
+
+
+# ---------------------------------------------------------------- heartbeats
+
+
+def heartbeat(
+    draft: Draft, request: BrokerHeartbeatRequest, *, session_timeout_ms: int
+) -> tuple[BrokerHeartbeatResponse, bool]:
+    """Decide a heartbeat: the response (to be sent after the commit if the draft changed), and
+    whether it refreshes the session: a broker whose main loop has not turned for a session does
+    not count as alive."""
+    broker = draft.broker(request.broker_id)
+    if broker is None or not broker.registered or broker.broker_epoch != request.broker_epoch:
+        return _beat(draft.state, ErrorCode.stale_broker_epoch, fenced=True, stop=False), False
+    alive = request.loop_age_ms < session_timeout_ms
+    if request.want_shut_down:
+        elections.shut_down(draft, request.broker_id)
+        return _beat(draft.state, ErrorCode.none, fenced=broker.fenced, stop=True), alive
+    snapshot = request.snapshot_controller_epoch == draft.state.controller_epoch
+    if broker.fenced and alive and snapshot and not broker.shutting_down:
+        elections.unfence(draft, request.broker_id)
+    now = draft.broker(request.broker_id) or broker
+    return _beat(draft.state, ErrorCode.none, fenced=now.fenced, stop=False), alive
+
+
+def _beat(
+    state: ControllerState, error: ErrorCode, *, fenced: bool, stop: bool
+) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(
+        error_code=error.value,
+        is_fenced=fenced,
+        should_shut_down=stop,
+        controller_epoch=state.controller_epoch,
+    )
+
+
+# ---------------------------------------------------------------- take-over and removal
+
+
+def fenced_at_take_over(node_id: int, stored_fenced: bool, rows: Iterable[PartitionRow]) -> bool:
+    """Whether a broker counts as fenced when a controller takes over. Slices are written before the
+    Broker's status, so a broker that is in the ISR of a partition with a leader was not fenced,
+    whatever its status says. ``rows``: those that have a replica on it."""
+    serving = any(row.leader != NO_LEADER and node_id in row.isr for row in rows)
+    return stored_fenced and not serving
+
+
+def removal_blockers(state: ControllerState, node_id: int) -> list[RowKey]:
+    """Partitions that keep a ``Broker`` from being removed: no other live member of the ISR has
+    their records. Draining moves them; until then the finalizer waits."""
+    rows = (state.row(key) for key in state.keys_on(node_id))
+    return sorted(
+        row.key for row in rows if row is not None and not _survives(row, node_id, state.is_live)
+    )
+
+
+def _survives(row: PartitionRow, node_id: int, is_live: Callable[[int], bool]) -> bool:
+    return any(replica != node_id and is_live(replica) for replica in row.isr)
+
+
+def remove_broker(draft: Draft, node_id: int) -> None:
+    """A ``Broker`` object is being deleted and nothing blocks it: its replicas leave every
+    partition and become placeholders, which another broker fills."""
+    for row in draft.rows_on(node_id):
+        free = min((*row.replicas, 0)) - 1
+        replicas = tuple(free if replica == node_id else replica for replica in row.replicas)
+        isr = tuple(replica for replica in row.isr if replica != node_id)
+        leader = row.leader
+        if leader == node_id:
+            live = [host for host in row.hosts if host in isr and draft.is_live(host)]
+            leader = live[0] if live else NO_LEADER
+        new = dataclasses.replace(row, replicas=replicas, isr=isr, leader=leader)
+        draft.put_row(elections.changed(row, new))

@@ -1,0 +1,134 @@
+"""The one codec of what a PartitionSlice holds: compact rows and tombstones.
+
+The API server walks every node of a structured list on each write, so a partition is one string.
+A row is ``1|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
+<adding>|<removing>|<manifest>|<name>``: version first, ids in Kafka's text form (base64url of the
+UUID, 22 characters), lists joined by commas. Kafka names hold none of these separators. A text
+that this codec cannot read is an error that names it: a slice that is not understood must never be
+taken for an empty one.
+"""
+
+import base64
+import binascii
+import hashlib
+import uuid
+
+from tidemark_operator.controller.model import PartitionRow, Tombstone
+
+_VERSION = "1"
+_ROW_FIELDS = 12
+_TOMBSTONE_FIELDS = 6
+#: Partitions of a topic that share a slice.
+PARTITIONS_TOGETHER = 64
+
+
+class BadRow(ValueError):
+    """A row or tombstone of a slice cannot be read."""
+
+
+def id_text(topic_id: uuid.UUID) -> str:
+    """A topic id as Kafka prints it: base64url without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
+
+
+def id_of(text: str) -> uuid.UUID:
+    """Inverse of :func:`id_text`; ValueError for anything else."""
+    try:
+        return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise BadRow(f"not a topic id: {text!r}") from error
+
+
+def slice_of(topic_id: uuid.UUID, partition: int, slices: int = 64) -> int:
+    """The slice of a partition: a hash of topic id and partition // 64, the same in every process
+    and release (creating or deleting an ordinary topic is one write)."""
+    group = (partition // PARTITIONS_TOGETHER).to_bytes(4, "big")
+    digest = hashlib.blake2b(topic_id.bytes + group, digest_size=8).digest()
+    return int.from_bytes(digest, "big") % slices
+
+
+def _numbers(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+def _tuple(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def encode_row(row: PartitionRow) -> str:
+    return "|".join(
+        (
+            _VERSION,
+            id_text(row.topic_id),
+            str(row.partition),
+            _numbers(row.replicas),
+            str(row.leader),
+            str(row.leader_epoch),
+            str(row.partition_epoch),
+            _numbers(row.isr),
+            _numbers(row.adding),
+            _numbers(row.removing),
+            "1" if row.manifest else "0",
+            row.name,
+        )
+    )
+
+
+def decode_row(text: str) -> PartitionRow:
+    """Inverse of :func:`encode_row`; :class:`BadRow` for a text it did not write."""
+    fields = _split(text, _ROW_FIELDS)
+    if fields[10] not in ("0", "1"):
+        raise BadRow(f"bad manifest flag in row {text!r}")
+    try:
+        return PartitionRow(
+            topic_id=id_of(fields[1]),
+            partition=int(fields[2]),
+            replicas=_tuple(fields[3]),
+            leader=int(fields[4]),
+            leader_epoch=int(fields[5]),
+            partition_epoch=int(fields[6]),
+            isr=_tuple(fields[7]),
+            adding=_tuple(fields[8]),
+            removing=_tuple(fields[9]),
+            manifest=fields[10] == "1",
+            name=fields[11],
+        )
+    except ValueError as error:
+        raise BadRow(f"bad row {text!r}: {error}") from error
+
+
+def encode_tombstone(tombstone: Tombstone) -> str:
+    return "|".join(
+        (
+            _VERSION,
+            id_text(tombstone.topic_id),
+            tombstone.name,
+            str(tombstone.partitions),
+            str(tombstone.tiered_epoch),
+            _numbers(tombstone.pending),
+        )
+    )
+
+
+def decode_tombstone(text: str) -> Tombstone:
+    """Inverse of :func:`encode_tombstone`."""
+    fields = _split(text, _TOMBSTONE_FIELDS)
+    try:
+        return Tombstone(
+            topic_id=id_of(fields[1]),
+            name=fields[2],
+            partitions=int(fields[3]),
+            tiered_epoch=int(fields[4]),
+            pending=_tuple(fields[5]),
+        )
+    except ValueError as error:
+        raise BadRow(f"bad tombstone {text!r}: {error}") from error
+
+
+def _split(text: str, count: int) -> list[str]:
+    fields = text.split("|")
+    if fields[0] != _VERSION:
+        raise BadRow(f"row version {fields[0]!r} is not known to this release: {text!r}")
+    if len(fields) != count:
+        raise BadRow(f"{len(fields)} fields instead of {count} in {text!r}")
+    return fields

@@ -1,0 +1,149 @@
+"""What a broker is told: the state as PartitionStates, whole or as a delta.
+
+Every broker needs every topic (clients ask any of them for metadata). Topics that have rows but no
+Topic object are left out: brokers keep what they have, absence never deletes. A replica goes only
+for a tombstone, or for a row of a newer partition epoch that does not name the broker. A partition
+is shown only once the Topic's status counts it as placed (``partitionsPlaced``: persist before
+acting).
+"""
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+
+from tidemark.wire.control import (
+    BrokerState,
+    ConfigEntry,
+    DisablePolicy,
+    PartitionState,
+    PartitionStatesRequest,
+    Removal,
+    TieringState,
+    TopicState,
+)
+from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicView
+from tidemark_operator.controller.state import ControllerState
+
+
+def full(state: ControllerState) -> PartitionStatesRequest:
+    """The snapshot that opens a command connection; the same for every broker."""
+    topics = [state.topics[key] for key in sorted(state.topics)]
+    return _request(
+        state,
+        full=True,
+        topics=[_topic(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)],
+        removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
+    )
+
+
+def delta(
+    state: ControllerState,
+    *,
+    rows: Collection[RowKey] = (),
+    topics: Collection[str] = (),
+    removals: Iterable[Removal] = (),
+) -> PartitionStatesRequest:
+    """What changed: rows by key, topics (configuration or tiering) by object key, removals for this
+    receiver (see :func:`removals_of`). Brokers are few and always sent."""
+    parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
+    for row_key in sorted(set(rows)):
+        topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
+        if topic is not None and row is not None and row.partition < topic.partitions_placed:
+            parts.setdefault(topic.key, []).append(row)
+    changed = [(state.topics[key], parts[key]) for key in sorted(parts)]
+    return _request(
+        state,
+        full=False,
+        topics=[_topic(topic, own) for topic, own in changed if _served(state, topic)],
+        removals=list(removals),
+    )
+
+
+def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple[Removal, ...]]:
+    """Replicas that a slice's write takes away, by node id. To be called before the write is
+    applied (the state still has the former rows); to be sent after."""
+    gone: dict[int, list[Removal]] = {}
+    for row in write.rows:
+        old = state.row(row.key)
+        for node_id in set(old.hosts if old else ()) - set(row.hosts):
+            removal = Removal(
+                topic_id=row.topic_id, partition=row.partition, partition_epoch=row.partition_epoch
+            )
+            gone.setdefault(node_id, []).append(removal)
+    for topic_id, tombstone in write.tombstones:
+        for node_id in tombstone.pending if tombstone is not None else ():
+            gone.setdefault(node_id, []).append(_tombstone(topic_id))
+    return {node_id: tuple(removals) for node_id, removals in gone.items()}
+
+
+def _served(state: ControllerState, topic: TopicView) -> bool:
+    return topic.partitions_placed > 0 and state.topic_by_id(topic.id) is topic
+
+
+def _ordered(state: ControllerState, topic: TopicView) -> list[PartitionRow]:
+    rows = state.rows_of(topic.id)
+    return [rows[partition] for partition in sorted(rows) if partition < topic.partitions_placed]
+
+
+def _request(
+    state: ControllerState, *, full: bool, topics: list[TopicState], removals: list[Removal]
+) -> PartitionStatesRequest:
+    cluster = state.cluster
+    return PartitionStatesRequest(
+        controller_id=state.controller_id,
+        controller_epoch=state.controller_epoch,
+        full=full,
+        cluster_id=cluster.cluster_id,
+        cluster_config=_entries(cluster.config),
+        remote_storage=cluster.remote_storage,
+        store_id=cluster.store_id,
+        brokers=tuple(
+            _broker(broker) for _, broker in sorted(state.brokers.items()) if broker.registered
+        ),
+        topics=tuple(topics),
+        removals=tuple(removals),
+    )
+
+
+def _entries(config: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
+    return tuple(ConfigEntry(name=name, value=config[name]) for name in sorted(config))
+
+
+def _broker(broker: BrokerInfo) -> BrokerState:
+    return BrokerState(
+        broker_id=broker.node_id,
+        broker_epoch=broker.broker_epoch,
+        rack=broker.rack,
+        fenced=not broker.live,
+        listeners=broker.listeners,
+    )
+
+
+def _topic(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+    status = topic.tiering_status
+    policy = DisablePolicy.RETAIN if status is None or status.policy is None else status.policy
+    return TopicState(
+        topic_id=topic.id,
+        name=topic.name,
+        config=_entries(topic.config),
+        tiering_state=int(TieringState.NONE if status is None else status.state),
+        tiered_epoch=-1 if status is None else status.epoch,
+        disable_policy=int(policy),
+        partitions=tuple(map(_partition, rows)),
+    )
+
+
+def _partition(row: PartitionRow) -> PartitionState:
+    return PartitionState(
+        partition=row.partition,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=row.partition_epoch,
+        replicas=row.replicas,
+        isr=row.isr,
+        manifest=row.manifest,
+    )
+
+
+def _tombstone(topic_id: uuid.UUID) -> Removal:
+    return Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)

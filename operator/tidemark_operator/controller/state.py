@@ -1,0 +1,203 @@
+"""The controller's picture of the world, with the look-ups that decisions need.
+
+Rows, tombstones and broker registrations advance only by commits known to have succeeded
+(:mod:`commit`); topics and the cluster are what the API server last said. Everything else here
+(health, leaders' reports) is memory that a take-over may lose. All look-ups are O(answer), so that
+thousands of topics cost nothing until they change.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+
+from tidemark.wire.control import PartitionStatus
+from tidemark_operator.controller.model import (
+    BrokerHealth,
+    BrokerInfo,
+    ClusterView,
+    PartitionRow,
+    RowKey,
+    Tombstone,
+    TopicView,
+)
+from tidemark_operator.controller.rows import encode_row, slice_of
+
+#: JSON around a string of a list: two quotes and a comma.
+JSON_BYTES = 3
+_NO_ROWS: Mapping[int, PartitionRow] = {}
+_NO_TOMBSTONES: Mapping[int, Tombstone] = {}
+
+
+class ControllerState:
+    """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
+    of the last commit that any slice carries."""
+
+    def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterView) -> None:
+        self.controller_id = controller_id
+        self.controller_epoch = controller_epoch
+        self.cluster = cluster
+        self.commit = 0
+        self._planned = 0
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.health: dict[int, BrokerHealth] = {}
+        self.reports: dict[RowKey, PartitionStatus] = {}
+        self.topics: dict[str, TopicView] = {}
+        self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
+        self.row_bytes = [0] * cluster.slices
+        self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
+        self.with_placeholders: set[RowKey] = set()
+        self.broker_epoch_max = 0
+        self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
+        self._by_broker: dict[int, set[RowKey]] = {}
+        self._preferred: dict[int, int] = {}
+        self._key_by_id: dict[uuid.UUID, str] = {}
+        self._keys_by_name: dict[str, set[str]] = {}
+        self._ids_by_row_name: dict[str, set[uuid.UUID]] = {}
+
+    def next_commit(self) -> int:
+        """A number above every commit that any slice carries and every one planned before."""
+        self._planned = max(self.commit, self._planned) + 1
+        return self._planned
+
+    # ---- topics
+
+    def put_topic(self, topic: TopicView) -> None:
+        """Take a Topic as the API server now has it (also after each own status write)."""
+        self.drop_topic(topic.key)
+        self.topics[topic.key] = topic
+        self._key_by_id.setdefault(topic.id, topic.key)
+        self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
+
+    def drop_topic(self, key: str) -> None:
+        """The Topic object is gone. Its rows stay: absence never deletes."""
+        old = self.topics.pop(key, None)
+        if old is None:
+            return
+        if self._key_by_id.get(old.id) == key:
+            del self._key_by_id[old.id]
+        names = self._keys_by_name[old.name]
+        names.discard(key)
+        if not names:
+            del self._keys_by_name[old.name]
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicView | None:
+        key = self._key_by_id.get(topic_id)
+        return None if key is None else self.topics[key]
+
+    def topics_named(self, name: str) -> list[TopicView]:
+        """Every Topic object that claims this Kafka name."""
+        return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
+
+    def row_ids_named(self, name: str) -> frozenset[uuid.UUID]:
+        """Topic ids under which rows know this name, with or without a Topic object."""
+        return frozenset(self._ids_by_row_name.get(name, ()))
+
+    # ---- rows
+
+    def row(self, key: RowKey) -> PartitionRow | None:
+        return self._rows.get(key[0], _NO_ROWS).get(key[1])
+
+    def rows_of(self, topic_id: uuid.UUID) -> Mapping[int, PartitionRow]:
+        """The rows of a topic by partition."""
+        return self._rows.get(topic_id, _NO_ROWS)
+
+    def keys_on(self, node_id: int) -> frozenset[RowKey]:
+        """Keys of the rows that have a replica on a broker."""
+        return frozenset(self._by_broker.get(node_id, ()))
+
+    def all_rows(self) -> Iterator[PartitionRow]:
+        for rows in self._rows.values():
+            yield from rows.values()
+
+    def topic_ids_with_rows(self) -> Iterable[uuid.UUID]:
+        return self._rows.keys()
+
+    def replica_count(self, node_id: int) -> int:
+        return len(self._by_broker.get(node_id, ()))
+
+    def preferred_count(self, node_id: int) -> int:
+        """Partitions whose preferred leader is this broker."""
+        return self._preferred.get(node_id, 0)
+
+    def slice_index(self, key: RowKey) -> int:
+        return slice_of(key[0], key[1], self.cluster.slices)
+
+    def put_row(self, row: PartitionRow) -> None:
+        """Index a row that is known to be persisted. Callers: loading, and :mod:`commit`."""
+        self.remove_row(row.key)
+        self._rows.setdefault(row.topic_id, {})[row.partition] = row
+        index, text = self.slice_index(row.key), encode_row(row)
+        self.encoded[index][row.key] = text
+        self.row_bytes[index] += len(text) + JSON_BYTES
+        for node_id in row.hosts:
+            self._by_broker.setdefault(node_id, set()).add(row.key)
+        if row.hosts:
+            self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
+        if row.placeholders:
+            self.with_placeholders.add(row.key)
+        if row.name:
+            self._ids_by_row_name.setdefault(row.name, set()).add(row.topic_id)
+
+    def remove_row(self, key: RowKey) -> None:
+        """Forget a row that is known to be persisted as gone."""
+        row = self.row(key)
+        if row is None:
+            return
+        rows = self._rows[key[0]]
+        del rows[key[1]]
+        if not rows:
+            del self._rows[key[0]]
+        index = self.slice_index(key)
+        self.row_bytes[index] -= len(self.encoded[index].pop(key)) + JSON_BYTES
+        for node_id in row.hosts:
+            self._by_broker[node_id].discard(key)
+        if row.hosts:
+            self._preferred[row.hosts[0]] -= 1
+        self.with_placeholders.discard(key)
+        self._forget_row_name(row)
+
+    def _forget_row_name(self, row: PartitionRow) -> None:
+        if row.name:
+            ids = self._ids_by_row_name[row.name]
+            ids.discard(row.topic_id)
+            if not ids:
+                del self._ids_by_row_name[row.name]
+
+    # ---- brokers and tombstones
+
+    def put_broker(self, broker: BrokerInfo) -> None:
+        self.brokers[broker.node_id] = broker
+        self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
+
+    def drop_broker(self, node_id: int) -> None:
+        """The Broker object is gone (its rows were changed before, see :mod:`registration`)."""
+        self.brokers.pop(node_id, None)
+        self.health.pop(node_id, None)
+
+    def live_brokers(self) -> list[BrokerInfo]:
+        """By node id; those that may lead and take replicas."""
+        return [broker for _, broker in sorted(self.brokers.items()) if broker.live]
+
+    def is_live(self, node_id: int) -> bool:
+        broker = self.brokers.get(node_id)
+        return broker is not None and broker.live
+
+    def tombstones_of(self, topic_id: uuid.UUID) -> Mapping[int, Tombstone]:
+        """The tombstones of a deleted topic by slice."""
+        return self._tombstones.get(topic_id, _NO_TOMBSTONES)
+
+    def tombstoned_ids(self) -> list[uuid.UUID]:
+        return sorted(self._tombstones)
+
+    def tombstones_in(self, index: int) -> list[Tombstone]:
+        """The tombstones of one slice."""
+        return [tombs[index] for tombs in self._tombstones.values() if index in tombs]
+
+    def put_tombstone(self, topic_id: uuid.UUID, index: int, tombstone: Tombstone | None) -> None:
+        """Take a tombstone, or its removal (None), that is known to be persisted."""
+        if tombstone is not None:
+            self._tombstones.setdefault(topic_id, {})[index] = tombstone
+            return
+        tombs = self._tombstones.get(topic_id, {})
+        tombs.pop(index, None)
+        if not tombs:
+            self._tombstones.pop(topic_id, None)

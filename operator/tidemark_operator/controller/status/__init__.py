@@ -1,0 +1,19 @@
+"""Statuses as Kubernetes stores them, computed from the state: conditions, figures, a sentence."""
+
+from tidemark_operator.controller.status.broker import broker_status
+from tidemark_operator.controller.status.cluster import cluster_status
+from tidemark_operator.controller.status.conditions import Condition, StatusResult, time_text
+from tidemark_operator.controller.status.pacing import Pacer
+from tidemark_operator.controller.status.record_deletion import deletion_status
+from tidemark_operator.controller.status.topic import topic_status
+
+__all__ = [
+    "Condition",
+    "Pacer",
+    "StatusResult",
+    "broker_status",
+    "cluster_status",
+    "deletion_status",
+    "time_text",
+    "topic_status",
+]

@@ -1,0 +1,81 @@
+"""A Broker's status: its registration, what it leads and holds, Registered and Ready."""
+
+from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status.conditions import (
+    Condition,
+    StatusResult,
+    condition,
+    render,
+    summary,
+)
+
+
+def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) -> StatusResult:
+    """The whole status. For a registration that is about to be persisted, pass the drafted broker
+    (the state still has the former one)."""
+    conditions = _conditions(broker, state.health.get(broker.node_id, BrokerHealth()))
+    status: dict[str, object] = dict(broker.status)
+    status["observedGeneration"] = broker.generation
+    status["controllerEpoch"] = state.controller_epoch
+    if broker.registered:
+        status.update(_registration(broker))
+        status.update(_figures(state, broker))
+    status["conditions"] = render(
+        conditions, broker.status, generation=broker.generation, now_ms=now_ms
+    )
+    sentence = f"broker {broker.node_id}: {conditions[0].message}"
+    return StatusResult(status=status, sentence=sentence)
+
+
+def _registration(broker: BrokerInfo) -> dict[str, object]:
+    return {
+        "brokerEpoch": broker.broker_epoch,
+        "incarnationId": str(broker.incarnation_id),
+        "directoryId": str(broker.directory_id),
+        "endpoints": [
+            {"name": listener.name, "host": listener.host, "port": listener.port}
+            for listener in broker.listeners
+        ],
+    }
+
+
+def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
+    keys = state.keys_on(broker.node_id)
+    rows = [row for key in keys if (row := state.row(key)) is not None]
+    figures: dict[str, object] = {
+        "leaders": sum(row.leader == broker.node_id for row in rows),
+        "replicas": len(rows),
+    }
+    health = state.health.get(broker.node_id)
+    if health is not None:
+        figures["logBytes"] = health.log_bytes
+    return figures
+
+
+def _conditions(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
+    main = _main(broker, health)
+    if not broker.registered:
+        text = f"start a broker with node.id {broker.node_id} and this cluster's id"
+        return [*main, condition("Registered", False, "NeverRegistered", text)]
+    text = f"broker epoch {broker.broker_epoch}"
+    return [*main, condition("Registered", True, "Registered", text)]
+
+
+def _main(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
+    if not broker.registered:
+        text = f"waiting for a broker with node.id {broker.node_id} to register"
+        return summary(ready=False, reason="NeverRegistered", message=text, reconciling=True)
+    if broker.shutting_down:
+        text = "the broker has shut down, or is about to: start it again"
+        return summary(ready=False, reason="ShutDown", message=text, reconciling=True)
+    if broker.fenced:
+        text = "fenced: it does not answer, or has not caught up with the controller yet"
+        return summary(ready=False, reason="Fenced", message=text, reconciling=True)
+    if health.storage_error:
+        text = f"log directory: {health.storage_error}"
+        return summary(ready=False, reason="LogDirectoryFailed", message=text, stalled=True)
+    if health.remote_error:
+        text = f"serving; the remote tier does not answer: {health.remote_error}"
+        return summary(ready=True, reason="RemoteStorageUnavailable", message=text)
+    return summary(ready=True, reason="Serving", message="registered and serving")

@@ -1,0 +1,75 @@
+"""A Cluster's status: brokers, tiered topics, remote bytes, whether the remote tier answers.
+
+What the shell owns there (controller, clusterId, slices, storeId, acceptedStorage, nextProducerId,
+leftBehind) is kept as it was read.
+"""
+
+from tidemark.wire.control import TieringState
+from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.model import TopicView
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status.conditions import (
+    Condition,
+    StatusResult,
+    condition,
+    render,
+    summary,
+)
+
+
+def cluster_status(state: ControllerState, *, now_ms: int) -> StatusResult:
+    """The whole status."""
+    cluster = state.cluster
+    registered = [broker for broker in state.brokers.values() if broker.registered]
+    fenced = [broker.node_id for broker in registered if not broker.live]
+    conditions = [*_main(state, len(registered), fenced), *_storage(state)]
+    status: dict[str, object] = dict(cluster.status)
+    status["observedGeneration"] = cluster.generation
+    status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}
+    status["tieredTopics"] = sum(needs_tier(state, topic) for topic in state.topics.values())
+    status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
+    status["conditions"] = render(
+        conditions, cluster.status, generation=cluster.generation, now_ms=now_ms
+    )
+    return StatusResult(status=status, sentence=f"cluster {cluster.key}: {conditions[0].message}")
+
+
+def needs_tier(state: ControllerState, topic: TopicView) -> bool:
+    """Whether a topic has data in the tier or may get some. Without a report of every partition a
+    topic that once was tiered counts: absence is not evidence."""
+    status = topic.tiering_status
+    if status is None:
+        return False
+    if status.state is not TieringState.DISABLED:
+        return True
+    for partition in state.rows_of(topic.id):
+        report = state.reports.get((topic.id, partition))
+        if report is None or report.remote_segments or report.remaining_segments:
+            return True
+    return False
+
+
+def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Condition]:
+    live = registered - len(fenced)
+    if not live:
+        text = "no broker is live: start one (its nodeId needs a Broker object)"
+        return summary(ready=False, reason="NoBrokers", message=text, reconciling=True)
+    text = f"{count(live, 'broker')} live"
+    if fenced:
+        text += f", fenced: {numbers(fenced)}"
+    return summary(ready=True, reason="Serving", message=text)
+
+
+def _storage(state: ControllerState) -> list[Condition]:
+    """RemoteStorageReady; absent where no remote storage is configured."""
+    cluster = state.cluster
+    if cluster.storage_problem:
+        text = cluster.storage_problem
+        return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
+    if not cluster.remote_storage:
+        return []
+    failing = sorted(node for node, health in state.health.items() if health.remote_error)
+    if failing:
+        text = f"broker {failing[0]}: {state.health[failing[0]].remote_error}"
+        return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
+    return [condition("RemoteStorageReady", True, "Answering", "the remote tier answers")]

@@ -1,0 +1,64 @@
+"""When a status is written: never a no-op, and figures that move on their own once a minute.
+
+Everything but the figures is written at once. During a disablement its progress may be written
+every five seconds: somebody is watching it.
+"""
+
+from collections.abc import Mapping
+
+from tidemark_operator.controller.model import Json
+
+FIGURES_MS = 60_000
+FIGURES_DISABLING_MS = 5_000
+#: Fields that move on their own, by path.
+_FIGURES = frozenset(
+    {
+        ("tiering", "remoteSegments"),
+        ("tiering", "remoteBytes"),
+        ("tiering", "remainingSegments"),
+        ("tiering", "remainingBytes"),
+        ("replicas", "inSync"),
+        ("remoteBytes",),
+        ("leaders",),
+        ("logBytes",),
+    }
+)
+_NONE: Json = {}
+
+
+class Pacer:
+    """Remembers when each object's status was last worth a write."""
+
+    def __init__(self) -> None:
+        self._written_ms: dict[str, int] = {}
+
+    def should_write(self, key: str, old: Json, new: Json, *, now_ms: int) -> bool:
+        """Whether ``new`` is to be written over ``old``; if so it counts as written now."""
+        if old == new:
+            return False
+        if without_figures(old) == without_figures(new):
+            last = self._written_ms.setdefault(key, now_ms)
+            if now_ms - last < figures_interval_ms(new):
+                return False
+        self._written_ms[key] = now_ms
+        return True
+
+    def forget(self, key: str) -> None:
+        self._written_ms.pop(key, None)
+
+
+def figures_interval_ms(status: Json) -> int:
+    tiering = status.get("tiering")
+    state = tiering.get("state") if isinstance(tiering, Mapping) else None
+    return FIGURES_DISABLING_MS if state == "Disabling" else FIGURES_MS
+
+
+def without_figures(status: Json) -> Json:
+    """A status without the fields that move on their own."""
+    return {name: _strip(name, value) for name, value in status.items() if (name,) not in _FIGURES}
+
+
+def _strip(name: str, value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {inner: item for inner, item in value.items() if (name, inner) not in _FIGURES}

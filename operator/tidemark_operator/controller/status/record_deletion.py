@@ -1,0 +1,98 @@
+"""A RecordDeletion's status: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
+
+from tidemark_operator.controller.deletion import (
+    DeletionView,
+    Finished,
+    Progress,
+    Resolve,
+    Step,
+    Waiting,
+)
+from tidemark_operator.controller.events import numbers
+from tidemark_operator.controller.rows import id_text
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status.conditions import (
+    Condition,
+    StatusResult,
+    condition,
+    render,
+    time_text,
+)
+
+
+def deletion_status(
+    state: ControllerState, view: DeletionView, step: Step, *, now_ms: int
+) -> StatusResult:
+    """The whole status of a view at a step; ``completionTime`` from the view, else from now."""
+    conditions = _conditions(step)
+    status: dict[str, object] = dict(view.status)
+    status["observedGeneration"] = view.generation
+    status["controllerEpoch"] = state.controller_epoch
+    if view.resolved is not None and view.topic_id is not None:
+        status["topicId"] = id_text(view.topic_id)
+        status.update(_numbers(view))
+    if view.started_ms is not None:
+        status["startTime"] = time_text(view.started_ms)
+    if isinstance(step, Finished):
+        end_ms = now_ms if view.finished_ms is None else view.finished_ms
+        status["completionTime"] = time_text(end_ms)
+    status["conditions"] = render(
+        conditions, view.status, generation=view.generation, now_ms=now_ms
+    )
+    sentence = f"record deletion {view.key}: {conditions[0].message or conditions[0].reason}"
+    return StatusResult(status=status, sentence=sentence)
+
+
+def _numbers(view: DeletionView) -> dict[str, object]:
+    resolved = view.resolved or {}
+    return {
+        "records": view.records or 0,
+        "resolved": [
+            {
+                "partition": part,
+                "offset": resolved[part].offset,
+                "leaderEpoch": resolved[part].leader_epoch,
+            }
+            for part in sorted(resolved)
+        ],
+        "partitions": [
+            _progress(part, view.progress.get(part, Progress())) for part in sorted(resolved)
+        ],
+    }
+
+
+def _progress(partition: int, progress: Progress) -> dict[str, object]:
+    body: dict[str, object] = {"partition": partition}
+    if progress.low_watermark is not None:
+        body["lowWatermark"] = progress.low_watermark
+    if progress.error:
+        body["error"] = progress.error
+    return body
+
+
+def _conditions(step: Step) -> list[Condition]:
+    """kstatus: in progress while Reconciling, failed when Stalled, current otherwise."""
+    if isinstance(step, Finished):
+        failed = not step.succeeded
+        return [
+            condition("Succeeded", step.succeeded, step.reason, step.message),
+            condition("Reconciling", False, "Finished"),
+            condition("Stalled", failed, step.reason, step.message if failed else ""),
+        ]
+    reason, text = _running(step)
+    return [
+        condition("Succeeded", None, reason, text),
+        condition("Reconciling", True, reason, text),
+        condition("Stalled", False, "Progressing"),
+    ]
+
+
+def _running(step: Step) -> tuple[str, str]:
+    if isinstance(step, Waiting):
+        return step.reason, step.message
+    if isinstance(step, Resolve):
+        return "Resolving", "asking the leaders where the partitions stand"
+    if isinstance(step, Finished):
+        return step.reason, step.message
+    text = f"waiting for the low watermark of partitions {numbers(step.pending)}"
+    return "Deleting", text

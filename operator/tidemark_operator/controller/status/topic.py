@@ -1,0 +1,323 @@
+"""A Topic's status: the condition table of the design, replica counts, tiering.
+
+`observedGeneration` rises only here, where Ready is computed anew (invariant 22); a paused Topic
+keeps its conditions and its generation.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tidemark.wire.control import DisablePolicy, PartitionStatus, TieringState
+from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.model import (
+    NO_LEADER,
+    PartitionRow,
+    TieringStatus,
+    TopicView,
+)
+from tidemark_operator.controller.rows import id_text
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status.conditions import (
+    Condition,
+    StatusResult,
+    approximate_bytes,
+    condition,
+    find,
+    render,
+    summary,
+    time_text,
+)
+from tidemark_operator.controller.tiering import (
+    Disablements,
+    changed_while_disabling,
+    policy_name,
+    state_name,
+)
+from tidemark_operator.controller.topics import TopicDecision
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Replicas of all partitions together; placeholders and offline partitions count as missing."""
+
+    desired: int
+    placed: int
+    in_sync: int
+    placeholders: int
+    rows: int
+    offline: tuple[int, ...]
+    lost: tuple[int, ...]
+
+
+def counts(state: ControllerState, topic: TopicView) -> Counts:
+    rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
+    led = [row for row in rows if row.leader != NO_LEADER]
+    return Counts(
+        desired=max(topic.partitions, len(rows)) * topic.replication_factor,
+        placed=sum(len(row.hosts) for row in rows),
+        in_sync=sum(len(row.isr) for row in led),
+        placeholders=sum(row.placeholders for row in rows),
+        rows=len(rows),
+        offline=_partitions([row for row in rows if row.leader == NO_LEADER]),
+        lost=_partitions([row for row in rows if not row.isr]),
+    )
+
+
+def _partitions(rows: Sequence[PartitionRow]) -> tuple[int, ...]:
+    return tuple(row.partition for row in rows)
+
+
+def topic_status(
+    state: ControllerState,
+    topic: TopicView,
+    decision: TopicDecision,
+    disablements: Disablements,
+    *,
+    now_ms: int,
+) -> StatusResult:
+    """The status after a decision whose rows are committed and applied to ``state``."""
+    if decision.paused:
+        return _paused(state, topic, now_ms)
+    seen = counts(state, topic)
+    conditions = _conditions(state, topic, decision, disablements, seen, now_ms)
+    status: dict[str, object] = dict(topic.status)
+    status["observedGeneration"] = topic.generation
+    status["controllerEpoch"] = state.controller_epoch
+    if seen.rows or topic.topic_id is not None:
+        status["topicId"] = id_text(topic.id)
+        status["partitionsPlaced"] = max(topic.partitions_placed, _contiguous(state, topic))
+        status["replicas"] = {
+            "desired": seen.desired,
+            "placed": seen.placed,
+            "inSync": seen.in_sync,
+            "placeholders": seen.placeholders,
+        }
+    if decision.tiering is not None:
+        status["tiering"] = _tiering(state, topic, decision.tiering)
+    status["conditions"] = render(
+        conditions, topic.status, generation=topic.generation, now_ms=now_ms
+    )
+    return StatusResult(status=status, sentence=_sentence(topic, conditions))
+
+
+def _contiguous(state: ControllerState, topic: TopicView) -> int:
+    """Partitions placed from 0 without a hole: only those are shown to brokers."""
+    rows = state.rows_of(topic.id)
+    return next((part for part in range(topic.partitions) if part not in rows), topic.partitions)
+
+
+def _sentence(topic: TopicView, conditions: Sequence[Condition]) -> str:
+    ready = conditions[0]
+    return f"topic {topic.name}: {ready.message or ready.reason}"
+
+
+def _paused(state: ControllerState, topic: TopicView, now_ms: int) -> StatusResult:
+    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on."""
+    text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
+    paused = condition("Reconciling", False, "Paused", text)
+    stalled = condition("Stalled", False, "Paused")
+    observed = topic.status.get("observedGeneration")
+    generation = observed if isinstance(observed, int) else 0
+    rendered = render([paused, stalled], topic.status, generation=generation, now_ms=now_ms)
+    new = {str(item["type"]): item for item in rendered}
+    kept = topic.status.get("conditions")
+    old = (
+        [item for item in kept if isinstance(item, dict)] if isinstance(kept, list | tuple) else []
+    )
+    merged = [new.pop(str(item.get("type")), item) for item in old]
+    if find(topic.status, "Ready") is None:
+        merged[:0] = render(
+            [condition("Ready", None, "Paused", text)], {}, generation=generation, now_ms=now_ms
+        )
+    status: dict[str, object] = {**topic.status, "conditions": [*merged, *new.values()]}
+    status["controllerEpoch"] = state.controller_epoch
+    return StatusResult(status=status, sentence=f"topic {topic.name} is paused")
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def _conditions(
+    state: ControllerState,
+    topic: TopicView,
+    decision: TopicDecision,
+    disablements: Disablements,
+    seen: Counts,
+    now_ms: int,
+) -> list[Condition]:
+    main = _main(topic, decision, disablements, seen, now_ms)
+    if decision.deletion is not None or not seen.rows:
+        return main
+    return [*main, _replicated(seen), *_settled(state, topic, decision, disablements)]
+
+
+def _main(
+    topic: TopicView,
+    decision: TopicDecision,
+    disablements: Disablements,
+    seen: Counts,
+    now_ms: int,
+) -> list[Condition]:
+    if decision.deletion is not None:
+        step = decision.deletion
+        text, stuck = step.problem or step.message, bool(step.problem)
+        return summary(
+            ready=False, reason="Deleting", message=text, reconciling=not stuck, stalled=stuck
+        )
+    if decision.blocker is not None:
+        blocker = decision.blocker
+        return summary(ready=False, reason=blocker.reason, message=blocker.message, stalled=True)
+    if decision.missing is not None:
+        return _brokers_missing(decision, seen)
+    if seen.rows < topic.partitions:
+        text = f"{count(topic.partitions - seen.rows, 'partition')} being placed"
+        return summary(ready=False, reason="Placing", message=text, reconciling=True)
+    if seen.lost:
+        text = (
+            f"partitions {numbers(seen.lost)} have no complete copy left: bring back the log "
+            "directory of a broker that had one"
+        )
+        return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
+    if seen.offline:
+        text = f"partitions {numbers(seen.offline)} have no leader: start the brokers in their ISR"
+        return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+    if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
+        return _disabling(topic, decision.tiering, disablements, now_ms)
+    text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
+    if seen.in_sync < seen.desired:
+        text = f"{count(seen.rows, 'partition')} served; replicas are missing, see FullyReplicated"
+    return summary(ready=True, reason="Serving", message=text)
+
+
+def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
+    missing = decision.missing
+    if missing is None:
+        return []
+    what = "the added partitions were not created" if seen.rows else "nothing was created"
+    text = (
+        f"{count(missing.missing, 'broker')} missing ({missing.live} of {missing.required} are live); "
+        f"{what}: start brokers, or set enable.under.replicated.topic.creation on the Cluster"
+    )
+    return summary(ready=False, reason="BrokersMissing", message=text, reconciling=True)
+
+
+def _disabling(
+    topic: TopicView, tiering: TieringStatus, disablements: Disablements, now_ms: int
+) -> list[Condition]:
+    stalled = disablements.stalled(topic.id, now_ms=now_ms)
+    text = f"turning tiering off (policy {policy_name(tiering.policy)}); {_pending(tiering)}"
+    conditions = summary(
+        ready=True, reason="Disabling", message=text, reconciling=True, stalled=stalled
+    )
+    if stalled:
+        hint = f"{text}; no progress: start those brokers, delete their Broker, or delete the Topic"
+        conditions[2] = condition("Stalled", True, "NoProgress", hint)
+    return conditions
+
+
+def _pending(tiering: TieringStatus) -> str:
+    if not tiering.pending_brokers:
+        return "waiting for brokers to acknowledge"
+    return f"waiting for brokers {numbers(tiering.pending_brokers)}"
+
+
+def _replicated(seen: Counts) -> Condition:
+    if seen.in_sync == seen.desired:
+        text = f"all {seen.desired} replicas are in sync"
+        return condition("FullyReplicated", True, "AllInSync", text)
+    if seen.placeholders:
+        text = (
+            f"{count(seen.placeholders, 'replica')} of {seen.desired} wait for a broker to join "
+            "(placeholders)"
+        )
+        return condition("FullyReplicated", False, "Placeholders", text)
+    text = "replicas are catching up or their brokers are down"
+    return condition("FullyReplicated", False, "ReplicasBehind", text)
+
+
+def _settled(
+    state: ControllerState, topic: TopicView, decision: TopicDecision, disablements: Disablements
+) -> list[Condition]:
+    """TieringSettled; absent for a topic that never was tiered and is not to be."""
+    tiering = decision.tiering
+    if tiering is None:
+        return []
+    if tiering.state is TieringState.DISABLING:
+        return [_being_disabled(topic, tiering, disablements)]
+    failing = _first_error(state, topic)
+    if failing is not None:
+        text = f"partition {failing.partition}: {failing.error_message or failing.error_reason}"
+        return [condition("TieringSettled", False, failing.error_reason, text)]
+    if tiering.state is TieringState.ENABLED:
+        return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
+    return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
+
+
+def _being_disabled(
+    topic: TopicView, tiering: TieringStatus, disablements: Disablements
+) -> Condition:
+    text = f"{_pending(tiering)}; ends when each has acknowledged, its Broker is deleted, or the Topic is"
+    problem = disablements.errors.get(topic.id)
+    if problem:
+        text = f"{problem}; {text}"
+    if changed_while_disabling(topic):
+        text = (
+            f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering is enabled again after this; {text}"
+        )
+    return condition("TieringSettled", False, "Disabling", text)
+
+
+def _disabled_text(state: ControllerState, topic: TopicView, tiering: TieringStatus) -> str:
+    if tiering.policy is DisablePolicy.DELETE:
+        return "tiering is off, what was tiered is deleted"
+    left = sum(report.remote_bytes for report in _reports(state, topic))
+    if not left:
+        return "tiering is off, nothing is left in the tier"
+    return (
+        f"tiering is off; {approximate_bytes(left)} stay in the tier until their retention ends, and "
+        "local data does not expire before them: plan as much disk"
+    )
+
+
+def _reports(state: ControllerState, topic: TopicView) -> list[PartitionStatus]:
+    rows = state.rows_of(topic.id)
+    found = (state.reports.get((topic.id, partition)) for partition in sorted(rows))
+    return [report for report in found if report is not None]
+
+
+def _first_error(state: ControllerState, topic: TopicView) -> PartitionStatus | None:
+    return next((report for report in _reports(state, topic) if report.error_reason), None)
+
+
+# ---------------------------------------------------------------- tiering figures
+
+
+def _tiering(state: ControllerState, topic: TopicView, tiering: TieringStatus) -> dict[str, object]:
+    reports = _reports(state, topic)
+    body: dict[str, object] = {
+        "state": state_name(tiering.state),
+        "epoch": tiering.epoch,
+        "since": time_text(tiering.since_ms),
+    }
+    if tiering.policy is not None:
+        body["policy"] = policy_name(tiering.policy)
+    if tiering.pending_brokers:
+        body["pendingBrokers"] = list(tiering.pending_brokers)
+    if not reports:
+        return _kept_figures(topic, body)
+    body["remoteSegments"] = sum(report.remote_segments for report in reports)
+    body["remoteBytes"] = sum(report.remote_bytes for report in reports)
+    remaining = sum(report.remaining_segments for report in reports)
+    if remaining or tiering.state is TieringState.DISABLING:
+        body["remainingSegments"] = remaining
+        body["remainingBytes"] = sum(report.remaining_bytes for report in reports)
+    return body
+
+
+def _kept_figures(topic: TopicView, body: dict[str, object]) -> dict[str, object]:
+    """Without a report (after a take-over) the former figures stand."""
+    old = topic.status.get("tiering")
+    if isinstance(old, dict):
+        names = ("remoteSegments", "remoteBytes", "remainingSegments", "remainingBytes")
+        body.update({name: old[name] for name in names if name in old})
+    return body

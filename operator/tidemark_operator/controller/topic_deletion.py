@@ -1,0 +1,225 @@
+"""Deleting a topic: rows become tombstones, live brokers confirm, the tier is emptied, then the
+finalizer goes (invariant 23).
+
+A dead broker deletes on its return because of the tombstone, which stays until every broker that
+hosted a replica has confirmed or its ``Broker`` object is gone. Remote data is deleted by one live
+broker that the controller names, after the live ones have stopped. ``deletionPolicy: Orphan``
+releases the Topic at any time; what stays behind is written into the Cluster's status first.
+"""
+
+import dataclasses
+import uuid
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    PartitionStatesRequest,
+    PartitionStatesResponse,
+)
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import numbers
+from tidemark_operator.controller.model import (
+    DeletionPolicy,
+    OrphanedTopic,
+    PartitionRow,
+    Tombstone,
+    TopicView,
+)
+from tidemark_operator.controller.state import ControllerState
+
+_WHOLE_TOPIC = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionStep:
+    """What comes next for a Topic that is being deleted. ``release``: its finalizer may go, once
+    the draft is committed and ``orphan`` (if any) stands in the Cluster's status. ``remote``: the
+    broker that is to empty the tier, and its request. ``problem`` is not empty when a person may
+    have to act."""
+
+    release: bool = False
+    orphan: OrphanedTopic | None = None
+    remote: tuple[int, DeleteRemoteTopicRequest] | None = None
+    waiting_for: tuple[int, ...] = ()
+    message: str = ""
+    problem: str = ""
+
+
+class Deletions:
+    """What brokers have confirmed of topics' deletions; memory, for a take-over asks again."""
+
+    def __init__(self) -> None:
+        self._confirmed: dict[uuid.UUID, dict[int, uuid.UUID | None]] = {}
+        self._emptied: set[uuid.UUID] = set()
+        self._failures: dict[uuid.UUID, int] = {}
+        self.problems: dict[uuid.UUID, str] = {}
+
+    def take(
+        self,
+        state: ControllerState,
+        node_id: int,
+        request: PartitionStatesRequest,
+        response: PartitionStatesResponse,
+    ) -> tuple[uuid.UUID, ...]:
+        """A broker's answer to partition states: every whole-topic removal in the request that is
+        not among the errors is confirmed. Returns the topics for which that is new."""
+        broker = state.brokers.get(node_id)
+        if (
+            response.error_code != 0
+            or broker is None
+            or response.broker_epoch != broker.broker_epoch
+        ):
+            return ()
+        asked = {item.topic_id for item in request.removals if item.partition == _WHOLE_TOPIC}
+        failed = {error.topic_id for error in response.errors}
+        fresh = [id_ for id_ in sorted(asked - failed) if not self.confirmed(state, id_, node_id)]
+        for topic_id in fresh:
+            self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
+        return tuple(fresh)
+
+    def take_remote(
+        self, topic_id: uuid.UUID, node_id: int, response: DeleteRemoteTopicResponse
+    ) -> bool:
+        """The named broker's answer; whether the tier holds nothing of the topic any more."""
+        if response.error_code == ErrorCode.none.value:
+            self._emptied.add(topic_id)
+            self.problems.pop(topic_id, None)
+        elif response.error_code != ErrorCode.request_timed_out.value:
+            self.failed(topic_id, f"broker {node_id}: {response.message or response.error_code}")
+        return topic_id in self._emptied
+
+    def failed(self, topic_id: uuid.UUID, problem: str) -> None:
+        """The named broker could not do it, or was lost: the next live one is named."""
+        self._failures[topic_id] = self._failures.get(topic_id, 0) + 1
+        self.problems[topic_id] = problem
+
+    def confirmed(self, state: ControllerState, topic_id: uuid.UUID, node_id: int) -> bool:
+        """What a broker deleted stays deleted, but another log directory is another broker."""
+        broker, by = state.brokers.get(node_id), self._confirmed.get(topic_id, {})
+        return broker is not None and node_id in by and by[node_id] == broker.directory_id
+
+    def emptied(self, topic_id: uuid.UUID) -> bool:
+        return topic_id in self._emptied
+
+    def failures(self, topic_id: uuid.UUID) -> int:
+        return self._failures.get(topic_id, 0)
+
+    def forget(self, topic_id: uuid.UUID) -> None:
+        for table in (self._confirmed, self._failures, self.problems):
+            table.pop(topic_id, None)
+        self._emptied.discard(topic_id)
+
+
+def step(draft: Draft, topic: TopicView, deletions: Deletions, *, now_ms: int) -> DeletionStep:
+    """The next step of deleting a topic. Level-based: call it again after each change."""
+    if topic.deletion_policy is DeletionPolicy.ORPHAN:
+        return _released(draft, topic, now_ms)
+    rows = draft.rows_of(topic.id)
+    if rows:
+        _bury(draft, topic, list(rows.values()))
+        return DeletionStep(message="partitions are being removed from the brokers")
+    tombstones = draft.state.tombstones_of(topic.id)
+    if not tombstones:
+        if topic.partitions_placed == 0:
+            return DeletionStep(release=True, message="nothing was ever placed")
+        _bury_unknown(draft, topic)
+        return DeletionStep(message="partitions are being removed from the brokers")
+    hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
+    waiting = _unconfirmed(draft.state, topic.id, hosts, deletions)
+    if waiting:
+        text = f"waiting for brokers {numbers(waiting)} to delete their replicas"
+        return DeletionStep(waiting_for=waiting, message=text)
+    if topic.tiering_status is None or deletions.emptied(topic.id):
+        return DeletionStep(release=True, message="deleted on every live broker")
+    return _empty_tier(draft.state, topic, deletions)
+
+
+def _released(draft: Draft, topic: TopicView, now_ms: int) -> DeletionStep:
+    known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
+    if not known and topic.partitions_placed == 0:
+        return DeletionStep(release=True, message="nothing was ever placed")
+    orphan = OrphanedTopic(topic_id=topic.id, name=topic.name, since_ms=now_ms)
+    return DeletionStep(release=True, orphan=orphan, message="left behind (deletionPolicy Orphan)")
+
+
+def _bury(draft: Draft, topic: TopicView, rows: list[PartitionRow]) -> None:
+    """One tombstone per slice, in the same write that takes the slice's rows away."""
+    hosts: dict[int, set[int]] = {}
+    for row in rows:
+        hosts.setdefault(draft.state.slice_index(row.key), set()).update(row.hosts)
+        draft.remove_row(row.key)
+    for index, node_ids in hosts.items():
+        former = draft.state.tombstones_of(topic.id).get(index)
+        pending = node_ids | set(former.pending if former else ())
+        draft.put_tombstone(index, _tombstone(topic, pending))
+
+
+def _bury_unknown(draft: Draft, topic: TopicView) -> None:
+    """No row says who had a replica: every broker is asked."""
+    index = draft.state.slice_index((topic.id, 0))
+    draft.put_tombstone(index, _tombstone(topic, set(draft.state.brokers)))
+
+
+def _tombstone(topic: TopicView, pending: set[int]) -> Tombstone:
+    status = topic.tiering_status
+    return Tombstone(
+        topic_id=topic.id,
+        name=topic.name,
+        partitions=max(topic.partitions, topic.partitions_placed),
+        tiered_epoch=-1 if status is None else status.epoch,
+        pending=tuple(sorted(pending)),
+    )
+
+
+def _unconfirmed(
+    state: ControllerState, topic_id: uuid.UUID, hosts: set[int], deletions: Deletions
+) -> tuple[int, ...]:
+    """Live brokers that may still have a replica; the dead have their tombstone."""
+    late = (node for node in sorted(hosts) if not deletions.confirmed(state, topic_id, node))
+    return tuple(node for node in late if state.is_live(node))
+
+
+def _empty_tier(state: ControllerState, topic: TopicView, deletions: Deletions) -> DeletionStep:
+    problem = deletions.problems.get(topic.id, "")
+    if problem:
+        problem += "; set deletionPolicy: Orphan to release the Topic and leave the tier as it is"
+    live = [broker.node_id for broker in state.live_brokers()]
+    if not live:
+        text = "waiting for a live broker that can empty the remote tier"
+        return DeletionStep(message=text, problem=problem)
+    start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
+    node_id = live[start % len(live)]
+    status = topic.tiering_status
+    request = DeleteRemoteTopicRequest(
+        controller_epoch=state.controller_epoch,
+        topic_id=topic.id,
+        name=topic.name,
+        tiered_epoch=-1 if status is None else status.epoch,
+        partitions=max(topic.partitions, topic.partitions_placed),
+    )
+    text = f"broker {node_id} empties the remote tier"
+    return DeletionStep(remote=(node_id, request), message=text, problem=problem)
+
+
+def collect(draft: Draft, deletions: Deletions) -> int:
+    """Take away what tombstones of gone Topics no longer wait for; how many were dropped."""
+    dropped = 0
+    for topic_id in draft.state.tombstoned_ids():
+        if draft.state.topic_by_id(topic_id) is None:
+            dropped += _collect(draft, topic_id, deletions)
+    return dropped
+
+
+def _collect(draft: Draft, topic_id: uuid.UUID, deletions: Deletions) -> int:
+    state, dropped = draft.state, 0
+    for index, tomb in state.tombstones_of(topic_id).items():
+        present = [node_id for node_id in tomb.pending if node_id in state.brokers]
+        left = tuple(node for node in present if not deletions.confirmed(state, topic_id, node))
+        if not left:
+            draft.drop_tombstone(index, topic_id)
+            dropped += 1
+        elif left != tomb.pending:
+            draft.put_tombstone(index, dataclasses.replace(tomb, pending=left))
+    return dropped

@@ -1,0 +1,1 @@
+"""What stands behind the controller: the brokers that carry out what was decided."""

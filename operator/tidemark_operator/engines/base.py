@@ -1,0 +1,80 @@
+"""The narrow interface between the reconcilers and the system that keeps the topics.
+
+Everything that is particular to our own brokers (command connections, snapshots, deltas) lies
+behind it. The rule for every implementation: requests are level-based and idempotent, are sent only
+for what is already stored, and their answers never stand for anything but what the broker said.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+)
+from tidemark_operator.controller.model import RowKey
+
+
+class EngineUnavailable(RuntimeError):
+    """The broker cannot be reached or did not answer in time; the effect is unknown: ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """A partition's answer to ListOffsets: offset -1 where nothing fits. ``timestamp_ms`` and
+    ``leader_epoch`` are -1 when unknown."""
+
+    error: ErrorCode
+    offset: int = -1
+    leader_epoch: int = -1
+    timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionAnswer:
+    """A partition's answer to DeleteRecords: its low watermark, -1 when unknown."""
+
+    error: ErrorCode
+    low_watermark: int = -1
+
+
+class Engine(Protocol):
+    """Carries out what was decided and stored."""
+
+    def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
+        """Rows and Topics (by object key) that changed, or brokers when both are empty: every
+        broker is told the present state until it has acknowledged it."""
+
+    def connected(self, node_id: int) -> bool:
+        """Whether requests can be sent to a broker right now."""
+
+    async def disable_remote_topic(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
+        """KIP-950's request. Raises :class:`EngineUnavailable`."""
+
+    async def delete_remote_topic(
+        self, node_id: int, request: DeleteRemoteTopicRequest
+    ) -> DeleteRemoteTopicResponse:
+        """Remove what a deleted topic left in the tier. Raises :class:`EngineUnavailable`."""
+
+    async def list_offsets(
+        self, node_id: int, topic: str, timestamps: Mapping[int, int]
+    ) -> dict[int, OffsetAnswer]:
+        """Offsets by partition for Kafka's timestamps (-1 latest, -2 earliest, else ms). Raises
+        :class:`EngineUnavailable`."""
+
+    async def delete_records(
+        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+    ) -> dict[int, DeletionAnswer]:
+        """Delete below the offsets, by partition. Raises :class:`EngineUnavailable`."""
+
+    async def end_offsets(
+        self, node_id: int, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, OffsetAnswer]:
+        """The end offset of a leader epoch, by partition. Raises :class:`EngineUnavailable`."""

@@ -1,0 +1,95 @@
+"""Kafka's own requests as the controller sends them over a command connection. Pure.
+
+Versions are fixed here: ListOffsets 8, DeleteRecords 2, OffsetForLeaderEpoch 4, each for one topic.
+"""
+
+import datetime as dt
+from collections.abc import Mapping
+
+from kio.schema.delete_records.v2 import request as delete_request
+from kio.schema.delete_records.v2 import response as delete_response
+from kio.schema.list_offsets.v8 import request as list_request
+from kio.schema.list_offsets.v8 import response as list_response
+from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from tidemark_operator.engines.base import DeletionAnswer, OffsetAnswer
+
+_CONSUMER = -1
+
+
+def list_offsets(topic: str, timestamps: Mapping[int, int]) -> list_request.ListOffsetsRequest:
+    """Offsets of a topic's partitions at Kafka's timestamps (milliseconds, or -1, -2, …)."""
+    partitions = tuple(
+        list_request.ListOffsetsPartition(partition_index=i32(index), timestamp=i64(timestamp))
+        for index, timestamp in sorted(timestamps.items())
+    )
+    wanted = list_request.ListOffsetsTopic(name=TopicName(topic), partitions=partitions)
+    return list_request.ListOffsetsRequest(
+        replica_id=BrokerId(_CONSUMER), isolation_level=i8(0), topics=(wanted,)
+    )
+
+
+def offsets_of(response: list_response.ListOffsetsResponse) -> dict[int, OffsetAnswer]:
+    """By partition."""
+    return {
+        int(answer.partition_index): OffsetAnswer(
+            error=answer.error_code,
+            offset=int(answer.offset),
+            leader_epoch=int(answer.leader_epoch),
+            timestamp_ms=int(answer.timestamp),
+        )
+        for topic in response.topics
+        for answer in topic.partitions
+    }
+
+
+def delete_records(
+    topic: str, offsets: Mapping[int, int], timeout_ms: int
+) -> delete_request.DeleteRecordsRequest:
+    """Delete a topic's records below the offsets."""
+    partitions = tuple(
+        delete_request.DeleteRecordsPartition(partition_index=i32(index), offset=i64(offset))
+        for index, offset in sorted(offsets.items())
+    )
+    wanted = delete_request.DeleteRecordsTopic(name=TopicName(topic), partitions=partitions)
+    timeout = i32Timedelta.parse(dt.timedelta(milliseconds=timeout_ms))
+    return delete_request.DeleteRecordsRequest(topics=(wanted,), timeout=timeout)
+
+
+def deletions_of(response: delete_response.DeleteRecordsResponse) -> dict[int, DeletionAnswer]:
+    """By partition."""
+    return {
+        int(answer.partition_index): DeletionAnswer(
+            error=answer.error_code, low_watermark=int(answer.low_watermark)
+        )
+        for topic in response.topics
+        for answer in topic.partitions
+    }
+
+
+def end_offsets(topic: str, epochs: Mapping[int, int]) -> epoch_request.OffsetForLeaderEpochRequest:
+    """Where leader epochs end."""
+    partitions = tuple(
+        epoch_request.OffsetForLeaderPartition(partition=i32(index), leader_epoch=i32(epoch))
+        for index, epoch in sorted(epochs.items())
+    )
+    wanted = epoch_request.OffsetForLeaderTopic(topic=TopicName(topic), partitions=partitions)
+    return epoch_request.OffsetForLeaderEpochRequest(
+        replica_id=BrokerId(_CONSUMER), topics=(wanted,)
+    )
+
+
+def ends_of(response: epoch_response.OffsetForLeaderEpochResponse) -> dict[int, OffsetAnswer]:
+    """By partition; ``leader_epoch`` is the largest epoch not above the one asked for."""
+    return {
+        int(answer.partition): OffsetAnswer(
+            error=answer.error_code,
+            offset=int(answer.end_offset),
+            leader_epoch=int(answer.leader_epoch),
+        )
+        for topic in response.topics
+        for answer in topic.partitions
+    }

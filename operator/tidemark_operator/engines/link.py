@@ -1,0 +1,158 @@
+"""Keeps one broker's picture of the world equal to what is stored.
+
+First a full snapshot, then deltas: what changed while one was under way is coalesced into the next,
+which is computed from the state at the moment of sending. Nothing counts as told before it was
+acknowledged; a broker that does not answer loses its connection, attaches again, and gets a full
+snapshot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    PartitionError,
+    PartitionStatesRequest,
+    PartitionStatesResponse,
+    Removal,
+)
+from tidemark.wire.framing import FrameError
+from tidemark_operator.control.channel import Channel
+from tidemark_operator.controller.model import RowKey
+
+logger = logging.getLogger(__name__)
+
+#: A broker that makes thousands of replicas takes its time; a dead one loses its session long before.
+SEND_TIMEOUT_S = 300.0
+#: Rows in one delta: what comes meanwhile, an election say, waits behind it.
+DELTA_ROWS_MAX = 1000
+REPEAT_S = 5.0
+
+
+@dataclass(slots=True)
+class Change:
+    """What a broker has not been told yet. Both sets empty: the brokers or the cluster changed."""
+
+    rows: set[RowKey] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
+    removals: dict[RowKey, Removal] = field(default_factory=dict)
+
+    def add(
+        self,
+        rows: Iterable[RowKey] = (),
+        topics: Iterable[str] = (),
+        removals: Iterable[Removal] = (),
+    ) -> None:
+        """Coalesce more into it; of two removals of one replica the later stands."""
+        self.rows.update(rows)
+        self.topics.update(topics)
+        for removal in removals:
+            self.removals[removal.topic_id, removal.partition] = removal
+
+
+class LinkListener(Protocol):
+    """Who is told what a broker answered. All in the main loop, none may block."""
+
+    def on_states(
+        self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
+    ) -> None:
+        """Partition states were applied (``response`` names the replicas that could not be)."""
+
+    def on_stale(self, node_id: int) -> None:
+        """The broker has seen a higher controller epoch."""
+
+
+class Link:
+    """One broker's command connection during this term."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        listener: LinkListener,
+        *,
+        full: Callable[[], PartitionStatesRequest],
+        delta: Callable[[Change], PartitionStatesRequest],
+    ) -> None:
+        self.channel = channel
+        self.node_id = channel.broker_id
+        self.snapshot_applied = False
+        self.errors: dict[RowKey, PartitionError] = {}
+        self._listener = listener
+        self._full = full
+        self._delta = delta
+        self._change = Change()
+        self._refused: dict[RowKey, Removal] = {}
+        self._wake = asyncio.Event()
+
+    def add(
+        self,
+        rows: Iterable[RowKey] = (),
+        topics: Iterable[str] = (),
+        removals: Iterable[Removal] = (),
+    ) -> None:
+        """Something changed; it is sent as soon as the connection is free."""
+        self._change.add(rows, topics, removals)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Serve until the connection ends (returns) or the task is cancelled."""
+        try:
+            await self._send(self._full())
+            while not self.channel.closed:
+                await self._wait()
+                self._wake.clear()
+                await self._send(self._delta(self._next()))
+        except (ConnectionError, FrameError) as error:
+            logger.info("broker %d: %s", self.node_id, error)
+        except TimeoutError:
+            logger.warning("broker %d acknowledged nothing in %.0f s", self.node_id, SEND_TIMEOUT_S)
+        finally:
+            self.channel.close_threadsafe()
+
+    def _next(self) -> Change:
+        """What to send now; a large change goes in parts."""
+        change, self._change = self._change, Change()
+        if len(change.rows) > DELTA_ROWS_MAX:
+            rows = sorted(change.rows)
+            change.rows = set(rows[:DELTA_ROWS_MAX])
+            self.add(rows=rows[DELTA_ROWS_MAX:])
+        return change
+
+    async def _wait(self) -> None:
+        """Until something changed; while replicas could not be served, ask for them now and then."""
+        if not self.errors:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(REPEAT_S):
+                await self._wake.wait()
+        except TimeoutError:
+            rows = {key for key in self.errors if key not in self._refused}
+            self._change.add(rows=rows, removals=self._refused.values())
+
+    async def _send(self, request: PartitionStatesRequest) -> None:
+        response = await self.channel.call(request, PartitionStatesResponse, SEND_TIMEOUT_S)
+        if response.error_code != int(ErrorCode.none):
+            if response.error_code == int(ErrorCode.stale_controller_epoch):
+                self._listener.on_stale(self.node_id)
+            raise ConnectionAbortedError(f"PartitionStates was answered {response.error_code}")
+        self._take(request, response)
+
+    def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
+        failed = {(error.topic_id, error.partition): error for error in response.errors}
+        told = {
+            (topic.topic_id, state.partition)
+            for topic in request.topics
+            for state in topic.partitions
+        }
+        told |= {(removal.topic_id, removal.partition) for removal in request.removals}
+        self.errors = {key: error for key, error in self.errors.items() if key not in told} | failed
+        removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
+        kept = {key: removal for key, removal in self._refused.items() if key not in removals}
+        self._refused = kept | {key: removals[key] for key in removals if key in failed}
+        self.snapshot_applied = True
+        self._listener.on_states(self.node_id, request, response)

@@ -1,0 +1,167 @@
+"""Tidemark's own brokers behind the engine interface, over their command connections."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
+from kio.schema.list_offsets.v8.response import ListOffsetsResponse
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
+
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    PartitionError,
+    PartitionStatesRequest,
+    Removal,
+)
+from tidemark_operator.control.channel import Channel
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.engines import kafka_calls
+from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable, OffsetAnswer
+from tidemark_operator.engines.link import Change, Link, LinkListener
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+CALL_TIMEOUT_S = 15.0
+
+
+class OwnBrokers:
+    """The engine of one controller term. Belongs to the main loop."""
+
+    def __init__(self, state: ControllerState, listener: LinkListener) -> None:
+        self._state = state
+        self._listener = listener
+        self._links: dict[int, Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._landed: Change = Change()
+        self._removals: dict[int, list[Removal]] = {}
+
+    # ------------------------------------------------------------ connections
+
+    def attach(self, channel: Channel) -> None:
+        """A broker opened its command connection: a full snapshot goes first."""
+        link = Link(channel, self._listener, full=self._full, delta=self._delta)
+        self._links[channel.broker_id] = link
+        task = asyncio.get_running_loop().create_task(link.run())
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._ended(ended, link))
+
+    def _ended(self, task: asyncio.Task[None], link: Link) -> None:
+        self._tasks.discard(task)
+        if self._links.get(link.node_id) is link:
+            del self._links[link.node_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the link to broker %d failed", link.node_id, exc_info=error)
+
+    async def close(self) -> None:
+        """End every connection; the term is over."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def connected(self, node_id: int) -> bool:
+        """Whether the broker has applied its snapshot and can be asked."""
+        link = self._links.get(node_id)
+        return link is not None and link.snapshot_applied and not link.channel.closed
+
+    def problems(self, node_id: int) -> Mapping[RowKey, PartitionError]:
+        """Replicas that the broker says it cannot serve."""
+        link = self._links.get(node_id)
+        return {} if link is None else link.errors
+
+    # ------------------------------------------------------------ states
+
+    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+        """A slice's write took effect; called before the state advances, sent by ``flush``."""
+        self._landed.add(rows=[row.key for row in write.rows])
+        for node_id, removals in snapshot.removals_of(state, write).items():
+            self._removals.setdefault(node_id, []).extend(removals)
+
+    def flush(self) -> None:
+        """Tell every broker what has landed since, brokers' states included."""
+        landed, self._landed = self._landed, Change()
+        removals, self._removals = self._removals, {}
+        for node_id, link in self._links.items():
+            link.add(rows=landed.rows, removals=removals.get(node_id, ()))
+
+    def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
+        """Tell every broker these rows and Topics again, as they now are."""
+        rows, topics = set(rows), set(topics)
+        for key in topics:
+            topic = self._state.topics.get(key)
+            if topic is not None:
+                rows.update((topic.id, partition) for partition in self._state.rows_of(topic.id))
+        for link in self._links.values():
+            link.add(rows=rows, topics=topics)
+
+    def _full(self) -> PartitionStatesRequest:
+        return snapshot.full(self._state)
+
+    def _delta(self, change: Change) -> PartitionStatesRequest:
+        return snapshot.delta(
+            self._state,
+            rows=change.rows,
+            topics=change.topics,
+            removals=tuple(change.removals.values()),
+        )
+
+    # ------------------------------------------------------------ requests
+
+    async def disable_remote_topic(
+        self, node_id: int, request: DisableRemoteTopicRequest
+    ) -> DisableRemoteTopicResponse:
+        """KIP-950's request to one broker."""
+        timeout_s = request.timeout_ms / 1000 + CALL_TIMEOUT_S
+        return await self._call(node_id, request, DisableRemoteTopicResponse, timeout_s)
+
+    async def delete_remote_topic(
+        self, node_id: int, request: DeleteRemoteTopicRequest
+    ) -> DeleteRemoteTopicResponse:
+        """Remove a deleted topic's remote data through one broker."""
+        return await self._call(node_id, request, DeleteRemoteTopicResponse, 2 * CALL_TIMEOUT_S)
+
+    async def list_offsets(
+        self, node_id: int, topic: str, timestamps: Mapping[int, int]
+    ) -> dict[int, OffsetAnswer]:
+        """Kafka's ListOffsets."""
+        request = kafka_calls.list_offsets(topic, timestamps)
+        response = await self._call(node_id, request, ListOffsetsResponse, 2 * CALL_TIMEOUT_S)
+        return kafka_calls.offsets_of(response)
+
+    async def delete_records(
+        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+    ) -> dict[int, DeletionAnswer]:
+        """Kafka's DeleteRecords."""
+        request = kafka_calls.delete_records(topic, offsets, timeout_ms)
+        timeout_s = timeout_ms / 1000 + CALL_TIMEOUT_S
+        response = await self._call(node_id, request, DeleteRecordsResponse, timeout_s)
+        return kafka_calls.deletions_of(response)
+
+    async def end_offsets(
+        self, node_id: int, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, OffsetAnswer]:
+        """Kafka's OffsetForLeaderEpoch."""
+        request = kafka_calls.end_offsets(topic, epochs)
+        response = await self._call(node_id, request, OffsetForLeaderEpochResponse, CALL_TIMEOUT_S)
+        return kafka_calls.ends_of(response)
+
+    async def _call(
+        self, node_id: int, request: Any, response_type: type[R], timeout_s: float
+    ) -> R:
+        link = self._links.get(node_id)
+        if link is None or not link.snapshot_applied:
+            raise EngineUnavailable(f"broker {node_id} has no command connection")
+        try:
+            return await link.channel.call(request, response_type, timeout_s)
+        except (ConnectionError, TimeoutError) as error:
+            why = str(error) or f"no answer in {timeout_s:.0f} s"
+            raise EngineUnavailable(f"broker {node_id}: {why}") from error

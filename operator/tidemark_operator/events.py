@@ -1,0 +1,126 @@
+"""Kubernetes Events: what a person would want to know, written through the events API.
+
+Aggregation: of the same reason about the same object at most one is written in a few seconds; the
+ones between are counted and stand in the next one's message. Writing an Event never holds up a
+decision, and one that cannot be written is logged and dropped. The line has a limit.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from tidemark_operator.controller.events import Event
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import EVENT, Json, reference
+from tidemark_operator.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER = "tidemark.dev/operator"
+QUIET_S = 5.0
+REMEMBERED_MAX = 20_000
+LINE_MAX = 10_000
+NOTE_CHARS_MAX = 1000
+WRITERS = 4
+
+
+@dataclass(slots=True)
+class _Told:
+    at_s: float
+    held_back: int = 0
+
+
+class Aggregator:
+    """Decides which Events are written. Pure; the clock is passed in."""
+
+    def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._quiet_s = quiet_s
+        self._max = remembered_max
+        self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
+
+    def admit(self, uid: str, reason: str, now_s: float) -> int | None:
+        """None: too soon, not written. Otherwise how many like it were held back since the last."""
+        told = self._told.get((uid, reason))
+        if told is not None and now_s - told.at_s < self._quiet_s:
+            told.held_back += 1
+            return None
+        self._told[uid, reason] = _Told(now_s)
+        self._told.move_to_end((uid, reason))
+        while len(self._told) > self._max:
+            self._told.popitem(last=False)
+        return 0 if told is None else told.held_back
+
+
+def event_body(
+    event: Event, regarding: Json, *, instance: str, held_back: int, now: dt.datetime
+) -> Json:
+    """An ``events.k8s.io/v1`` Event."""
+    meta = regarding["metadata"]
+    note = event.message if not held_back else f"{event.message} ({held_back} more like this)"
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "name": f"{meta['name'][:200]}.{uuid.uuid4().hex[:16]}",
+            "namespace": meta["namespace"],
+        },
+        "eventTime": now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "action": event.reason,
+        "reason": event.reason,
+        "type": event.type.value,
+        "note": note[:NOTE_CHARS_MAX],
+        "regarding": reference(regarding),
+    }
+
+
+class EventWriter:
+    """A bounded line of Events and a few tasks that write them."""
+
+    def __init__(self, api: KubeApi, instance: str, metrics: Metrics) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._instance = instance
+        self._aggregator = Aggregator()
+        self._line: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(LINE_MAX)
+
+    def emit(self, event: Event, regarding: Json) -> None:
+        """Put an Event about an object in the line; never blocks."""
+        held_back = self._aggregator.admit(
+            str(regarding["metadata"]["uid"]), event.reason, time.monotonic()
+        )
+        logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
+        if held_back is None:
+            return
+        body = event_body(
+            event,
+            regarding,
+            instance=self._instance,
+            held_back=held_back,
+            now=dt.datetime.now(dt.UTC),
+        )
+        try:
+            self._line.put_nowait((str(regarding["metadata"]["namespace"]), body))
+        except asyncio.QueueFull:
+            logger.warning("an Event was dropped: %d wait already", LINE_MAX)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(self._write())
+
+    async def _write(self) -> None:
+        while True:
+            namespace, body = await self._line.get()
+            try:
+                await self._api.create(EVENT, namespace, body)
+                self._metrics.events.inc()
+            except KubeError as error:
+                logger.warning("the Event %s was not written: %s", body["reason"], error)

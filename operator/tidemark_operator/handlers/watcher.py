@@ -1,0 +1,101 @@
+"""The watches, by kopf, in a thread of their own.
+
+``on.event`` handlers only: no kopf finalizer, no annotation, no index, no peering. Each one passes
+the raw object on and returns; what is done about it is decided by the level-based reconcilers. kopf
+has its own event loop here, so that neither its shutdown nor its errors reach the controller.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.kinds import GROUP, VERSION, WATCHED, Json
+
+logger = logging.getLogger(__name__)
+
+#: (object, whether it is gone)
+Deliver = Callable[[Json, bool], None]
+RESTART_S = 3.0
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """kopf's settings, each for a reason: no events or log lines per object, no limit of workers
+    (a limit below the number of objects can stop it), watches that notice a silent server."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.posting.level = logging.WARNING
+    settings.peering.standalone = True
+    settings.watching.server_timeout = 600
+    settings.watching.client_timeout = 660
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.networking.enforce_retry_after = True
+    settings.queueing.worker_limit = None
+    settings.queueing.idle_timeout = 1.0
+    settings.queueing.exit_timeout = 0.5
+    settings.scanning.disabled = True
+    settings.process.ultimate_exiting_timeout = None
+    return settings
+
+
+def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
+    """The handlers: one login, one event handler for each watched kind."""
+    registry = kopf.OperatorRegistry()
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await access.kopf_login()
+
+    async def event(event: kopf.RawEvent, **_: Any) -> None:
+        deliver(dict(event["object"]), event["type"] == "DELETED")
+
+    kopf.on.login(registry=registry, id="login")(login)
+    for kind in WATCHED:
+        kopf.on.event(GROUP, VERSION, kind.plural, registry=registry, id=kind.plural)(event)
+    return registry
+
+
+class Watcher:
+    """Runs kopf from ``start`` to ``stop``, again after an error."""
+
+    def __init__(self, access: Access, namespace: str, deliver: Deliver) -> None:
+        self._access = access
+        self._namespace = namespace
+        self._deliver = deliver
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+        logging.getLogger("kopf._core").setLevel(logging.ERROR)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the watches and the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    asyncio.run(self._watch())
+            except Exception:  # whatever kopf raises, the watches must go on
+                logger.exception("the watches ended with an error; they start again")
+            self._stop.wait(RESTART_S)
+
+    async def _watch(self) -> None:
+        await kopf.operator(
+            registry=kopf_registry(self._access, self._deliver),
+            settings=kopf_settings(),
+            standalone=True,
+            namespaces=[self._namespace],
+            stop_flag=self._stop,
+        )

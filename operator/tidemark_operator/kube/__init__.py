@@ -1,0 +1,1 @@
+"""The Kubernetes API as the operator uses it: few verbs, short time-outs, small errors."""

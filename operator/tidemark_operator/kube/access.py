@@ -1,0 +1,85 @@
+"""Where the API server is and who we are there: a kubeconfig file, or the pod's own account.
+
+Each client (the main loop's, the Lease thread's, kopf's) gets a configuration of its own: sharing
+one would let a stalled connection of one hold up another.
+"""
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+import kopf
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import load_incluster_config
+from kubernetes.aio.config.kube_config import load_kube_config
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class AccessError(RuntimeError):
+    """No usable way to the API server; the message says what was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach the API server. ``kubeconfig`` None means the pod's service account."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    async def configuration(self) -> Configuration:
+        """A new client configuration, without retries inside: the callers own the deadlines."""
+        configuration = Configuration()
+        try:
+            await self._load(configuration)
+        except (OSError, ValueError, ConfigException) as error:
+            raise AccessError(f"cannot find a way to the Kubernetes API: {error}") from error
+        configuration.retries = None
+        configuration.connection_pool_maxsize = 48
+        # A proxy named in the environment is for the internet, not for the API server.
+        configuration.client_session_kwargs = {"trust_env": False}
+        return configuration
+
+    async def _load(self, configuration: Configuration) -> None:
+        if self.kubeconfig is None:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            return
+        if not self.kubeconfig.is_file():
+            raise AccessError(f"there is no kubeconfig {self.kubeconfig}")
+        await load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(self.kubeconfig),
+            context=self.context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+
+    async def kopf_login(self) -> kopf.ConnectionInfo:
+        """The same access in the words of kopf, for its watches."""
+        found = await self.configuration()
+        authorization = str(found.api_key.get("BearerToken") or "")
+        scheme, _, token = authorization.partition(" ")
+        if not token:
+            scheme, token = "Bearer", authorization
+        return kopf.ConnectionInfo(
+            server=str(found.host),
+            ca_path=found.ssl_ca_cert or None,
+            ca_data=_pem(found.ca_cert_data),
+            insecure=not found.verify_ssl,
+            scheme=scheme if token else None,
+            token=token or None,
+            certificate_path=found.cert_file or None,
+            private_key_path=found.key_file or None,
+        )
+
+
+def _pem(data: str | bytes | None) -> str | None:
+    """kopf wants base64 or PEM text."""
+    if data is None:
+        return None
+    if isinstance(data, bytes):
+        try:
+            return data.decode("ascii")
+        except UnicodeDecodeError:
+            return base64.b64encode(data).decode("ascii")
+    return data

@@ -1,0 +1,175 @@
+"""The calls that the operator makes to the API server.
+
+Thin over ``kubernetes.aio``'s ``ApiClient``: paths and JSON instead of generated models, one short
+time-out per request (the client's own default is 300 s), and the small errors of ``errors``.
+Nothing is retried here: a write whose effect is unknown is settled by whoever knows how to read it.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
+from tidemark_operator.kube.kinds import Json, Kind
+
+REQUEST_TIMEOUT_S = 10.0
+LIST_TIMEOUT_S = 60.0
+LIST_CHUNK = 500
+
+_JSON = "application/json"
+_APPLY = "application/apply-patch+yaml"
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
+
+
+class KubeApi:
+    """One connection pool to the API server; belongs to the event loop that opened it."""
+
+    def __init__(self, client: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    @classmethod
+    async def open(cls, access: Access, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
+        """A client of its own, with its own connections."""
+        return cls(ApiClient(await access.configuration()), timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        """One object, read from the store of the API server (not from a cache)."""
+        return await self._call("GET", kind.path(namespace, name))
+
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> list[Json]:
+        """Every object of the kind in the namespace, newest state, in chunks."""
+        found: list[Json] = []
+        query = {"limit": str(LIST_CHUNK)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        while True:
+            page = await self._call(
+                "GET", kind.path(namespace), query=query, timeout_s=LIST_TIMEOUT_S
+            )
+            for item in page.get("items") or []:
+                item.setdefault("apiVersion", kind.api_version)
+                item.setdefault("kind", kind.kind)
+                found.append(item)
+            following = page["metadata"].get("continue")
+            if not following:
+                return found
+            query["continue"] = following
+
+    # ------------------------------------------------------------ writing
+
+    async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        """POST; ``Conflict`` when the name is taken."""
+        return await self._call("POST", kind.path(namespace), body=body)
+
+    async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
+        """PUT of the whole object, under the resourceVersion that it carries."""
+        meta = body["metadata"]
+        path = kind.path(meta["namespace"], meta["name"])
+        return await self._call("PUT", path, body=body, timeout_s=timeout_s)
+
+    async def replace_status(self, kind: Kind, body: Json) -> Json:
+        """PUT of the status subresource, under the resourceVersion that ``body`` carries."""
+        meta = body["metadata"]
+        path = kind.path(meta["namespace"], meta["name"], "status")
+        return await self._call("PUT", path, body=body)
+
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        body: Json,
+        *,
+        manager: str,
+        force: bool = False,
+    ) -> Json:
+        """Server-side apply under the field manager ``manager``."""
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
+        path = kind.path(namespace, name)
+        return await self._call("PATCH", path, query=query, body=body, content_type=_APPLY)
+
+    async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
+        """An RFC 6902 patch; its ``test`` operations come back as ``Invalid`` when they fail."""
+        path = kind.path(namespace, name)
+        return await self._call("PATCH", path, body=patch, content_type=_JSON_PATCH)
+
+    async def merge_patch(
+        self, kind: Kind, namespace: str, name: str, body: Json, subresource: str = ""
+    ) -> Json:
+        """An RFC 7386 patch."""
+        path = kind.path(namespace, name, subresource)
+        return await self._call("PATCH", path, body=body, content_type=_MERGE_PATCH)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str = "") -> Json:
+        """DELETE, of exactly this ``uid`` when given."""
+        options: Json = {"preconditions": {"uid": uid}} if uid else {}
+        return await self._call("DELETE", kind.path(namespace, name), body=options)
+
+    # ------------------------------------------------------------ transport
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = _JSON,
+        timeout_s: float | None = None,
+    ) -> Json:
+        what = f"{method} {path}"
+        target = f"{path}?{urlencode(query)}" if query else path
+        try:
+            status, headers, data = await self._request(
+                method, target, body, content_type, timeout_s or self._timeout_s
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unavailable(0, f"{what}: no answer: {reason}") from error
+        if not 200 <= status <= 299:
+            raise error_of(status, data, headers.get("Retry-After"), what)
+        return _object(data, what)
+
+    async def _request(
+        self, method: str, target: str, body: object, content_type: str, timeout_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"Content-Type": content_type, "Accept": _JSON}
+        _, url, headers, _, _ = await self._client.param_serialize(
+            method, target, header_params=headers, auth_settings=["BearerToken"]
+        )
+        async with asyncio.timeout(timeout_s):
+            response = await self._client.call_api(
+                method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(timeout_s)
+            )
+            data = await response.read()
+        return response.status, response.headers, data
+
+
+def _object(data: bytes, what: str) -> Json:
+    try:
+        parsed = json.loads(data)
+    except ValueError as error:
+        raise Unavailable(0, f"{what}: the answer is no JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise KubeError(0, f"{what}: the answer is no object")
+    return parsed

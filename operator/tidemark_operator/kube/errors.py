@@ -1,0 +1,82 @@
+"""What a call to the API server can come back with, as types small enough to decide on.
+
+The rule: a caller catches exactly the outcome it can handle. ``Unavailable`` says that the effect
+of the call is *unknown* (a time-out, a reset, a 5xx): whoever wrote must read before going on.
+"""
+
+import json
+
+
+class KubeError(Exception):
+    """A refusal or a failure of the API server; ``status`` is HTTP's, 0 when there was no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Conflict(KubeError):
+    """409: another resourceVersion, another uid, or the object exists already."""
+
+
+class NotFound(KubeError):
+    """404: the object, or its kind, does not exist."""
+
+
+class Forbidden(KubeError):
+    """401 or 403: the operator's account may not do this."""
+
+
+class Invalid(KubeError):
+    """400, 413 or 422: the object was refused by the schema or a rule; trying again is useless."""
+
+
+class Expired(KubeError):
+    """410: a continue token or a resourceVersion is too old; list again."""
+
+
+class Unavailable(KubeError):
+    """No answer, or the server could not serve: whether a write took effect is unknown."""
+
+    def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(status, message)
+        self.retry_after_s = retry_after_s
+
+
+_TYPES: dict[int, type[KubeError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    413: Invalid,
+    422: Invalid,
+}
+
+
+def error_of(status: int, body: bytes, retry_after: str | None, what: str) -> KubeError:
+    """The error for an HTTP answer outside 2xx; the message is the server's own."""
+    message = f"{what}: HTTP {status}: {_message_of(body)}"
+    kind = _TYPES.get(status)
+    if kind is not None:
+        return kind(status, message)
+    return Unavailable(status, message, _seconds(retry_after))
+
+
+def _message_of(body: bytes) -> str:
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return body[:500].decode("utf-8", "replace")
+    if isinstance(parsed, dict):
+        return str(parsed.get("message", parsed))
+    return str(parsed)
+
+
+def _seconds(retry_after: str | None) -> float:
+    try:
+        return min(max(float(retry_after or 0), 0.0), 30.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,84 @@
+"""The kinds that the operator reads and writes, and their paths in the API."""
+
+from dataclasses import dataclass
+from typing import Any
+
+#: A Kubernetes object or a part of one, as JSON. The API server is the library's edge here: what
+#: comes in is given a type by the models in ``resources`` before anything is decided on it.
+Json = dict[str, Any]
+
+GROUP = "tidemark.dev"
+VERSION = "v1alpha1"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A resource type: group ("" for core), version, plural and kind."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """``group/version`` as it stands in a manifest."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, of one object, or of its subresource."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root, "namespaces", namespace, self.plural]
+        return "/".join(parts + [part for part in (name, subresource) if part])
+
+
+TOPIC = Kind(GROUP, VERSION, "topics", "Topic")
+BROKER = Kind(GROUP, VERSION, "brokers", "Broker")
+RECORD_DELETION = Kind(GROUP, VERSION, "recorddeletions", "RecordDeletion")
+CLUSTER = Kind(GROUP, VERSION, "clusters", "Cluster")
+PARTITION_SLICE = Kind(GROUP, VERSION, "partitionslices", "PartitionSlice")
+SECRET = Kind("", "v1", "secrets", "Secret")
+LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+EVENT = Kind("events.k8s.io", "v1", "events", "Event")
+
+#: The kinds whose objects wake the reconcilers.
+WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Names one object to reconcile; what the queue holds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def key_of(body: Json) -> Key:
+    """The key of an object as the API server gave it."""
+    meta = body["metadata"]
+    return Key(str(body["kind"]), str(meta["namespace"]), str(meta["name"]))
+
+
+def resource_version(body: Json) -> int:
+    """The resourceVersion as a number. For one resource type the API server's versions grow."""
+    try:
+        return int(body["metadata"]["resourceVersion"])
+    except (KeyError, ValueError):
+        return 0
+
+
+def reference(body: Json) -> Json:
+    """An ObjectReference to ``body``, for an Event's ``regarding``."""
+    meta = body["metadata"]
+    return {
+        "apiVersion": body["apiVersion"],
+        "kind": body["kind"],
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "resourceVersion": meta["resourceVersion"],
+    }

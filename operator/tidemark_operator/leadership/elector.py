@@ -1,0 +1,202 @@
+"""The Lease loop: a thread of its own, with its own event loop and its own connections.
+
+A main loop that is busy for seconds must not lose the Lease, and a Lease that cannot be renewed
+must stop the leader even when the main loop hangs: ``leading_until_s`` is a number that any thread
+compares with the monotonic clock, counted from *before* the last successful renewal was sent.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark_operator.kube.access import Access, AccessError
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import KubeError, NotFound
+from tidemark_operator.kube.kinds import LEASE, Json
+from tidemark_operator.leadership.lease import (
+    Create,
+    LeaseTimes,
+    Renew,
+    Seen,
+    Wait,
+    decide,
+    lease_body,
+    observe,
+    released,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseName:
+    """Where the Lease lies and who asks for it; the identity is unique per process start."""
+
+    namespace: str
+    name: str
+    identity: str
+
+
+class Elector:
+    """Runs the Lease loop from ``start`` to ``stop``.
+
+    ``on_started`` and ``on_stopped`` are called in the elector's thread, in turns, never twice in
+    a row; they must not block (hand over to another loop).
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        lease: LeaseName,
+        times: LeaseTimes,
+        *,
+        on_started: Callable[[], None],
+        on_stopped: Callable[[], None],
+    ) -> None:
+        self._access = access
+        self._lease = lease
+        self._times = times
+        self._on_started = on_started
+        self._on_stopped = on_stopped
+        self._leading = False
+        self._leading_until_s = 0.0
+        self._seen: Seen | None = None
+        self._stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    # ------------------------------------------------------------ any thread
+
+    def start(self) -> None:
+        """Begin to compete."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop competing; a held Lease is released. Blocks until the thread has ended."""
+        self._stop.set()
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def leads(self) -> bool:
+        """Whether this process may act as the leader right now."""
+        return self._leading and time.monotonic() < self._leading_until_s
+
+    # ------------------------------------------------------------ the elector's thread
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        while not self._stop.is_set():
+            try:
+                api = await KubeApi.open(self._access, self._times.request_timeout_s)
+            except AccessError as error:
+                logger.warning("the Lease loop has no access: %s", error)
+                await asyncio.sleep(self._times.retry_s)
+                continue
+            async with api:
+                await self._compete(api)
+
+    async def _compete(self, api: KubeApi) -> None:
+        try:
+            while not self._stop.is_set():
+                await self._turn(api)
+                await asyncio.sleep(self._pause_s())
+        finally:
+            self._lost("the operator stops")
+            with contextlib.suppress(KubeError):
+                await asyncio.shield(self._release(api))
+
+    def _pause_s(self) -> float:
+        pause_s = self._times.retry_s * (0.8 + 0.4 * random.random())
+        if not self._leading:
+            return pause_s
+        return max(0.0, min(pause_s, self._leading_until_s - time.monotonic()))
+
+    async def _turn(self, api: KubeApi) -> None:
+        """One try to get or keep the Lease; whatever fails only costs time."""
+        started_s = time.monotonic()
+        try:
+            async with asyncio.timeout(self._budget_s(started_s)):
+                held = await self._step(api)
+        except (KubeError, TimeoutError) as error:
+            logger.warning("the Lease could not be read or written: %s", error or "time-out")
+            held = None
+        if held is True:
+            self._won(started_s)
+        elif held is False or time.monotonic() >= self._leading_until_s:
+            self._lost("another holds the Lease" if held is False else "the Lease was not renewed")
+
+    def _budget_s(self, now_s: float) -> float:
+        if not self._leading:
+            return 2 * self._times.request_timeout_s
+        return max(0.05, self._leading_until_s - now_s)
+
+    async def _step(self, api: KubeApi) -> bool:
+        lease = await self._read(api)
+        now_s = time.monotonic()
+        if lease is not None:
+            self._seen = observe(lease, self._seen, now_s)
+        action = decide(lease, self._lease.identity, self._seen, now_s)
+        if isinstance(action, Wait):
+            return False
+        transitions = 0 if isinstance(action, Create) else action.transitions
+        body = self._body(transitions, lease)
+        if isinstance(action, Create):
+            await api.create(LEASE, self._lease.namespace, body)
+        else:
+            await api.replace(LEASE, body)
+        if not isinstance(action, Renew):
+            logger.info("took the Lease as %s, transition %d", self._lease.identity, transitions)
+        return True
+
+    def _body(self, transitions: int, held: Json | None) -> Json:
+        return lease_body(
+            self._lease.name,
+            self._lease.namespace,
+            self._lease.identity,
+            transitions=transitions,
+            times=self._times,
+            now=dt.datetime.now(dt.UTC),
+            held=held,
+        )
+
+    async def _read(self, api: KubeApi) -> Json | None:
+        try:
+            return await api.get(LEASE, self._lease.namespace, self._lease.name)
+        except NotFound:
+            return None
+
+    async def _release(self, api: KubeApi) -> None:
+        lease = await self._read(api)
+        if lease is None or lease.get("spec", {}).get("holderIdentity") != self._lease.identity:
+            return
+        await api.replace(LEASE, released(lease, dt.datetime.now(dt.UTC)))
+        logger.info("released the Lease")
+
+    def _won(self, started_s: float) -> None:
+        self._leading_until_s = started_s + self._times.renew_deadline_s
+        if not self._leading:
+            self._leading = True
+            self._on_started()
+
+    def _lost(self, why: str) -> None:
+        self._leading_until_s = 0.0
+        if self._leading:
+            self._leading = False
+            logger.warning("no longer the leader: %s", why)
+            self._on_stopped()

@@ -1,0 +1,64 @@
+"""The controller epoch: a counter in the Cluster's status, raised by compare-and-set.
+
+The Lease only elects; this number fences. A rule of the CRD refuses a lower epoch, and an equal one
+under another identity, so of two that believe they lead exactly one gets each number.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import Conflict, Invalid, Unavailable
+from tidemark_operator.kube.kinds import CLUSTER, Json
+from tidemark_operator.leadership.terms import NotLeading
+
+logger = logging.getLogger(__name__)
+
+TRIES_MAX = 20
+
+
+def stored_epoch(cluster: Json) -> int:
+    """The epoch in a Cluster's status, 0 when no controller has ever been."""
+    return int(_controller(cluster).get("epoch", 0))
+
+
+def with_controller(cluster: Json, identity: str, epoch: int, cluster_id: str) -> Json:
+    """The Cluster with a new controller in its status; the resourceVersion stays."""
+    status: Json = dict(cluster.get("status") or {})
+    status["controller"] = {"identity": identity, "epoch": epoch}
+    status.setdefault("clusterId", cluster_id)
+    return {**cluster, "status": status}
+
+
+async def raise_epoch(
+    api: KubeApi,
+    namespace: str,
+    name: str,
+    *,
+    identity: str,
+    cluster_id: Callable[[Json], str],
+    floor: int,
+    leads: Callable[[], bool],
+) -> Json:
+    """Write ourselves in as the controller, one above the stored epoch and above ``floor``; the
+    Cluster as written. Raises ``NotFound`` without a Cluster, ``NotLeading`` without the Lease."""
+    tried = 0
+    for _ in range(TRIES_MAX):
+        if not leads():
+            raise NotLeading("the Lease ran out during the take-over")
+        cluster = await api.get(CLUSTER, namespace, name)
+        if tried and _controller(cluster) == {"identity": identity, "epoch": tried}:
+            return cluster  # the write that seemed to fail
+        tried = max(stored_epoch(cluster), floor) + 1
+        body = with_controller(cluster, identity, tried, cluster_id(cluster))
+        try:
+            return await api.replace_status(CLUSTER, body)
+        except (Conflict, Invalid, Unavailable) as error:
+            logger.info("the controller epoch %d was not written: %s", tried, error)
+    raise Unavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")
+
+
+def _controller(cluster: Json) -> dict[str, Any]:
+    status = cluster.get("status") or {}
+    return dict(status.get("controller") or {})

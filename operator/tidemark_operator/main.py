@@ -1,0 +1,44 @@
+"""The command: ``python -m tidemark_operator``. Flags, logging, one process, an exit status."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from tidemark_operator.kube.access import AccessError
+from tidemark_operator.process import OperatorProcess
+from tidemark_operator.settings import BadSettings, parse_arguments
+
+EXIT_USAGE = 2
+
+
+def configure_logging(level: str) -> None:
+    """Lines on standard error; standard output carries the ready line only."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s",
+    )
+    for noisy in ("aiohttp", "asyncio", "kopf", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def announce(line: str) -> None:
+    """Print the ready line at once, also into a pipe."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM; 0 for a clean stop, 2 for settings that cannot work."""
+    try:
+        settings = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+        configure_logging(settings.log_level)
+        asyncio.run(OperatorProcess(settings, announce).run())
+    except (BadSettings, AccessError) as error:
+        sys.stderr.write(f"tidemark-operator: {error}\n")
+        return EXIT_USAGE
+    except OSError as error:
+        sys.stderr.write(f"tidemark-operator: cannot listen: {error}\n")
+        return EXIT_USAGE
+    return 0

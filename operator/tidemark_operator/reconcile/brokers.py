@@ -1,0 +1,91 @@
+"""One Broker: its finalizer, its status, and its removal once nothing depends on it."""
+
+import logging
+
+from tidemark_operator.controller import registration
+from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.controller.status.conditions import condition, render, summary
+from tidemark_operator.controller.status.pacing import figures_interval_ms
+from tidemark_operator.kube.finalizers import finalizers_of
+from tidemark_operator.kube.kinds import BROKER, Json, Key
+from tidemark_operator.reconcile.context import Context
+from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.resources.names import BROKER_FINALIZER
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 5.0
+
+
+class BrokerReconciler:
+    """Reconciles the Brokers of one term."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        context = self._context
+        body = context.objects.get(key)
+        if body is None:
+            return None
+        if not context.is_ours(body):
+            return await elsewhere(context, BROKER, key, body)
+        node_id = int(body["spec"]["nodeId"])
+        broker = context.state.brokers.get(node_id)
+        if broker is None or broker.key != f"{key.namespace}/{key.name}":
+            return await self._taken(key, body, broker)
+        if broker.deleting:
+            return await self._remove(key, body, broker)
+        await context.hold(BROKER, body, BROKER_FINALIZER)
+        return await self._write(key, broker.node_id, "")
+
+    async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
+        """Another Broker has this node id; when it goes, this one is looked at again."""
+        if body["metadata"].get("deletionTimestamp"):
+            await self._context.release(BROKER, body, BROKER_FINALIZER)
+            return None
+        if other is None:
+            self._context.absorb(body)
+            return 0.0
+        text = f"nodeId {other.node_id} belongs to Broker {other.key}: delete one of the two"
+        conditions = summary(ready=False, reason="NodeIdTaken", message=text, stalled=True)
+        await write_conditions(self._context, BROKER, key, body, conditions)
+        return LOOK_AGAIN_S
+
+    async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:
+        context, node_id = self._context, broker.node_id
+        if BROKER_FINALIZER not in finalizers_of(body):
+            return None
+        blockers = registration.removal_blockers(context.state, node_id)
+        if broker.live or blockers:
+            text = f"broker {node_id} is live: stop it first"
+            if blockers:
+                first = f"{count(len(blockers), 'partition')} would lose the last copy in sync"
+                text = f"{first}: let other replicas catch up, or delete the topics"
+            await self._write(key, node_id, text)
+            return LOOK_AGAIN_S
+        await context.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
+        context.emit(normal("Broker", broker.key, "BrokerRemoved", f"broker {node_id} is removed"))
+        await context.release(BROKER, body, BROKER_FINALIZER)
+        return None
+
+    async def _write(self, key: Key, node_id: int, draining: str) -> float | None:
+        """Write the status if it differs; ``draining`` says why the Broker cannot go yet."""
+        context, now_ms = self._context, self._context.now_ms()
+        broker = context.state.brokers.get(node_id)
+        if broker is None:
+            return None
+        status = broker_status(context.state, broker, now_ms=now_ms).status
+        if draining:
+            waits = [condition("Draining", True, "ReplicasInUse", draining)]
+            listed = status["conditions"]
+            told = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
+            status["conditions"] = [*(listed if isinstance(listed, list) else []), *told]
+        if context.pacer.should_write(str(key), broker.status, status, now_ms=now_ms):
+            await context.write_status(BROKER, key, status)
+        elif broker.status != status:
+            return figures_interval_ms(status) / 1000
+        return None

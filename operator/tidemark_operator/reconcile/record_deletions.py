@@ -1,0 +1,147 @@
+"""One RecordDeletion: resolve, freeze in a status write, delete, wait for the low watermarks."""
+
+import dataclasses
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_operator.controller import deletion
+from tidemark_operator.controller.deletion import (
+    Delete,
+    DeletionView,
+    Finished,
+    ListedOffset,
+    Resolve,
+    Step,
+    Waiting,
+)
+from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.status import deletion_status
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
+from tidemark_operator.reconcile.context import Context
+from tidemark_operator.reconcile.views import deletion_view
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 2.0
+ASK_TIMEOUT_MS = 20_000
+Answers = dict[tuple[int, int], ListedOffset]
+
+
+class RecordDeletionReconciler:
+    """Reconciles the RecordDeletions of one term."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        context = self._context
+        body = context.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None
+        view = deletion_view(body)
+        if view.finished_ms is not None:
+            return await self._expire(key, body, view)
+        view = deletion.observe(context.state, view)
+        step = deletion.next_step(context.state, view, now_ms=context.now_ms())
+        match step:
+            case Resolve():
+                return await self._resolve(key, view, step)
+            case Delete():
+                return await self._delete(key, view, step)
+            case Finished():
+                return await self._finish(key, view, step)
+            case Waiting():
+                await self._write(key, view, step)
+                return LOOK_AGAIN_S
+
+    # ------------------------------------------------------------ resolve and freeze
+
+    async def _resolve(self, key: Key, view: DeletionView, step: Resolve) -> float:
+        """Ask the leaders, then freeze what they said before anything is deleted."""
+        try:
+            answers = await self._ask(step)
+        except EngineUnavailable as error:
+            await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
+            return LOOK_AGAIN_S
+        frozen = deletion.freeze(self._context.state, view, answers, now_ms=self._context.now_ms())
+        if isinstance(frozen, Waiting):
+            await self._write(key, view, frozen)
+            return LOOK_AGAIN_S
+        await self._write(key, frozen, step)
+        return 0.0
+
+    async def _ask(self, step: Resolve) -> Answers:
+        """One ListOffsets per leader and round: a request names a partition only once."""
+        rounds: dict[tuple[int, int], dict[int, int]] = {}
+        seen: dict[tuple[int, int], int] = {}
+        for query in step.queries:
+            turn = seen.get((query.node_id, query.partition), 0)
+            seen[query.node_id, query.partition] = turn + 1
+            rounds.setdefault((query.node_id, turn), {})[query.partition] = query.timestamp
+        answers: Answers = {}
+        for (node_id, _), timestamps in sorted(rounds.items()):
+            found = await self._context.engine.list_offsets(node_id, step.topic_name, timestamps)
+            for partition, answer in found.items():
+                listed = ListedOffset(error_code=int(answer.error), offset=answer.offset)
+                answers[partition, timestamps[partition]] = listed
+        return answers
+
+    # ------------------------------------------------------------ delete
+
+    async def _delete(self, key: Key, view: DeletionView, step: Delete) -> float:
+        await self._write(key, view, step)
+        current = view
+        for command in step.commands:
+            try:
+                answers = await self._context.engine.delete_records(
+                    command.node_id, command.topic_name, command.offsets, ASK_TIMEOUT_MS
+                )
+            except EngineUnavailable as error:
+                logger.info("%s: %s", key, error)
+                continue
+            results = {
+                partition: (int(answer.error), answer.low_watermark)
+                for partition, answer in answers.items()
+                if answer.error is not ErrorCode.request_timed_out
+            }
+            current = deletion.record(current, results)
+        after = deletion.next_step(self._context.state, current, now_ms=self._context.now_ms())
+        if isinstance(after, Finished):
+            await self._finish(key, current, after)
+            return 0.0
+        await self._write(key, current, after)
+        return LOOK_AGAIN_S
+
+    async def _finish(self, key: Key, view: DeletionView, step: Finished) -> float | None:
+        now_ms = self._context.now_ms()
+        ended = deletion.finish(view, now_ms=now_ms)
+        await self._write(key, ended, step)
+        tell = normal if step.succeeded else warning
+        self._context.emit(tell("RecordDeletion", view.key, step.reason, step.message))
+        expires_ms = deletion.expires_ms(ended)
+        return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
+
+    async def _expire(self, key: Key, body: Json, view: DeletionView) -> float | None:
+        expires_ms = deletion.expires_ms(view)
+        if expires_ms is None:
+            return None
+        left_ms = expires_ms - self._context.now_ms()
+        if left_ms > 0:
+            return left_ms / 1000
+        uid = str(body["metadata"]["uid"])
+        await self._context.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
+        return None
+
+    async def _write(self, key: Key, view: DeletionView, step: Step) -> None:
+        context, now_ms = self._context, self._context.now_ms()
+        held = context.objects.get(key)
+        if held is None:
+            return
+        view = dataclasses.replace(view, status=held.get("status") or {})
+        result = deletion_status(context.state, view, step, now_ms=now_ms)
+        if context.pacer.should_write(str(key), view.status, result.status, now_ms=now_ms):
+            await context.write_status(RECORD_DELETION, key, result.status)
+            logger.info("%s", result.sentence)

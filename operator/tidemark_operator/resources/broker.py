@@ -1,0 +1,156 @@
+"""``Broker``: one broker, as a Node is one machine.
+
+The object is what lets a process with that node id register; the operator never invents one.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.conditions import READY, Conditions, pending
+from tidemark_operator.resources.metadata import Resource
+from tidemark_operator.resources.names import CATEGORY, INT32_MAX
+from tidemark_operator.resources.references import FixedClusterRef
+from tidemark_operator.resources.schema import (
+    AGE,
+    ATOMIC,
+    ApiModel,
+    Column,
+    ControllerEpoch,
+    Count,
+    Generation,
+    Kube,
+    ResourceKind,
+    Rule,
+    SpecModel,
+    condition_column,
+)
+
+
+class Workload(enum.StrEnum):
+    """Who runs the broker's process: External is somebody else, on any machine."""
+
+    EXTERNAL = "External"
+
+
+class BrokerSpec(SpecModel):
+    """The broker as it is wanted."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.nodeId == oldSelf.nodeId",
+            message="nodeId is immutable: delete this Broker and make one with the other id",
+            field_path=".nodeId",
+        ),
+        Rule(
+            rule="self.workload == oldSelf.workload",
+            message="workload is immutable: delete this Broker and make another",
+            field_path=".workload",
+        ),
+    )
+
+    cluster_ref: FixedClusterRef
+    node_id: Annotated[
+        int,
+        Field(ge=0, le=INT32_MAX, description="Kafka's node id; one Broker of a Cluster has it."),
+        Kube(format="int32"),
+    ]
+    rack: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=255,
+            description="Failure zone; replicas of a partition are spread over racks.",
+        ),
+    ] = None
+    workload: Annotated[
+        Workload,
+        Field(
+            description="Who runs the process. External: it runs elsewhere and registers itself."
+        ),
+    ]
+
+
+class Endpoint(ApiModel):
+    """A listener that the broker advertises."""
+
+    name: Annotated[str, Field(max_length=64)]
+    host: Annotated[str, Field(max_length=255)]
+    port: Annotated[int, Field(ge=0, le=65535), Kube(format="int32")]
+
+
+class BrokerStatus(ApiModel):
+    """The broker's registration and what it holds."""
+
+    observed_generation: Generation | None = None
+    controller_epoch: ControllerEpoch | None = None
+    broker_epoch: Annotated[
+        int | None,
+        Field(ge=0, description="Epoch of the latest registration."),
+        Kube(Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"),
+    ] = None
+    incarnation_id: Annotated[
+        str | None, Field(max_length=36, description="Changes with each start of the process.")
+    ] = None
+    directory_id: Annotated[
+        str | None, Field(max_length=36, description="Identity of the log directory.")
+    ] = None
+    endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=16), Kube(**ATOMIC)] = ()
+    leaders: Annotated[Count | None, Field(description="Partitions that it leads.")] = None
+    replicas: Annotated[Count | None, Field(description="Replicas that it holds.")] = None
+    log_bytes: Annotated[Count | None, Field(description="Size of its logs.")] = None
+    conditions: Conditions = ()
+
+
+class Broker(Resource):
+    """A broker of a Tidemark cluster."""
+
+    spec: BrokerSpec
+    status: Annotated[BrokerStatus, Kube(default=pending(READY))] = Field(
+        default_factory=BrokerStatus
+    )
+
+
+def parse_broker(obj: Mapping[str, Any]) -> Broker:
+    """Read a Broker; raises InvalidResource."""
+    return Broker.parse(obj)
+
+
+BROKER = ResourceKind(
+    kind="Broker",
+    plural="brokers",
+    singular="broker",
+    short_names=("tmb",),
+    category=CATEGORY,
+    model=Broker,
+    columns=(
+        Column(
+            name="Node", type="integer", json_path=".spec.nodeId", description="Kafka's node id"
+        ),
+        Column(name="Rack", type="string", json_path=".spec.rack", description="Failure zone"),
+        condition_column("Registered"),
+        condition_column("Ready"),
+        Column(
+            name="Leaders",
+            type="integer",
+            json_path=".status.leaders",
+            description="Partitions that it leads",
+        ),
+        Column(
+            name="Replicas",
+            type="integer",
+            json_path=".status.replicas",
+            description="Replicas that it holds",
+        ),
+        Column(
+            name="Epoch",
+            type="integer",
+            json_path=".status.brokerEpoch",
+            description="Epoch of the latest registration",
+            priority=1,
+        ),
+        AGE,
+    ),
+)

@@ -1,0 +1,309 @@
+"""``Cluster``: what is cluster-wide and dynamic, and who controls it.
+
+The controller epoch is raised by compare-and-set in this status at each take-over (the Lease only
+elects); what the operator has accepted as remote storage stands here too, so that a change that
+would amount to losing the tier can be seen as one.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.conditions import READY, Conditions, pending
+from tidemark_operator.resources.config_rules import ClusterConfig
+from tidemark_operator.resources.metadata import Resource
+from tidemark_operator.resources.names import CATEGORY, INT32_MAX
+from tidemark_operator.resources.references import SecretRef
+from tidemark_operator.resources.schema import (
+    AGE,
+    ATOMIC,
+    IMMUTABLE,
+    ApiModel,
+    Column,
+    Count,
+    Generation,
+    Kube,
+    ResourceKind,
+    Rule,
+    SpecModel,
+    TopicIdText,
+    condition_column,
+)
+from tidemark_operator.resources.times import Time
+
+Bucket = Annotated[str, Field(min_length=3, max_length=63)]
+Prefix = Annotated[
+    str,
+    Field(max_length=256, pattern="^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$"),
+]
+FolderPath = Annotated[str, Field(min_length=2, max_length=1024, pattern="^/")]
+Url = Annotated[str, Field(max_length=1024, pattern="^https?://[^/]+")]
+
+
+class S3Storage(SpecModel):
+    """Any S3 store."""
+
+    endpoint: Annotated[
+        Url | None, Field(description="URL of the service; unset: AWS, by region.")
+    ] = None
+    region: Annotated[str, Field(min_length=1, max_length=64)]
+    buckets: Annotated[
+        tuple[Bucket, ...],
+        Field(min_length=1, max_length=16, description="Segments are spread over these."),
+        Kube(**{"x-kubernetes-list-type": "set"}),
+    ]
+    prefix: Annotated[
+        Prefix | None, Field(description="Key prefix in each bucket, no / at its ends.")
+    ] = None
+    credentials_secret_ref: Annotated[
+        SecretRef,
+        Field(description="Secret with the keys accessKeyId and secretAccessKey."),
+    ]
+
+
+class FilesystemStorage(SpecModel):
+    """A folder that all brokers share."""
+
+    path: Annotated[FolderPath, Field(description="Absolute path, the same on every broker.")]
+
+
+class RemoteStorage(SpecModel):
+    """Where tiered segments lie: one of s3 and filesystem."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(rule="has(self.s3) != has(self.filesystem)", message="give either s3 or filesystem"),
+    )
+
+    s3: S3Storage | None = None
+    filesystem: FilesystemStorage | None = None
+
+
+class ClusterSpec(SpecModel):
+    """The cluster as it is wanted."""
+
+    config: Annotated[
+        ClusterConfig | None,
+        Field(description="Cluster-wide configuration and defaults for topics, by Kafka's keys."),
+    ] = None
+    remote_storage: RemoteStorage | None = None
+
+
+class ControllerStatus(ApiModel):
+    """Who controls the cluster."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule=(
+                "self.epoch > oldSelf.epoch || "
+                "(self.epoch == oldSelf.epoch && self.identity == oldSelf.identity)"
+            ),
+            message=(
+                "STALE_CONTROLLER_EPOCH: a controller takes over with a higher epoch than any before"
+            ),
+            reason="FieldValueForbidden",
+        ),
+    )
+
+    identity: Annotated[str, Field(min_length=1, max_length=253)]
+    epoch: Annotated[int, Field(ge=1, le=INT32_MAX), Kube(format="int32")]
+
+
+class AcceptedS3(ApiModel):
+    """S3 storage as the operator accepted it."""
+
+    endpoint: Annotated[str, Field(max_length=1024)] | None = None
+    region: Annotated[str, Field(max_length=64)]
+    buckets: Annotated[tuple[Bucket, ...], Field(max_length=16), Kube(**ATOMIC)]
+    prefix: Annotated[str, Field(max_length=256)] | None = None
+
+
+class AcceptedFilesystem(ApiModel):
+    """A folder as the operator accepted it."""
+
+    path: Annotated[str, Field(max_length=1024)]
+
+
+class AcceptedStorage(ApiModel):
+    """The storage configuration in use; credentials are never part of it."""
+
+    s3: AcceptedS3 | None = None
+    filesystem: AcceptedFilesystem | None = None
+
+
+class BrokerCounts(ApiModel):
+    """Brokers of the cluster."""
+
+    registered: Count
+    fenced: Count
+
+
+class LeftBehind(ApiModel):
+    """A topic whose object was deleted with deletionPolicy Orphan: its data is still there."""
+
+    topic_name: Annotated[str, Field(max_length=249)]
+    topic_id: TopicIdText
+    since: Time
+
+
+class ClusterStatus(ApiModel):
+    """The cluster as it is."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule=(
+                "(!has(oldSelf.controller) || has(self.controller)) && "
+                "(!has(oldSelf.slices) || has(self.slices)) && "
+                "(!has(oldSelf.clusterId) || has(self.clusterId)) && "
+                "(!has(oldSelf.nextProducerId) || has(self.nextProducerId))"
+            ),
+            message="controller, slices, clusterId and nextProducerId are kept once they are set",
+        ),
+    )
+
+    observed_generation: Generation | None = None
+    controller: ControllerStatus | None = None
+    cluster_id: Annotated[
+        str | None,
+        Field(min_length=1, max_length=64, description="Kafka's cluster id; never changes."),
+        Kube(Rule(rule=IMMUTABLE, message="clusterId never changes")),
+    ] = None
+    slices: Annotated[
+        int | None,
+        Field(ge=1, le=1024, description="Number of PartitionSlices; never changes."),
+        Kube(
+            Rule(rule=IMMUTABLE, message="the number of slices is fixed when the Cluster is made"),
+            format="int32",
+        ),
+    ] = None
+    store_id: Annotated[
+        str | None, Field(max_length=64, description="Identity of the remote store in use.")
+    ] = None
+    accepted_storage: AcceptedStorage | None = None
+    tiered_topics: Annotated[
+        Count | None, Field(description="Topics that have data in the tier or may get some.")
+    ] = None
+    brokers: BrokerCounts | None = None
+    remote_bytes: Count | None = None
+    next_producer_id: Annotated[
+        int | None,
+        Field(ge=0, description="First producer id that was not handed out yet."),
+        Kube(
+            Rule(rule="self >= oldSelf", message="nextProducerId never goes back"), format="int64"
+        ),
+    ] = None
+    left_behind: Annotated[
+        tuple[LeftBehind, ...] | None, Field(max_length=1024), Kube(**ATOMIC)
+    ] = None
+    conditions: Conditions = ()
+
+
+_NO_TIERED_TOPICS = (
+    "!has(oldSelf.spec.remoteStorage) || oldSelf.?status.tieredTopics.orValue(0) == 0"
+)
+_NEW_S3 = "self.spec.remoteStorage.s3"
+_OLD_S3 = "oldSelf.spec.remoteStorage.s3"
+
+
+def _same(field: str) -> str:
+    """CEL: an optional field of s3 is as it was. (Comparing optionals exceeds the cost budget.)"""
+    new, old = f"{_NEW_S3}.{field}", f"{_OLD_S3}.{field}"
+    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+
+
+_KEEPS_S3 = (
+    f"(!has({_OLD_S3}) || (has({_NEW_S3}) && {_same('endpoint')} && {_same('prefix')} && "
+    f"{_OLD_S3}.buckets.all(b, b in {_NEW_S3}.buckets)))"
+)
+_KEEPS_FILESYSTEM = (
+    "(!has(oldSelf.spec.remoteStorage.filesystem) || (has(self.spec.remoteStorage.filesystem) && "
+    "self.spec.remoteStorage.filesystem.path == oldSelf.spec.remoteStorage.filesystem.path))"
+)
+
+
+class Cluster(Resource):
+    """A Tidemark cluster."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.metadata.name.size() <= 48",
+            message="the name of a Cluster has at most 48 characters",
+        ),
+        Rule(
+            rule=f"has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS}",
+            message=(
+                "remoteStorage cannot be removed while topics have data in it: disable tiering of "
+                "those topics first (status.tieredTopics counts them)"
+            ),
+            field_path=".spec.remoteStorage",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            rule=(
+                f"!has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS} || "
+                f"({_KEEPS_S3} && {_KEEPS_FILESYSTEM})"
+            ),
+            message=(
+                "endpoint, prefix and path cannot change and no bucket can be dropped while topics "
+                "have data there: disable tiering of those topics first"
+            ),
+            field_path=".spec.remoteStorage",
+            reason="FieldValueForbidden",
+        ),
+    )
+
+    spec: ClusterSpec
+    status: Annotated[ClusterStatus, Kube(default=pending(READY))] = Field(
+        default_factory=ClusterStatus
+    )
+
+
+def parse_cluster(obj: Mapping[str, Any]) -> Cluster:
+    """Read a Cluster; raises InvalidResource."""
+    return Cluster.parse(obj)
+
+
+CLUSTER = ResourceKind(
+    kind="Cluster",
+    plural="clusters",
+    singular="cluster",
+    short_names=("tmc",),
+    category=CATEGORY,
+    model=Cluster,
+    columns=(
+        Column(
+            name="Brokers",
+            type="integer",
+            json_path=".status.brokers.registered",
+            description="Brokers that are registered",
+        ),
+        Column(
+            name="Fenced",
+            type="integer",
+            json_path=".status.brokers.fenced",
+            description="Registered brokers that are fenced",
+        ),
+        Column(
+            name="Tiered topics",
+            type="integer",
+            json_path=".status.tieredTopics",
+            description="Topics with data in the tier",
+        ),
+        condition_column("Ready"),
+        Column(
+            name="Controller",
+            type="string",
+            json_path=".status.controller.identity",
+            description="The operator that leads",
+            priority=1,
+        ),
+        Column(
+            name="Epoch",
+            type="integer",
+            json_path=".status.controller.epoch",
+            description="Controller epoch",
+            priority=1,
+        ),
+        AGE,
+    ),
+)

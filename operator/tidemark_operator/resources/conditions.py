@@ -1,0 +1,63 @@
+"""Conditions: observations about an object, as Kubernetes' API conventions want them.
+
+An atomic list: a map-list would double the price of every status write, and the operator is the
+only writer. ``pending`` is the default that the schema itself gives a new object's status (as the
+Gateway API does), so that a tool that waits never sees an object without its main condition.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field
+
+from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, Kube
+from tidemark_operator.resources.times import Time
+
+READY = "Ready"
+RECONCILING = "Reconciling"
+STALLED = "Stalled"
+FULLY_REPLICATED = "FullyReplicated"
+TIERING_SETTLED = "TieringSettled"
+REGISTERED = "Registered"
+DRAINING = "Draining"
+SUCCEEDED = "Succeeded"
+
+
+class ConditionStatus(enum.StrEnum):
+    """The three values of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(ApiModel):
+    """One observation about the object."""
+
+    type: Annotated[str, Field(min_length=1, max_length=64, pattern="^[A-Z][A-Za-z]*$")]
+    status: ConditionStatus
+    observed_generation: Count | None = None
+    last_transition_time: Time
+    reason: Annotated[str, Field(min_length=1, max_length=128, pattern="^[A-Z][A-Za-z0-9]*$")]
+    message: Annotated[str, Field(max_length=32768)] = ""
+
+
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16), Kube(**ATOMIC)]
+
+
+def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """The condition of a type, if it is there."""
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
+def pending(type_: str) -> dict[str, object]:
+    """The status that a new object has before the operator has looked at it."""
+    condition = {
+        "type": type_,
+        "status": "Unknown",
+        "reason": "Pending",
+        "message": "waiting for the operator",
+        "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }
+    return {"conditions": [condition]}

@@ -1,0 +1,207 @@
+"""Generate ``crds/*.yaml`` from the models.
+
+    python -m tidemark_operator.resources.crdgen [--check] FOLDER
+
+pydantic writes the JSON schema; here it becomes a *structural* schema as the API server wants it:
+references inlined, ``X or null`` made ``X``, titles and Python defaults dropped, constraints of
+nested unions merged. The result depends on the models only, byte for byte.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidemark_operator.resources.kinds import KINDS
+from tidemark_operator.resources.names import GROUP, VERSION
+from tidemark_operator.resources.schema import VALIDATIONS, Column, ResourceKind
+
+Schema = dict[str, Any]
+
+_HEADER = "# Generated from the models by tidemark_operator.resources.crdgen. Do not edit.\n"
+#: Keys of pydantic's schema that a structural schema does not have.
+_DROPPED = frozenset({"$defs", "title", "additionalProperties", "default", "const"})
+_ORDER = ("description", "type", "format", "enum", "required", "properties", "items")
+
+
+def structural_schema(kind: ResourceKind) -> Schema:
+    """The ``openAPIV3Schema`` of a kind."""
+    raw = kind.model.model_json_schema(by_alias=True, mode="validation")
+    schema = _structural(raw, raw.get("$defs", {}))
+    properties = schema["properties"]
+    properties["apiVersion"] = {"type": "string"}
+    properties["kind"] = {"type": "string"}
+    properties["metadata"] = {"type": "object"}
+    return schema
+
+
+def _structural(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    node = _resolved(raw, definitions)
+    schema = {key: value for key, value in node.items() if key not in _DROPPED}
+    if "properties" in schema:
+        schema["properties"] = {
+            name: _property(value, definitions) for name, value in schema["properties"].items()
+        }
+    if "items" in schema:
+        schema["items"] = _structural(schema["items"], definitions)
+    values = node.get("additionalProperties")
+    if isinstance(values, dict):
+        schema["additionalProperties"] = _structural(values, definitions)
+    return _ordered(schema)
+
+
+def _property(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    """A property keeps a default only where it was meant for the API server: the status."""
+    schema = _structural(raw, definitions)
+    if isinstance(raw.get("default"), dict):
+        schema["default"] = raw["default"]
+    return schema
+
+
+def _resolved(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    """One node without ``$ref`` and ``anyOf``: what they stand for, overlaid by what stands beside
+    them; CEL rules of both are kept."""
+    beside = {key: value for key, value in raw.items() if key not in ("$ref", "anyOf")}
+    if "$ref" in raw:
+        target = definitions[raw["$ref"].rpartition("/")[2]]
+        return _overlaid(_resolved(target, definitions), beside)
+    if "anyOf" in raw:
+        branches = [branch for branch in raw["anyOf"] if branch.get("type") != "null"]
+        if len(branches) != 1:
+            raise ValueError(f"a union of {len(branches)} types has no structural schema: {raw}")
+        return _overlaid(_resolved(branches[0], definitions), beside)
+    return beside
+
+
+def _overlaid(inner: Schema, outer: Schema) -> Schema:
+    merged = {**inner, **outer}
+    rules = [*inner.get(VALIDATIONS, ()), *outer.get(VALIDATIONS, ())]
+    if rules:
+        merged[VALIDATIONS] = rules
+    return merged
+
+
+def _ordered(schema: Schema) -> Schema:
+    first = {key: schema[key] for key in _ORDER if key in schema}
+    rest = {key: schema[key] for key in sorted(schema) if key not in first}
+    if "description" in first:
+        first["description"] = " ".join(first["description"].split())
+    return {**first, **rest}
+
+
+def custom_resource_definition(kind: ResourceKind) -> Schema:
+    """The whole CustomResourceDefinition of a kind."""
+    version: Schema = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        **({"subresources": {"status": {}}} if kind.has_status else {}),
+        "additionalPrinterColumns": [_column(column) for column in kind.columns],
+        "schema": {"openAPIV3Schema": structural_schema(kind)},
+    }
+    names: Schema = {
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+        "plural": kind.plural,
+        "singular": kind.singular,
+        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        "categories": [kind.category],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def _column(column: Column) -> Schema:
+    entry: Schema = {
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.json_path,
+        "description": column.description,
+    }
+    if column.priority:
+        entry["priority"] = column.priority
+    return entry
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists indented under their key, no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Repeat what occurs twice: an anchor would depend on object identity."""
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indent lists as kubectl's users expect them."""
+        del indentless
+        super().increase_indent(flow, indentless=False)
+
+
+def render(kind: ResourceKind) -> str:
+    """The text of the CRD's file."""
+    body = yaml.dump(
+        custom_resource_definition(kind),
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=100,
+        allow_unicode=True,
+    )
+    return _HEADER + body
+
+
+def file_name(kind: ResourceKind) -> str:
+    """``tidemark.dev_topics.yaml``."""
+    return f"{GROUP}_{kind.plural}.yaml"
+
+
+def render_all() -> dict[str, str]:
+    """File name -> text, for all kinds."""
+    return {file_name(kind): render(kind) for kind in KINDS}
+
+
+def stale_files(folder: Path) -> list[str]:
+    """Names of files in the folder that differ from what the models say, are missing, or belong to
+    no kind."""
+    wanted = render_all()
+    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    return sorted(
+        name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)
+    )
+
+
+def write_all(folder: Path) -> None:
+    """Write every file, and remove those of no kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = render_all()
+    for path in folder.glob("*.yaml"):
+        if path.name not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; exit status 1 when ``--check`` finds a difference."""
+    parser = argparse.ArgumentParser(
+        prog="crdgen", description="Generate the CRDs from the models."
+    )
+    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args(arguments)
+    if not options.check:
+        write_all(options.folder)
+        return 0
+    stale = stale_files(options.folder)
+    if stale:
+        sys.stderr.write(f"differ from the models, generate them again: {', '.join(stale)}\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

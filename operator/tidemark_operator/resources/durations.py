@@ -1,0 +1,45 @@
+"""Durations: ``72h``, ``1h30m``, ``500ms``.
+
+Go's notation, which is also what CEL's ``duration()`` reads: units h, m, s and ms, in this order,
+each at most once, whole numbers. There are no days: write ``168h``.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from tidemark_operator.resources.schema import Kube, Rule
+
+#: The digits allowed per unit keep any such duration below CEL's limit of 290 years.
+PATTERN = "^([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$"
+_MESSAGE = "must be a duration such as 168h, 1h30m or 500ms (units h, m, s, ms; there are no days)"
+_UNIT_MS = (3_600_000, 60_000, 1_000, 1)
+
+
+def cel_is_duration(text: str) -> str:
+    """CEL: the text (an expression) is such a duration."""
+    return f"({text} != '' && {text}.matches('{PATTERN}'))"
+
+
+def duration_ms(text: str) -> int:
+    """The whole milliseconds that a duration stands for; raises ValueError."""
+    match = re.fullmatch(PATTERN, text)
+    if match is None or not text:
+        raise ValueError(f"{text!r} {_MESSAGE}")
+    digits = (re.sub("[a-z]", "", part) if part else "0" for part in match.groups())
+    return sum(int(count) * unit for count, unit in zip(digits, _UNIT_MS, strict=True))
+
+
+def _check(text: str) -> str:
+    duration_ms(text)
+    return text
+
+
+#: The text of a duration.
+Duration = Annotated[
+    str,
+    AfterValidator(_check),
+    Field(max_length=40),
+    Kube(Rule(rule=cel_is_duration("self"), message=_MESSAGE)),
+]

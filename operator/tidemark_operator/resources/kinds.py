@@ -1,0 +1,9 @@
+"""All kinds of the API."""
+
+from tidemark_operator.resources.broker import BROKER
+from tidemark_operator.resources.cluster import CLUSTER
+from tidemark_operator.resources.partition_slice import PARTITION_SLICE
+from tidemark_operator.resources.record_deletion import RECORD_DELETION
+from tidemark_operator.resources.topic import TOPIC
+
+KINDS = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, PARTITION_SLICE)

@@ -1,0 +1,72 @@
+"""The few fields of ``metadata`` that reconcilers read; everything else is passed over."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from tidemark_operator.resources.schema import ApiModel
+
+
+class InvalidResource(ValueError):
+    """An object from the API that this version cannot read: the CRD is of another version."""
+
+
+class OwnerReference(ApiModel):
+    """Whose object this is."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+
+
+class ObjectMeta(ApiModel):
+    """Kubernetes' object metadata, as far as the operator needs it."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: uuid.UUID | None = None
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: AwareDatetime | None = None
+    deletion_timestamp: AwareDatetime | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, by which queues and caches know the object."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_deleting(self) -> bool:
+        """A delete was asked for; finalizers hold the object."""
+        return self.deletion_timestamp is not None
+
+
+class Resource(ApiModel):
+    """A whole object."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+    @classmethod
+    def parse(cls, obj: Mapping[str, Any]) -> Self:
+        """Read an object as the API serves it; raises InvalidResource with the field's path."""
+        try:
+            return cls.model_validate(obj)
+        except ValidationError as error:
+            name = (obj.get("metadata") or {}).get("name", "?")
+            raise InvalidResource(f"{cls.__name__} {name}: {_problems(error)}") from error
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()
+    )

@@ -1,0 +1,98 @@
+"""``PartitionSlice``: a shard of the partitions' state, for the controller only.
+
+Rows are compact texts, because the API server walks every node of a structured list on each write.
+The rule on ``controllerEpoch`` makes the API server itself fence an older controller.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.metadata import Resource
+from tidemark_operator.resources.names import INT32_MAX, INTERNAL_CATEGORY
+from tidemark_operator.resources.schema import (
+    AGE,
+    ATOMIC,
+    Column,
+    Kube,
+    ResourceKind,
+    Rule,
+)
+
+Row = Annotated[str, Field(min_length=1, max_length=2048)]
+
+
+class PartitionSlice(Resource):
+    """Replicas, leaders, epochs and ISR of some partitions. Internal: do not edit."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.controllerEpoch >= oldSelf.controllerEpoch",
+            message=(
+                "STALE_CONTROLLER_EPOCH: a newer controller has claimed this slice; "
+                "stop writing and stand for election again"
+            ),
+            field_path=".controllerEpoch",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            rule=(
+                "self.controllerEpoch > oldSelf.controllerEpoch || self.commit >= oldSelf.commit"
+            ),
+            message="commit never goes back within a controller epoch",
+            field_path=".commit",
+        ),
+    )
+
+    controller_epoch: Annotated[
+        int,
+        Field(ge=0, le=INT32_MAX, description="Epoch of the controller that wrote last."),
+        Kube(format="int32"),
+    ]
+    commit: Annotated[
+        int,
+        Field(ge=0, description="Number of the last commit."),
+        Kube(format="int64"),
+    ]
+    partitions: Annotated[
+        tuple[Row, ...],
+        Field(max_length=65536, description="One row per partition."),
+        Kube(**ATOMIC),
+    ] = ()
+    tombstones: Annotated[
+        tuple[Row, ...],
+        Field(max_length=65536, description="Deleted topics and replicas to be removed."),
+        Kube(**ATOMIC),
+    ] = ()
+
+
+def parse_partition_slice(obj: Mapping[str, Any]) -> PartitionSlice:
+    """Read a PartitionSlice; raises InvalidResource."""
+    return PartitionSlice.parse(obj)
+
+
+PARTITION_SLICE = ResourceKind(
+    kind="PartitionSlice",
+    plural="partitionslices",
+    singular="partitionslice",
+    short_names=(),
+    category=INTERNAL_CATEGORY,
+    model=PartitionSlice,
+    columns=(
+        Column(
+            name="Controller epoch",
+            type="integer",
+            json_path=".controllerEpoch",
+            description="Epoch of the controller that wrote last",
+        ),
+        Column(
+            name="Commit",
+            type="integer",
+            json_path=".commit",
+            description="Number of the last commit",
+        ),
+        AGE,
+    ),
+    has_status=False,
+)

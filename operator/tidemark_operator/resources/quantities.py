@@ -1,0 +1,72 @@
+"""Quantities of bytes: ``10Gi``, ``500M``, ``1048576``.
+
+The subset of Kubernetes' quantities that is a whole number of bytes; fractions and exponents are
+refused, so that ``size`` in a manifest and Kafka's ``local.retention.bytes`` are the same number.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+from tidemark_operator.resources.names import INT64_MAX
+from tidemark_operator.resources.schema import VALIDATIONS, Rule
+
+PATTERN = "^[0-9]{1,18}(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
+_MESSAGE = "must be a whole number of bytes such as 10Gi, 500M or 1048576"
+_FACTORS = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+
+
+def cel_is_quantity(text: str) -> str:
+    """CEL: the text (an expression) is such a quantity and fits 64 bits. (``isInteger()`` will not
+    do: it is false for 100Ti, which the API server keeps as a decimal. What is above 64 bits comes
+    out as the largest integer, which none of these texts stands for otherwise.)"""
+    fits = f"quantity({text}).compareTo(quantity('{INT64_MAX}')) < 0"
+    return f"({text}.matches('{PATTERN}') && {fits})"
+
+
+def quantity_bytes(text: str) -> int:
+    """The number of bytes that a quantity stands for; raises ValueError."""
+    match = re.fullmatch(r"([0-9]{1,18})([A-Za-z]{0,2})", text)
+    if match is None or match[2] not in _FACTORS:
+        raise ValueError(f"{text!r} {_MESSAGE}")
+    number = int(match[1]) * _FACTORS[match[2]]
+    if number > INT64_MAX:
+        raise ValueError(f"{text!r} is more than {INT64_MAX} bytes")
+    return number
+
+
+def _check(text: str) -> str:
+    quantity_bytes(text)
+    return text
+
+
+def text_of_number(value: object) -> object:
+    """Whole numbers written without quotes become their text; anything else is left to pydantic."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+#: The text of a quantity; a manifest may also give a bare number.
+Quantity = Annotated[
+    str,
+    BeforeValidator(text_of_number),
+    AfterValidator(_check),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            VALIDATIONS: [Rule(rule=cel_is_quantity("string(self)"), message=_MESSAGE).as_schema()],
+        }
+    ),
+]

@@ -1,0 +1,176 @@
+"""What pydantic has no words for: CEL rules, list types, int-or-string, printer columns.
+
+The models are the one source of the CRDs, so every rule that the API server keeps is declared on
+the class or the field that it concerns. pydantic's own JSON schema carries them as ``x-kubernetes-*``
+keys; ``crdgen`` only inlines and orders what comes out.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from tidemark_operator.resources.names import INT32_MAX
+
+VALIDATIONS = "x-kubernetes-validations"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One CEL rule. A rule that names ``oldSelf`` is a transition rule: the API server runs it on
+    updates only, and it must hold for an unchanged object.
+
+    ``message_expression`` computes the message and may fail over to ``message``; ``field_path`` is
+    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless set.
+    """
+
+    rule: str
+    message: str
+    message_expression: str | None = None
+    field_path: str | None = None
+    reason: str | None = None
+
+    def as_schema(self) -> dict[str, str]:
+        """The rule as ``x-kubernetes-validations`` wants it."""
+        entries = {
+            "rule": self.rule,
+            "message": self.message,
+            "messageExpression": self.message_expression,
+            "fieldPath": self.field_path,
+            "reason": self.reason,
+        }
+        return {key: value for key, value in entries.items() if value is not None}
+
+
+IMMUTABLE = "self == oldSelf"
+
+
+class Kube:
+    """Annotation of a field: its CEL rules and schema keys that only Kubernetes has."""
+
+    def __init__(self, *rules: Rule, **keys: object) -> None:
+        self._rules = rules
+        self._keys = keys
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = dict(handler(core_schema))
+        schema.update(self._keys)
+        return with_rules(schema, self._rules)
+
+
+def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
+    """The schema with the rules appended to those that it has."""
+    if rules:
+        schema[VALIDATIONS] = [*schema.get(VALIDATIONS, []), *(rule.as_schema() for rule in rules)]
+    return schema
+
+
+#: A list that is replaced as a whole: a map-list makes every status write dearer.
+ATOMIC: Mapping[str, object] = {"x-kubernetes-list-type": "atomic"}
+
+
+class ApiModel(BaseModel):
+    """A part of an object: camelCase outside, snake_case inside, immutable, unknown fields dropped
+    (a newer operator may have written them)."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_rules(schema, cls.rules)
+
+    def dump(self) -> dict[str, Any]:
+        """The part as JSON-ready camelCase data, without what is unset."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class SpecModel(ApiModel):
+    """A part that people write: an unknown field is an error, not a silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
+Int64 = Annotated[int, Kube(format="int64")]
+Count = Annotated[int, Field(ge=0), Kube(format="int64")]
+Text = Annotated[str, Field(max_length=4096)]
+#: Kafka's text of a topic id: base64url without padding.
+TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+
+Generation = Annotated[
+    int,
+    Field(ge=0),
+    Kube(
+        Rule(rule="self >= oldSelf", message="observedGeneration never goes back"), format="int64"
+    ),
+]
+ControllerEpoch = Annotated[
+    int,
+    Field(ge=0, le=INT32_MAX),
+    Kube(
+        Rule(
+            rule="self >= oldSelf",
+            message="STALE_CONTROLLER_EPOCH: a newer controller has written this object; "
+            "stop writing and stand for election again",
+            reason="FieldValueForbidden",
+        ),
+        format="int32",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A printer column; ``priority`` 1 shows it with ``-o wide`` only."""
+
+    name: str
+    type: str
+    json_path: str
+    description: str
+    priority: int = 0
+
+
+def condition_column(condition: str, *, name: str | None = None, priority: int = 0) -> Column:
+    """The column that shows the status of a condition."""
+    return Column(
+        name=name or condition,
+        type="string",
+        json_path=f'.status.conditions[?(@.type=="{condition}")].status',
+        description=f"Status of the condition {condition}",
+        priority=priority,
+    )
+
+
+AGE = Column(
+    name="Age",
+    type="date",
+    json_path=".metadata.creationTimestamp",
+    description="Time since creation",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceKind:
+    """A kind of the API: its names, its model, and how kubectl prints it."""
+
+    kind: str
+    plural: str
+    singular: str
+    short_names: tuple[str, ...]
+    category: str
+    model: type[BaseModel]
+    columns: tuple[Column, ...]
+    has_status: bool = True

@@ -1,0 +1,31 @@
+"""Times: RFC 3339 in manifests and status, whole milliseconds inside."""
+
+import datetime
+from typing import Annotated
+
+from pydantic import AwareDatetime, PlainSerializer
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def time_of_ms(ms: int) -> datetime.datetime:
+    """Milliseconds since the epoch as a UTC time."""
+    return _EPOCH + ms * _MILLISECOND
+
+
+def ms_of_time(time: datetime.datetime) -> int:
+    """A time with a zone as milliseconds since the epoch, fractions dropped."""
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def time_text(time: datetime.datetime) -> str:
+    """``2026-11-21T10:00:00Z``, with milliseconds only where there are some."""
+    utc = time.astimezone(datetime.UTC)
+    whole = utc.strftime("%Y-%m-%dT%H:%M:%S")
+    millis = utc.microsecond // 1000
+    return f"{whole}.{millis:03d}Z" if millis else f"{whole}Z"
+
+
+#: A time in a manifest or a status; must name its zone.
+Time = Annotated[AwareDatetime, PlainSerializer(time_text, when_used="json")]

@@ -1,0 +1,55 @@
+"""The Kafka configuration that a Topic amounts to: its config, its typed fields, the defaults.
+
+Three layers, the later winning: the Cluster's defaults for topics, ``spec.config``, the typed
+fields under ``spec.tiering``. Keys and values are Kafka's, so the result can go to a broker as is.
+"""
+
+from collections.abc import Mapping
+
+from tidemark_operator.resources.durations import duration_ms
+from tidemark_operator.resources.kafka_keys import TOPIC_KEY_OF_DEFAULT
+from tidemark_operator.resources.quantities import quantity_bytes
+from tidemark_operator.resources.topic import TopicSpec
+
+#: Kafka's default of ``retention.ms``: seven days.
+RETENTION_MS_DEFAULT = 7 * 24 * 3600 * 1000
+
+
+def topic_defaults(cluster_config: Mapping[str, str]) -> dict[str, str]:
+    """The topic keys for which the Cluster's config holds a default."""
+    return {
+        TOPIC_KEY_OF_DEFAULT[key]: value
+        for key, value in cluster_config.items()
+        if key in TOPIC_KEY_OF_DEFAULT
+    }
+
+
+def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The topic's whole configuration by Kafka's keys; only what somebody set."""
+    return dict(sorted({**(defaults or {}), **(spec.config or {}), **_typed(spec)}.items()))
+
+
+def _typed(spec: TopicSpec) -> dict[str, str]:
+    if spec.tiering is None:
+        return {"remote.storage.enable": "false"}
+    entries = {"remote.storage.enable": str(spec.tiering.enabled).lower()}
+    if spec.tiering.local_time is not None:
+        entries["local.retention.ms"] = str(duration_ms(spec.tiering.local_time))
+    if spec.tiering.local_size is not None:
+        entries["local.retention.bytes"] = str(quantity_bytes(spec.tiering.local_size))
+    return entries
+
+
+def retention_problem(config: Mapping[str, str]) -> str | None:
+    """Local retention above total retention in a whole configuration: what CEL cannot see is a
+    total that comes from the Cluster's defaults or from Kafka's. None when all is well."""
+    totals = {"retention.ms": RETENTION_MS_DEFAULT, "retention.bytes": -1}
+    for key, default in totals.items():
+        total = int(config.get(key, default))
+        local = int(config.get(f"local.{key}", -2))
+        if total >= 0 and local > total:
+            return (
+                f"local.{key} {local} is more than {key} {total}: lower spec.tiering.localRetention"
+                f", or set {key} in spec.config"
+            )
+    return None

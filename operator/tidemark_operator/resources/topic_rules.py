@@ -1,0 +1,164 @@
+"""CEL rules of ``Topic``, by the place where they stand in its schema.
+
+Rules that name ``oldSelf`` are transition rules. Those at the root see ``oldSelf.status``, which an
+update of the main resource carries along, and hold for an unchanged object: otherwise they would
+block the removal of a finalizer.
+"""
+
+from tidemark_operator.resources.durations import cel_is_duration
+from tidemark_operator.resources.quantities import cel_is_quantity
+from tidemark_operator.resources.schema import Rule
+
+
+def _is_compacted(topic: str) -> str:
+    """CEL: the spec of ``topic`` (an expression) asks for compaction."""
+    config = f"{topic}.config"
+    return (
+        f"(has({config}) && 'cleanup.policy' in {config} && "
+        f"string({config}['cleanup.policy']).contains('compact'))"
+    )
+
+
+_NAME = "(has({0}.spec.topicName) ? {0}.spec.topicName : {0}.metadata.name)"
+
+TOPIC_RULES = (
+    Rule(
+        rule=(
+            "!has(oldSelf.status) || !has(oldSelf.status.tiering) || "
+            "oldSelf.status.tiering.state != 'Disabling' || "
+            "(has(self.spec.tiering) == has(oldSelf.spec.tiering) && "
+            "(!has(self.spec.tiering) || self.spec.tiering == oldSelf.spec.tiering))"
+        ),
+        message=(
+            "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: spec.tiering cannot change while "
+            "status.tiering.state is Disabling; wait until it is Disabled, then apply again"
+        ),
+        field_path=".spec.tiering",
+        reason="FieldValueForbidden",
+    ),
+    Rule(
+        rule=f"{_NAME.format('self')} == {_NAME.format('oldSelf')}",
+        message=(
+            "the topic's name is immutable: make a new Topic and move the data, "
+            "or keep spec.topicName as it was"
+        ),
+        field_path=".spec.topicName",
+    ),
+    Rule(
+        rule="has(self.spec.topicName) || self.metadata.name.size() <= 249",
+        message="the object's name is longer than a topic's may be (249): set spec.topicName",
+        field_path=".spec.topicName",
+    ),
+    Rule(
+        rule=(
+            "!has(oldSelf.status) || !has(oldSelf.status.tiering) || "
+            "(oldSelf.status.tiering.state == 'Disabled' && "
+            "has(oldSelf.status.tiering.remoteSegments) && "
+            "oldSelf.status.tiering.remoteSegments == 0) || "
+            f"{_is_compacted('oldSelf.spec')} || !{_is_compacted('self.spec')}"
+        ),
+        message=(
+            "cleanup.policy cannot become compact while the topic has data in the remote tier: "
+            "disable tiering with disablePolicy Delete and wait until it is Disabled and "
+            "status.tiering.remoteSegments is 0"
+        ),
+        field_path=".spec.config",
+    ),
+)
+
+_WHOLE_NUMBER = "^[0-9]{1,18}$"
+_LOCAL_TIME = "self.tiering.localRetention.time"
+_LOCAL_SIZE = "string(self.tiering.localRetention.size)"
+_TOTAL_TIME = "string(self.config['retention.ms'])"
+_TOTAL_SIZE = "string(self.config['retention.bytes'])"
+
+
+def _has_local(field: str, key: str) -> str:
+    return (
+        "has(self.tiering) && has(self.tiering.localRetention) && "
+        f"has(self.tiering.localRetention.{field}) && has(self.config) && '{key}' in self.config"
+    )
+
+
+SPEC_RULES = (
+    Rule(
+        rule=f"!has(self.tiering) || !self.tiering.enabled || !{_is_compacted('self')}",
+        message=(
+            "a compacted topic cannot be tiered: set cleanup.policy to delete, or leave tiering off"
+        ),
+        field_path=".tiering",
+    ),
+    Rule(
+        rule=(
+            f"!({_has_local('time', 'retention.ms')}) || "
+            f"!{cel_is_duration(_LOCAL_TIME)} || "
+            f"!{_TOTAL_TIME}.matches('{_WHOLE_NUMBER}') || "
+            f"duration({_LOCAL_TIME}).getMilliseconds() <= int({_TOTAL_TIME})"
+        ),
+        message="tiering.localRetention.time is more than retention.ms: lower it",
+        message_expression=(
+            f"'tiering.localRetention.time ' + {_LOCAL_TIME} + ' is more than retention.ms ' + "
+            f"{_TOTAL_TIME} + ': lower it, or raise retention.ms'"
+        ),
+        field_path=".tiering.localRetention",
+    ),
+    Rule(
+        rule=(
+            f"!({_has_local('size', 'retention.bytes')}) || "
+            f"!{cel_is_quantity(_LOCAL_SIZE)} || "
+            f"!{_TOTAL_SIZE}.matches('{_WHOLE_NUMBER}') || "
+            f"quantity({_LOCAL_SIZE}).compareTo(quantity({_TOTAL_SIZE})) <= 0"
+        ),
+        message="tiering.localRetention.size is more than retention.bytes: lower it",
+        message_expression=(
+            f"'tiering.localRetention.size ' + {_LOCAL_SIZE} + ' is more than retention.bytes ' + "
+            f"{_TOTAL_SIZE} + ': lower it, or raise retention.bytes'"
+        ),
+        field_path=".tiering.localRetention",
+    ),
+)
+
+STATUS_RULES = (
+    Rule(
+        rule="!has(oldSelf.topicId) || has(self.topicId)",
+        message="topicId is kept once it is set",
+        field_path=".topicId",
+    ),
+    Rule(
+        rule="!has(oldSelf.tiering) || has(self.tiering)",
+        message="status.tiering is kept once it is set",
+        field_path=".tiering",
+    ),
+)
+
+TIERING_STATUS_RULES = (
+    Rule(
+        rule=(
+            "self.state == oldSelf.state || [oldSelf.state, self.state] in "
+            "[['Enabled', 'Disabling'], ['Disabling', 'Disabled'], ['Disabled', 'Enabled'], "
+            "['Disabled', 'Disabling']]"
+        ),
+        message="the tiering state goes Enabled, Disabling, Disabled, and from there again",
+        field_path=".state",
+    ),
+    Rule(
+        rule=(
+            "self.state != 'Disabling' || oldSelf.state == 'Disabling' || self.epoch > oldSelf.epoch"
+        ),
+        message="a disablement begins with a higher tiered epoch",
+        field_path=".epoch",
+    ),
+    Rule(
+        rule=(
+            "oldSelf.state != 'Disabling' || (has(self.policy) == has(oldSelf.policy) && "
+            "(!has(self.policy) || self.policy == oldSelf.policy))"
+        ),
+        message="the policy is frozen while the state is Disabling",
+        field_path=".policy",
+    ),
+    Rule(
+        rule="self.state != 'Disabling' || has(self.policy)",
+        message="a disablement has a policy",
+        field_path=".policy",
+    ),
+)

@@ -1,0 +1,132 @@
+"""What the operator is started with: flags, or the same names in a JSON or YAML file."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidemark_operator.leadership.lease import LeaseTimes
+
+
+class BadSettings(ValueError):
+    """The operator cannot start with these; the message names the setting."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen; port 0 picks a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """``host:port`` or ``[v6]:port``."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise BadSettings(f"{text!r} is no address: write host:port, port 0 for a free one")
+        return cls(host=host.strip("[]") or "127.0.0.1", port=int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``kubeconfig`` None: the pod's account. ``cluster`` "": the oldest Cluster of the namespace.
+    Times in seconds."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "default"
+    cluster: str = ""
+    control: Address = Address(host="127.0.0.1", port=0)
+    metrics: Address = Address(host="127.0.0.1", port=0)
+    lease_name: str = "tidemark-operator"
+    lease_duration_s: float = 15.0
+    session_timeout_s: float = 9.0
+    resync_s: float = 300.0
+    stand_still_s: float = 120.0
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if not self.namespace:
+            raise BadSettings("namespace: name the one that this operator looks after")
+        if self.session_timeout_s < 1:
+            raise BadSettings("session-timeout-s: at least one second")
+        try:
+            LeaseTimes.of_duration(self.lease_duration_s)
+        except ValueError as error:
+            raise BadSettings(f"lease-duration-s: {error}") from error
+
+    @property
+    def lease_times(self) -> LeaseTimes:
+        """The Lease's times in their usual proportions."""
+        return LeaseTimes.of_duration(self.lease_duration_s)
+
+
+_HELP = {
+    "kubeconfig": "kubeconfig file; without it the pod's service account is used",
+    "context": "context of the kubeconfig",
+    "namespace": "the namespace whose Cluster, Brokers and Topics are looked after",
+    "cluster": "name of the Cluster; without it the oldest one of the namespace",
+    "control": "host:port of the listener for brokers (port 0: a free one)",
+    "metrics": "host:port of /metrics and /healthz (port 0: a free one)",
+    "lease-name": "name of the Lease that elects the operator",
+    "lease-duration-s": "how long a dead operator is waited for",
+    "session-timeout-s": "how long a silent broker counts as alive",
+    "resync-s": "how often everything is listed and looked at again",
+    "stand-still-s": "/healthz fails when nothing was reconciled for so long",
+    "log-level": "DEBUG, INFO, WARNING or ERROR",
+}
+
+
+def parse_arguments(arguments: Sequence[str]) -> Settings:
+    """Flags win over the file given by ``--config``; both over the defaults."""
+    parser = argparse.ArgumentParser(prog="python -m tidemark_operator", description=__doc__)
+    parser.add_argument("--config", type=Path, help="JSON or YAML file with these settings")
+    for name, text in _HELP.items():
+        parser.add_argument(f"--{name}", help=text)
+    given = vars(parser.parse_args(arguments))
+    config = given.pop("config")
+    values = _read(config) if config is not None else {}
+    values |= {name: value for name, value in given.items() if value is not None}
+    return settings_of(values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8")
+        parsed = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadSettings(f"{path} cannot be read: {error}") from error
+    if not isinstance(parsed, dict):
+        raise BadSettings(f"{path} must hold one object with settings")
+    return {str(name).replace("-", "_"): value for name, value in parsed.items()}
+
+
+def settings_of(values: dict[str, Any]) -> Settings:
+    """Settings from names and texts; an unknown name is refused."""
+    known = {name.replace("-", "_") for name in _HELP}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise BadSettings(f"unknown settings: {', '.join(unknown)}")
+    return Settings(**{name: _convert(name, value) for name, value in values.items()})
+
+
+def _convert(name: str, value: Any) -> Any:
+    try:
+        if name in ("control", "metrics"):
+            return Address.parse(str(value))
+        if name == "kubeconfig":
+            return Path(str(value)).expanduser()
+        if name.endswith("_s"):
+            return float(value)
+    except (TypeError, ValueError) as error:
+        raise BadSettings(f"{name.replace('_', '-')}: {error}") from error
+    return str(value)

@@ -1,0 +1,1 @@
+"""Where the controller's decisions are kept: the PartitionSlices, written in groups."""

@@ -1,0 +1,282 @@
+"""Group commit: decisions wait in a line, are taken together on one draft, and are written at once.
+
+The rule is *persist before acting*: what a decision returns reaches its caller only after everything
+it changed is known to be stored. The state does not move while a group is being written; decisions
+that come meanwhile form the next group. Where a slice was changed by somebody else, the decisions
+that touched it are taken again on what is now stored.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tidemark_operator.controller.commit import Commit, Draft, SliceFull, plan
+from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, Tombstone
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.leadership.terms import NotLeading
+from tidemark_operator.storage.slices import SliceStore
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+GROUP_MAX = 4096
+RETAKEN_MAX = 8
+LINGER_S = 0.25
+
+
+class DecisionFailed(RuntimeError):
+    """A decision could not be persisted (other writers kept changing the slice); try later."""
+
+
+class TrackingDraft(Draft):
+    """A draft that knows which slices and brokers the decision under way has changed."""
+
+    def __init__(self, state: ControllerState) -> None:
+        super().__init__(state)
+        self.touched: set[int] = set()
+        self.touched_brokers: set[int] = set()
+
+    def begin(self) -> None:
+        """A new decision starts."""
+        self.touched = set()
+        self.touched_brokers = set()
+
+    def put_row(self, row: PartitionRow) -> None:
+        self.touched.add(self.state.slice_index(row.key))
+        super().put_row(row)
+
+    def remove_row(self, key: RowKey) -> None:
+        self.touched.add(self.state.slice_index(key))
+        super().remove_row(key)
+
+    def put_tombstone(self, index: int, tombstone: Tombstone) -> None:
+        self.touched.add(index)
+        super().put_tombstone(index, tombstone)
+
+    def drop_tombstone(self, index: int, topic_id: uuid.UUID) -> None:
+        self.touched.add(index)
+        super().drop_tombstone(index, topic_id)
+
+    def put_broker(self, broker: BrokerInfo) -> None:
+        self.touched_brokers.add(broker.node_id)
+        super().put_broker(broker)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[T]):
+    """A decision in the line."""
+
+    decide: Callable[[Draft], T]
+    answer: asyncio.Future[T]
+    urgent: bool = True
+    taken: int = 0
+    result: Any = None
+    slices: frozenset[int] = frozenset()
+    brokers: frozenset[int] = frozenset()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group changed, for whoever tells it on: stored, and believed by the state."""
+
+    slices: frozenset[int]
+    brokers: frozenset[int]
+    events: tuple[Event, ...]
+    decisions: int
+    seconds: float
+
+
+#: Persists what has to be persisted of a broker and lets the state believe it; False: decide again.
+BrokerWriter = Callable[[BrokerInfo], Awaitable[bool]]
+
+
+class Committer:
+    """The one line of decisions of a term. ``write_broker`` persists a registration and applies it
+    to the state; ``on_committed`` is called after each
+    group, before the callers get their answers."""
+
+    def __init__(
+        self,
+        state: ControllerState,
+        store: SliceStore,
+        *,
+        write_broker: BrokerWriter,
+        on_committed: Callable[[Committed], None],
+        busy: Callable[[], bool],
+    ) -> None:
+        """``busy``: many reconciliations are under way, so a group is worth waiting for a little."""
+        self.state = state
+        self._store = store
+        self._write_broker = write_broker
+        self._on_committed = on_committed
+        self._line: list[_Waiting[Any]] = []
+        self._busy = busy
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._ended: BaseException | None = None
+        self.groups = 0
+
+    async def decide(self, decide: Callable[[Draft], T], *, urgent: bool = True) -> T:
+        """Take a decision and wait until it is stored. ``decide`` may be called several times, each
+        time on a fresh draft; what it raises is raised here and changes nothing. What is not
+        ``urgent`` may wait a moment for company while there is much to do."""
+        if self._ended is not None:
+            raise NotLeading("the term has ended")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._line.append(_Waiting(decide, answer, urgent))
+        self._wake.set()
+        if urgent:
+            self._urgent.set()
+        return await answer
+
+    async def run(self) -> None:
+        """Serve the line until the term ends (raises why) or the task is cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._line:
+                    await self._linger()
+                    await self._group()
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    async def _linger(self) -> None:
+        """Let a group of placements grow: 1,000 Topics applied at once then cost few writes."""
+        self._urgent.clear()
+        if any(waiting.urgent for waiting in self._line) or not self._busy():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._urgent.wait()
+
+    def _end(self, error: BaseException) -> None:
+        self._ended = error
+        for waiting in self._line:
+            if not waiting.answer.done():
+                waiting.answer.set_exception(NotLeading(f"the term has ended: {error}"))
+        self._line.clear()
+
+    # ------------------------------------------------------------ one group
+
+    async def _group(self) -> None:
+        group, self._line = self._line[:GROUP_MAX], self._line[GROUP_MAX:]
+        await self._commit([waiting for waiting in group if not waiting.answer.done()])
+
+    async def _commit(self, group: list[_Waiting[Any]]) -> None:
+        """Take a group on one draft and store it. A group that does not fit (a slice would be
+        full) is taken in halves, down to the one decision that does not."""
+        draft, taken = self._take(group)
+        if not taken:
+            return
+        try:
+            commit = plan(draft)
+        except SliceFull as error:
+            if len(taken) == 1:
+                taken[0].answer.set_exception(error)
+                return
+            half = len(taken) // 2
+            await self._commit(taken[:half])
+            await self._commit(taken[half:])
+            return
+        await self._store_group(taken, commit)
+
+    async def _store_group(self, taken: list[_Waiting[Any]], commit: Commit) -> None:
+        started_s = time.monotonic()
+        try:
+            slices = await self._store.write_all(self.state, commit.writes)
+            brokers = await self._write_brokers(commit, slices)
+        except BaseException as error:
+            for waiting in taken:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(NotLeading(f"the term has ended: {error}"))
+            raise
+        self.groups += 1
+        self._finish(taken, slices, brokers, time.monotonic() - started_s)
+
+    def _take(self, group: list[_Waiting[Any]]) -> tuple[TrackingDraft, list[_Waiting[Any]]]:
+        """Run the decisions on one draft. One that raises gets its exception; as it may have left
+        half a change behind, those before it are taken again and those after it wait."""
+        draft = TrackingDraft(self.state)
+        taken: list[_Waiting[Any]] = []
+        for position, waiting in enumerate(group):
+            draft.begin()
+            told = len(draft.events)
+            try:
+                waiting.result = waiting.decide(draft)
+            except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
+                waiting.answer.set_exception(error)
+                if not draft.touched and not draft.touched_brokers:
+                    continue
+                self._line[:0] = group[position + 1 :]
+                return self._take(taken)
+            waiting.slices = frozenset(draft.touched)
+            waiting.brokers = frozenset(draft.touched_brokers)
+            waiting.events = tuple(draft.events[told:])
+            taken.append(waiting)
+        return draft, taken
+
+    async def _write_brokers(self, commit: Commit, slices: dict[int, bool]) -> dict[int, bool]:
+        """Registrations go after the slices: a persisted one says that the ISRs were left. With a
+        slice missing none is written."""
+        if not commit.brokers:
+            return {}
+        if not all(slices.values()):
+            return {broker.node_id: False for broker in commit.brokers}
+        stored = await asyncio.gather(*(self._store_broker(broker) for broker in commit.brokers))
+        return {b.node_id: done for b, done in zip(commit.brokers, stored, strict=True)}
+
+    async def _store_broker(self, broker: BrokerInfo) -> bool:
+        try:
+            return await self._write_broker(broker)
+        except KubeError as error:
+            logger.warning(
+                "the registration of broker %d was not stored: %s", broker.node_id, error
+            )
+            return False
+
+    def _finish(
+        self,
+        taken: list[_Waiting[Any]],
+        slices: dict[int, bool],
+        brokers: dict[int, bool],
+        seconds: float,
+    ) -> None:
+        failed_slices = {index for index, done in slices.items() if not done}
+        failed_brokers = {node for node, done in brokers.items() if not done}
+        done: list[_Waiting[Any]] = []
+        again: list[_Waiting[Any]] = []
+        for waiting in taken:
+            failed = waiting.slices & failed_slices or waiting.brokers & failed_brokers
+            (again if failed else done).append(waiting)
+        self._on_committed(
+            Committed(
+                slices=frozenset(slices) - failed_slices,
+                brokers=frozenset(brokers) - failed_brokers,
+                events=tuple(event for waiting in done for event in waiting.events),
+                decisions=len(done),
+                seconds=seconds,
+            )
+        )
+        for waiting in done:
+            if not waiting.answer.done():
+                waiting.answer.set_result(waiting.result)
+        self._line[:0] = [waiting for waiting in again if self._may_retry(waiting)]
+
+    @staticmethod
+    def _may_retry(waiting: _Waiting[Any]) -> bool:
+        waiting.taken += 1
+        if waiting.taken < RETAKEN_MAX:
+            return True
+        if not waiting.answer.done():
+            waiting.answer.set_exception(DecisionFailed("other writers kept changing the slices"))
+        return False

@@ -1,0 +1,198 @@
+"""Reading, creating, claiming and writing the PartitionSlices of one Cluster.
+
+Three rules: a PUT always carries the resourceVersion that was read (a conflict is never forced);
+a higher controller epoch in a slice, or the API server's own STALE_CONTROLLER_EPOCH, ends this
+controller's term; and a write of unknown outcome is settled by reading the commit number. A commit
+number is never used for two contents, so even a PUT that lands late is told apart.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tidemark_operator.controller.commit import SliceWrite, apply, landed, load_slice
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.kube.backoff import Backoff
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
+from tidemark_operator.leadership.terms import Fenced, NotLeading
+from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, slice_name
+
+logger = logging.getLogger(__name__)
+
+PARALLEL_WRITES = 16
+CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
+
+
+class SlicesUnusable(Exception):
+    """Slices are missing, or belong to another Cluster: nothing is decided until a person looks."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The Cluster whose slices these are."""
+
+    namespace: str
+    cluster: str
+    uid: str
+
+
+class SliceStore:
+    """The slices of one Cluster during one term. Remembers the metadata last read of each."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        home: Home,
+        *,
+        leads: Callable[[], bool],
+        landing: Callable[[ControllerState, SliceWrite], None],
+    ) -> None:
+        """``landing`` is called for each write that took effect, before the state advances."""
+        self._api = api
+        self._home = home
+        self._leads = leads
+        self._landing = landing
+        self._objects: dict[int, Json] = {}
+        self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
+        self.conflicts = 0
+        self.writes = 0
+
+    # ------------------------------------------------------------ taking over
+
+    async def read_all(self, slices: int, *, create_missing: bool) -> None:
+        """List every slice without a cache. Missing ones are made only for a new Cluster."""
+        selector = f"{CLUSTER_LABEL}={self._home.cluster}"
+        found = await self._api.list_all(
+            PARTITION_SLICE, self._home.namespace, label_selector=selector
+        )
+        by_name = {str(body["metadata"]["name"]): body for body in found}
+        strangers = [name for name, body in by_name.items() if not self._ours(body)]
+        if strangers:
+            raise SlicesUnusable(
+                "SlicesOfAnotherCluster",
+                f"{len(strangers)} PartitionSlices ({strangers[0]}, …) belong to an earlier Cluster "
+                f"of this name: remove them, or restore that Cluster",
+            )
+        names = {index: slice_name(self._home.cluster, index) for index in range(slices)}
+        missing = [index for index, name in names.items() if name not in by_name]
+        if missing and not create_missing:
+            raise SlicesUnusable(
+                "SlicesMissing",
+                f"{len(missing)} of {slices} PartitionSlices are missing ({names[missing[0]]}, …) "
+                "and with them the placement of their partitions: restore them from a backup",
+            )
+        self._objects = {i: by_name[name] for i, name in names.items() if name in by_name}
+        await asyncio.gather(*(self._create(index) for index in missing))
+
+    def _ours(self, body: Json) -> bool:
+        return (body["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL) == self._home.uid
+
+    async def _create(self, index: int) -> None:
+        name = slice_name(self._home.cluster, index)
+        labels = {CLUSTER_LABEL: self._home.cluster, CLUSTER_UID_LABEL: self._home.uid}
+        body: Json = {
+            "apiVersion": PARTITION_SLICE.api_version,
+            "kind": PARTITION_SLICE.kind,
+            "metadata": {"name": name, "labels": labels, "finalizers": [SLICE_FINALIZER]},
+            "controllerEpoch": 0,
+            "commit": 0,
+            "partitions": [],
+            "tombstones": [],
+        }
+        async with self._parallel:
+            try:
+                self._objects[index] = await self._api.create(
+                    PARTITION_SLICE, self._home.namespace, body
+                )
+            except Conflict:  # an earlier try of ours, or the operator that was here before
+                self._objects[index] = await self._get(index)
+
+    def payloads(self) -> Iterable[tuple[int, Json]]:
+        """(index, slice) as last read, for loading the core's state."""
+        return sorted(self._objects.items())
+
+    # ------------------------------------------------------------ writing
+
+    async def write_all(
+        self, state: ControllerState, writes: Iterable[SliceWrite]
+    ) -> dict[int, bool]:
+        """Write several slices at once; per index whether it took effect. Where it did, the state
+        has advanced; where not, the slice was read again and the decision has to be taken again.
+        Every write is finished or settled before this returns or raises."""
+        wanted = list(writes)
+        outcomes = await asyncio.gather(
+            *(self._write(state, write) for write in wanted), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return {
+            write.index: outcome is True for write, outcome in zip(wanted, outcomes, strict=True)
+        }
+
+    async def _write(self, state: ControllerState, write: SliceWrite) -> bool:
+        state.commit = max(state.commit, write.commit)
+        async with self._parallel:
+            self._check_leading()
+            try:
+                took_effect = await self._put(write)
+            except (Conflict, Unavailable) as error:
+                logger.info("slice %d: %s", write.index, error)
+                took_effect = await self._settle(state, write)
+            except NotFound as error:
+                raise SlicesUnusable("SlicesMissing", str(error)) from error
+            except Invalid as error:
+                if "STALE_CONTROLLER_EPOCH" in error.message:
+                    raise Fenced(error.message) from error
+                raise SlicesUnusable("SliceRefused", error.message) from error
+        if took_effect:
+            self._landing(state, write)
+            apply(state, write)
+        return took_effect
+
+    async def _put(self, write: SliceWrite) -> bool:
+        held = self._objects[write.index]
+        body = {key: held[key] for key in ("apiVersion", "kind", "metadata")} | write.payload
+        self._objects[write.index] = await self._api.replace(PARTITION_SLICE, body)
+        self.writes += 1
+        return True
+
+    async def _settle(self, state: ControllerState, write: SliceWrite) -> bool:
+        """Read the slice until it answers; whether it is what ``write`` wanted."""
+        failures = 0
+        while True:
+            self._check_leading()
+            try:
+                now = await self._get(write.index)
+                break
+            except (Unavailable, Forbidden) as error:
+                failures += 1
+                logger.warning("slice %d cannot be read: %s", write.index, error)
+                await asyncio.sleep(Backoff(0.1, 2.0).delay_s(failures, random.random()))
+        self._objects[write.index] = now
+        if int(now["controllerEpoch"]) > state.controller_epoch:
+            raise Fenced(f"slice {write.index} is at controller epoch {now['controllerEpoch']}")
+        if landed(write, now):
+            return True
+        self.conflicts += 1
+        load_slice(state, write.index, now)
+        return False
+
+    async def _get(self, index: int) -> Json:
+        name = slice_name(self._home.cluster, index)
+        try:
+            return await self._api.get(PARTITION_SLICE, self._home.namespace, name)
+        except NotFound as error:
+            raise SlicesUnusable("SlicesMissing", f"PartitionSlice {name} is gone") from error
+
+    def _check_leading(self) -> None:
+        if not self._leads():
+            raise NotLeading("the Lease ran out")

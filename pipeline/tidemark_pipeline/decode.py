@@ -1,0 +1,185 @@
+"""Record batches to Arrow, checked and in bulk.
+
+One row per data record: control batches and records outside the wanted offsets give none, and no
+batch is passed on unless its CRC holds. The bytes of a segment, of a fetched tail and of a test
+all go through :func:`decode`: one decoder for every tier.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.records.batch import HEADER_BYTES, BatchHeader, check_crc, iter_headers
+from tidemark.records.codecs import decompress
+from tidemark_pipeline import scan
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field(
+            "headers",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]),
+                )
+            ),
+        ),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("tier", pa.string()),
+    ]
+)
+LOG_APPEND_TIME = 1
+_NO_TIMESTAMP = -1
+
+
+class CorruptData(ValueError):
+    """Bytes that are no record batches; the message names topic, partition and offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where bytes come from and which offsets of them are wanted, both ends included."""
+
+    topic: str
+    partition: int
+    tier: str
+    from_offset: int
+    to_offset_inclusive: int
+
+
+def decode(data: bytes, source: Source) -> Iterator[pa.RecordBatch]:
+    """Arrow batches, one for each record batch in ``data`` that holds wanted records.
+
+    ``data`` begins at a batch; what is left of a partial batch at its end is not looked at.
+    Raises :class:`CorruptData` where a checksum or a record's structure does not hold.
+    """
+    for position, header in iter_headers(data):
+        if header.base_offset > source.to_offset_inclusive:
+            return
+        if header.is_control or header.last_offset < source.from_offset or header.count == 0:
+            continue
+        yield from _decode_batch(data, position, header, source)
+
+
+def complete_bytes(data: bytes) -> int:
+    """How many bytes of ``data`` are whole batches."""
+    end = 0
+    for position, header in iter_headers(data):
+        end = position + header.size_bytes
+    return end
+
+
+def _decode_batch(
+    data: bytes, position: int, header: BatchHeader, source: Source
+) -> Iterator[pa.RecordBatch]:
+    try:
+        check_crc(data, position, header)
+        payload = data[position + HEADER_BYTES : position + header.size_bytes]
+        raw = decompress(header.codec, payload)
+    except ValueError as error:
+        raise _corrupt(source, header, str(error)) from error
+    buffer = np.frombuffer(raw, dtype=np.uint8)
+    table = np.empty((header.count, scan.COLUMNS), dtype=np.int64)
+    if scan.scan_records(buffer, 0, len(buffer), header.count, table) != header.count:
+        raise _corrupt(source, header, "its records cannot be read")
+    offsets = header.base_offset + table[:, scan.OFFSET_DELTA]
+    wanted = (offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive)
+    if not wanted.all():
+        table, offsets = table[wanted], offsets[wanted]
+    if len(offsets):
+        yield _arrow(buffer, table, offsets, header, source)
+
+
+def _arrow(
+    buffer: scan.Bytes,
+    table: scan.Longs,
+    offsets: scan.Longs,
+    header: BatchHeader,
+    source: Source,
+) -> pa.RecordBatch:
+    rows = len(offsets)
+    if header.timestamp_type == LOG_APPEND_TIME:
+        timestamps = np.full(rows, header.max_timestamp, dtype=np.int64)
+    else:
+        timestamps = header.base_timestamp + table[:, scan.TIMESTAMP_DELTA]
+    columns = [
+        _binary(buffer, table[:, scan.KEY_START], table[:, scan.KEY_LENGTH], pa.binary()),
+        _binary(buffer, table[:, scan.VALUE_START], table[:, scan.VALUE_LENGTH], pa.binary()),
+        _headers(buffer, table, header, source),
+        _repeat(source.topic, rows, pa.string()),
+        _repeat(source.partition, rows, pa.int32()),
+        pa.array(offsets, type=pa.int64()),
+        pa.array(
+            timestamps * 1000, mask=timestamps == _NO_TIMESTAMP, type=pa.timestamp("us", tz="UTC")
+        ),
+        _repeat(int(header.timestamp_type), rows, pa.int32()),
+        _repeat(source.tier, rows, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _repeat(value: object, rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type=kind), rows)
+
+
+def _binary(
+    buffer: scan.Bytes, starts: scan.Longs, lengths: scan.Longs, kind: pa.DataType
+) -> pa.Array:
+    """A binary or string array of the pieces; a length of -1 is null."""
+    rows = len(starts)
+    sizes = np.maximum(lengths, 0)
+    offsets = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), dtype=np.uint8)
+    scan.gather(buffer, np.ascontiguousarray(starts), sizes, offsets, out)
+    nulls = lengths < 0
+    validity = _validity(nulls) if nulls.any() else None
+    return pa.Array.from_buffers(
+        kind,
+        rows,
+        [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)],
+    )
+
+
+def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+
+
+def _headers(
+    buffer: scan.Bytes, table: scan.Longs, header: BatchHeader, source: Source
+) -> pa.Array:
+    counts = np.ascontiguousarray(table[:, scan.HEADERS_COUNT])
+    total = int(counts.sum())
+    kind = SCHEMA.field("headers").type
+    if total == 0:
+        return pa.nulls(len(counts), type=kind)
+    spans = np.empty((total, 4), dtype=np.int64)
+    starts = np.ascontiguousarray(table[:, scan.HEADERS_START])
+    if scan.scan_headers(buffer, starts, counts, len(buffer), spans) != total:
+        raise _corrupt(source, header, "its headers cannot be read")
+    keys = _binary(buffer, spans[:, 0], spans[:, 1], pa.string())
+    values = _binary(buffer, spans[:, 2], spans[:, 3], pa.binary())
+    structs = pa.StructArray.from_arrays([keys, values], fields=list(kind.value_type))
+    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    nulls = counts == 0
+    validity = _validity(nulls) if nulls.any() else None
+    return pa.Array.from_buffers(
+        kind, len(counts), [validity, pa.py_buffer(offsets)], children=[structs]
+    )
+
+
+def _corrupt(source: Source, header: BatchHeader, reason: str) -> CorruptData:
+    return CorruptData(
+        f"{source.topic}-{source.partition}, offsets {header.base_offset} to {header.last_offset} "
+        f"({source.tier}): {reason}"
+    )

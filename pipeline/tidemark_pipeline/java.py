@@ -1,0 +1,45 @@
+"""Spark needs Java 17 or newer; find it, or say how to get it."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17
+
+
+class JavaMissing(RuntimeError):
+    """No usable Java; the message says what was found and how to get one."""
+
+
+def find_java() -> Path:
+    """The ``java`` that Spark will run: that of JAVA_HOME, else the first on the PATH.
+
+    Raises :class:`JavaMissing`.
+    """
+    home = os.environ.get("JAVA_HOME")
+    name = str(Path(home) / "bin" / "java") if home else "java"
+    found = shutil.which(name)
+    hint = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+    if found is None:
+        where = (
+            f"JAVA_HOME is {home}, where there is no bin/java" if home else "no java on the PATH"
+        )
+        raise JavaMissing(f"{where}; {hint}")
+    text = subprocess.run(
+        [found, "-version"], capture_output=True, text=True, check=False, timeout=30
+    ).stderr
+    version = major_version(text)
+    if version is None or version < JAVA_VERSION_MIN:
+        raise JavaMissing(f"{found} is Java {version or 'of an unknown version'}; {hint}")
+    return Path(found)
+
+
+def major_version(text: str) -> int | None:
+    """The major version in the output of ``java -version``; None when it has none."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    first, second = int(match[1]), int(match[2] or 0)
+    return second if first == 1 else first

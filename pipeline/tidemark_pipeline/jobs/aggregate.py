@@ -1,0 +1,45 @@
+"""Aggregate a topic of JSON values: rows, sum and mean of a number by a key, as Parquet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What to aggregate: JSON fields of the value, and where the Parquet goes (overwritten)."""
+
+    by: str
+    value: str
+    output: Path
+
+
+def read_topic(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """A topic as a table, with the options of :mod:`tidemark_pipeline.options`."""
+    return session.read.format("tidemark").options(**options).load()
+
+
+def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
+    """Write ``(by, rows, measured, total, mean)`` and return it, read back from the Parquet.
+
+    ``measured`` counts the rows in which the value is a number; ``total`` and ``mean`` are of those.
+    """
+    text = f.col("value").cast("string")
+    number = f.get_json_object(text, f"$.{job.value}").cast("double")
+    table = (
+        read_topic(session, options)
+        .select(f.get_json_object(text, f"$.{job.by}").alias(job.by), number.alias("number"))
+        .groupBy(job.by)
+        .agg(
+            f.count(f.lit(1)).alias("rows"),
+            f.count("number").alias("measured"),
+            f.sum("number").alias("total"),
+            f.avg("number").alias("mean"),
+        )
+        .orderBy(job.by)
+    )
+    table.write.mode("overwrite").parquet(str(job.output))
+    return session.read.parquet(str(job.output)).orderBy(job.by)

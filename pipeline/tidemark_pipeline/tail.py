@@ -1,0 +1,240 @@
+"""The local tail of a partition: what is on brokers only, fetched as raw batches.
+
+Executors are plain processes without an event loop, so this is a small blocking client: Metadata
+names the leaders, ListOffsets the end, Fetch the bytes. A leader that moved or a broker that died
+is looked up again, a bounded number of times. What comes back goes through the same decoder as
+segments of the tier.
+"""
+
+import datetime
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as fetch_request
+from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.list_offsets.v9 import request as offsets_request
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.metadata.v8 import request as metadata_request
+from kio.schema.metadata.v8.response import MetadataResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from tidemark.wire.framing import decode_response, encode_request
+
+R = TypeVar("R")
+CLIENT_ID = "tidemark-pipeline"
+#: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+_TRIES_MAX = 20
+_BACKOFF_S = 0.25
+_TIMEOUT_S = 30.0
+_FETCH_BYTES_MAX = 8 * 1024 * 1024
+_FRAME_BYTES_MAX = 256 * 1024 * 1024
+_LENGTH = struct.Struct(">i")
+
+
+class BrokersUnavailable(RuntimeError):
+    """No broker gave what was asked; the message says what was tried last."""
+
+
+class OutOfRange(ValueError):
+    """The offset is no longer (or not yet) in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition, under which epoch, and where it listens."""
+
+    host: str
+    port: int
+    leader_epoch: int
+
+
+class Connection:
+    """One blocking connection; requests one after the other."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=_TIMEOUT_S)
+        self._correlation_id = 0
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def request(self, entity: Any, response_type: type[R]) -> R:
+        """Send one request and read its answer; raises OSError."""
+        self._correlation_id += 1
+        self._socket.sendall(encode_request(entity, self._correlation_id, CLIENT_ID))
+        (length,) = _LENGTH.unpack(self._receive(4))
+        if not 4 <= length <= _FRAME_BYTES_MAX:
+            raise ConnectionError(f"an answer of {length} bytes is not Kafka's")
+        return decode_response(response_type, self._receive(length))[1]
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        received = 0
+        while received < size:
+            count = self._socket.recv_into(view[received:])
+            if count == 0:
+                raise ConnectionError("the broker closed the connection")
+            received += count
+        return bytes(data)
+
+
+def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, Leader]:
+    """The leader of every partition of ``topic`` that has one.
+
+    Raises :class:`BrokersUnavailable` when none of the bootstrap addresses answers.
+    """
+    request = metadata_request.MetadataRequest(
+        topics=(metadata_request.MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    reason = "no bootstrap address was given"
+    for address in bootstrap:
+        host, _, port = address.rpartition(":")
+        try:
+            with Connection(host, int(port)) as connection:
+                return _leaders_of(connection.request(request, MetadataResponse))
+        except OSError as error:
+            reason = f"{address}: {error}"
+    raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
+
+
+def end_offsets(bootstrap: Sequence[str], topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    """The last stable offset (exclusive end of what a consumer may read) of each partition."""
+    return list_offsets(bootstrap, topic, partitions, LATEST)
+
+
+def list_offsets(
+    bootstrap: Sequence[str], topic: str, partitions: Sequence[int], timestamp: int
+) -> dict[int, int]:
+    """ListOffsets for one timestamp (ms, or a special one above) for each partition; -1: none."""
+    return {
+        partition: _retry(lambda: _list_offset(bootstrap, topic, partition, timestamp))  # noqa: B023
+        for partition in partitions
+    }
+
+
+def read(
+    bootstrap: Sequence[str], topic: str, partition: int, start: int, end: int
+) -> Iterator[bytes]:
+    """Raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
+
+    Raises :class:`OutOfRange` when ``start`` has left the log meanwhile.
+    """
+    from tidemark.records.batch import iter_headers
+
+    position = start
+    while position < end:
+        data = _retry(lambda: _fetch(bootstrap, topic, partition, position))  # noqa: B023
+        last = position
+        for _, header in iter_headers(data):
+            last = header.last_offset + 1
+        if last == position:
+            raise BrokersUnavailable(
+                f"{topic}-{partition}: the leader returned nothing at {position}, before {end}"
+            )
+        yield data
+        position = last
+
+
+def _retry(call: Any) -> Any:
+    reason = ""
+    for attempt in range(_TRIES_MAX):
+        try:
+            return call()
+        except (OSError, BrokersUnavailable) as error:
+            reason = str(error)
+            time.sleep(min(_BACKOFF_S * (attempt + 1), 2.0))
+    raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
+
+
+def _leaders_of(answer: MetadataResponse) -> dict[int, Leader]:
+    addresses = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
+    found: dict[int, Leader] = {}
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            address = addresses.get(int(partition.leader_id))
+            if address is not None:
+                found[int(partition.partition_index)] = Leader(
+                    *address, int(partition.leader_epoch)
+                )
+    return found
+
+
+def _connect(bootstrap: Sequence[str], topic: str, partition: int) -> tuple[Connection, Leader]:
+    leader = leaders(bootstrap, topic).get(partition)
+    if leader is None:
+        raise BrokersUnavailable(f"{topic}-{partition} has no leader")
+    return Connection(leader.host, leader.port), leader
+
+
+def _list_offset(bootstrap: Sequence[str], topic: str, partition: int, timestamp: int) -> int:
+    connection, leader = _connect(bootstrap, topic, partition)
+    request = offsets_request.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(1),
+        topics=(
+            offsets_request.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=(
+                    offsets_request.ListOffsetsPartition(
+                        partition_index=i32(partition),
+                        current_leader_epoch=i32(leader.leader_epoch),
+                        timestamp=i64(timestamp),
+                    ),
+                ),
+            ),
+        ),
+    )
+    with connection:
+        result = connection.request(request, ListOffsetsResponse).topics[0].partitions[0]
+    _check(result.error_code, topic, partition)
+    return int(result.offset)
+
+
+def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) -> bytes:
+    connection, leader = _connect(bootstrap, topic, partition)
+    request = fetch_request.FetchRequest(
+        max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
+        min_bytes=i32(1),
+        max_bytes=i32(_FETCH_BYTES_MAX),
+        isolation_level=i8(1),
+        topics=(
+            fetch_request.FetchTopic(
+                topic=TopicName(topic),
+                partitions=(
+                    fetch_request.FetchPartition(
+                        partition=i32(partition),
+                        current_leader_epoch=i32(leader.leader_epoch),
+                        fetch_offset=i64(offset),
+                        partition_max_bytes=i32(_FETCH_BYTES_MAX),
+                    ),
+                ),
+            ),
+        ),
+        forgotten_topics_data=(),
+    )
+    with connection:
+        answer = connection.request(request, FetchResponse)
+    result = answer.responses[0].partitions[0]
+    if result.error_code == ErrorCode.offset_out_of_range:
+        raise OutOfRange(f"{topic}-{partition}: offset {offset} is no longer in the log")
+    _check(result.error_code, topic, partition)
+    return bytes(result.records or b"")
+
+
+def _check(error: ErrorCode, topic: str, partition: int) -> None:
+    if error != ErrorCode.none:
+        raise BrokersUnavailable(f"{topic}-{partition}: the leader answered {error.name}")

@@ -1,0 +1,1 @@
+"""Measurements beside Apache Kafka; see README.md in this folder."""

@@ -1,0 +1,23 @@
+"""One cluster for all conformance tests; each makes its own topics."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kcat import Kcat, ensure_kcat
+from local_cluster import Cluster, run_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with run_cluster(tmp_path_factory.mktemp("conformance")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kcat() -> Kcat:
+    return ensure_kcat()

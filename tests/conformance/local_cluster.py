@@ -1,0 +1,79 @@
+"""A whole cluster for the conformance tests: real control plane, operator, three broker processes."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.view import TopicView, topic
+
+_numbers = itertools.count(1)
+
+
+class Cluster:
+    """A running local cluster with helpers that wait on conditions."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self.local = local
+        self.kube: Kube = local.kube()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.local.addresses().bootstrap
+
+    def view(self, name: str) -> TopicView:
+        return topic(self.kube, name)
+
+    def new_topic(self, **spec: Any) -> str:
+        """Apply a Topic (three replicas, one partition unless said) and wait until it is Ready."""
+        name = f"t{next(_numbers)}"
+        self.kube.apply(
+            "Topic",
+            name,
+            {
+                "clusterRef": {"name": self.local.settings.cluster},
+                "partitions": 1,
+                "replicationFactor": 3,
+                **spec,
+            },
+        )
+        wait(
+            lambda: (
+                self.view(name).condition("Ready").get("status") == "True"
+                and all(len(row.isr) == len(row.replicas) for row in self.view(name).rows)
+            ),
+            f"{name} to be Ready and in sync",
+        )
+        return name
+
+
+def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Wait until ``holds`` is true; fails naming what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def run_cluster(folder: Path, *, brokers: int = 3, tier: str = "directory") -> Iterator[Cluster]:
+    """Start a cluster in ``folder`` and stop it at the end."""
+    layout = Layout.at(folder)
+    layout.create()
+    settings = local_settings.choose(layout, cluster="tidemark", tier=tier, kubeconfig="")
+    local = LocalCluster(layout, settings, lambda _: None)
+    try:
+        local.start(brokers=brokers)
+        cluster = Cluster(local)
+        try:
+            yield cluster
+        finally:
+            cluster.kube.close()
+    finally:
+        local.stop()

@@ -1,0 +1,223 @@
+"""A small client of the API server for these tests: apply an object, get its fate back."""
+
+import copy
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from tidemark_operator.resources.names import API_VERSION, GROUP, VERSION
+
+Object = dict[str, Any]
+NAMESPACE = "default"
+PLURALS = {
+    "Topic": "topics",
+    "Broker": "brokers",
+    "Cluster": "clusters",
+    "RecordDeletion": "recorddeletions",
+    "PartitionSlice": "partitionslices",
+}
+_UNPROCESSABLE = 422
+_APPLY = "application/apply-patch+yaml"
+_names = itertools.count()
+
+
+class Refused(Exception):
+    """The API server said no, in the words of the exception."""
+
+
+class Api:
+    """Creates, replaces and reads objects of tidemark.dev in the namespace ``default``."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._client = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
+        self._objects = client.CustomObjectsApi(self._client)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def install(self, definition: Object, *, timeout_s: float = 30.0) -> None:
+        """Apply a CRD and wait until it is served; raises Refused."""
+        name = definition["metadata"]["name"]
+        self._told(
+            lambda: self._objects.patch_cluster_custom_object(
+                "apiextensions.k8s.io",
+                "v1",
+                "customresourcedefinitions",
+                name,
+                definition,
+                field_manager="tidemark-test",
+                force=True,
+                _content_type=_APPLY,
+            )
+        )
+        deadline = time.monotonic() + timeout_s
+        while not self._is_served(definition):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} is not served after {timeout_s} s")
+            time.sleep(0.05)
+
+    def _is_served(self, definition: Object) -> bool:
+        try:
+            self._objects.list_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, definition["spec"]["names"]["plural"]
+            )
+        except ApiException:
+            return False
+        return True
+
+    def create(self, body: Object) -> Object:
+        """Create an object; raises Refused."""
+        plural = PLURALS[body["kind"]]
+        return self._told(
+            lambda: self._objects.create_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, plural, body
+            )
+        )
+
+    def try_create(self, body: Object) -> None:
+        """Admission only, nothing is stored; raises Refused."""
+        plural = PLURALS[body["kind"]]
+        self._told(
+            lambda: self._objects.create_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, plural, body, dry_run="All"
+            )
+        )
+
+    def replace(self, body: Object) -> Object:
+        """Replace an object (not its status) at its resourceVersion; raises Refused."""
+        plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
+        return self._told(
+            lambda: self._objects.replace_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, plural, name, body
+            )
+        )
+
+    def replace_status(self, body: Object, status: Object) -> Object:
+        """Replace an object's status; raises Refused."""
+        plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
+        return self._told(
+            lambda: self._objects.replace_namespaced_custom_object_status(
+                GROUP, VERSION, NAMESPACE, plural, name, {**body, "status": status}
+            )
+        )
+
+    def apply(self, body: Object, *, manager: str) -> Object:
+        """Server-side apply under a field manager of its own; raises Refused."""
+        plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
+        self._told(
+            lambda: self._objects.patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                NAMESPACE,
+                plural,
+                name,
+                body,
+                field_manager=manager,
+                force=False,
+                _content_type=_APPLY,
+            )
+        )
+        return self.get(body)  # the client drops the body of an answer 201
+
+    def get(self, body: Object) -> Object:
+        """Read an object again."""
+        plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
+        return self._told(
+            lambda: self._objects.get_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, plural, name
+            )
+        )
+
+    def delete(self, body: Object) -> None:
+        """Delete an object."""
+        self._objects.delete_namespaced_custom_object(
+            GROUP, VERSION, NAMESPACE, PLURALS[body["kind"]], body["metadata"]["name"]
+        )
+
+    @staticmethod
+    def _told(call: Callable[[], object]) -> Object:
+        try:
+            return cast(Object, call())
+        except ApiException as error:
+            if error.status == _UNPROCESSABLE:
+                raise Refused(json.loads(error.body or "{}")["message"]) from error
+            raise
+
+
+def edited(body: Object, path: str, value: object) -> Object:
+    """A deep copy of the object with one field set (``spec.tiering.enabled``), or removed where
+    the value is ``...``; dots inside a key are written ``/``: ``spec.config.retention/ms``."""
+    result = copy.deepcopy(body)
+    *parents, last = (step.replace("/", ".") for step in path.split("."))
+    place = result
+    for step in parents:
+        place = place.setdefault(step, {})
+    if value is ...:
+        place.pop(last, None)
+    else:
+        place[last] = value
+    return result
+
+
+def manifest(kind: str, **fields: Any) -> Object:
+    """A fresh object with a name of its own."""
+    name = f"{kind.lower()}-{next(_names)}"
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def topic(**spec: Any) -> Object:
+    """A valid Topic."""
+    base = {"clusterRef": {"name": "demo"}, "partitions": 3, "replicationFactor": 3}
+    return manifest("Topic", spec={**base, **spec})
+
+
+def tiered_topic(**spec: Any) -> Object:
+    """A valid tiered Topic."""
+    return topic(**{"tiering": {"enabled": True}, **spec})
+
+
+def broker(**spec: Any) -> Object:
+    """A valid Broker."""
+    base = {"clusterRef": {"name": "demo"}, "nodeId": 1, "workload": "External"}
+    return manifest("Broker", spec={**base, **spec})
+
+
+def cluster(**spec: Any) -> Object:
+    """A valid Cluster with a folder as its tier."""
+    base = {"remoteStorage": {"filesystem": {"path": "/var/lib/tier"}}}
+    return manifest("Cluster", spec={**base, **spec})
+
+
+def s3_storage(**changes: Any) -> Object:
+    """A valid ``remoteStorage`` of S3."""
+    s3 = {
+        "endpoint": "http://127.0.0.1:9000",
+        "region": "us-east-1",
+        "buckets": ["one-bucket", "two-bucket"],
+        "credentialsSecretRef": {"name": "keys"},
+    }
+    return {"s3": {**s3, **changes}}
+
+
+def record_deletion(**spec: Any) -> Object:
+    """A valid RecordDeletion once ``all`` or ``partitions`` is given."""
+    return manifest("RecordDeletion", spec={"topicRef": {"name": "flights"}, **spec})
+
+
+def partition_slice(**fields: Any) -> Object:
+    """A valid PartitionSlice."""
+    base = {"controllerEpoch": 5, "commit": 10, "partitions": ["row"], "tombstones": []}
+    return manifest("PartitionSlice", **{**base, **fields})
+
+
+def documents(path: Path) -> list[Object]:
+    """All documents of a YAML file."""
+    return [body for body in yaml.safe_load_all(path.read_text(encoding="utf-8")) if body]

@@ -1,0 +1,30 @@
+"""The CRDs of this checkout on the real API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.integration.admission.api_server import Api, documents
+
+CRDS = Path(__file__).parents[3] / "crds"
+
+
+class RunningControlPlane(Protocol):
+    """What these tests need of the control plane's fixture."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The file that leads to the API server."""
+
+
+@pytest.fixture(scope="session")
+def api(control_plane: RunningControlPlane) -> Iterator[Api]:
+    """A client of an API server that serves our kinds."""
+    api = Api(control_plane.kubeconfig)
+    for path in sorted(CRDS.glob("*.yaml")):
+        for definition in documents(path):
+            api.install(definition)
+    yield api
+    api.close()

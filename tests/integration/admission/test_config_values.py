@@ -1,0 +1,49 @@
+"""The CEL rules of the configuration maps say what the table says, key by key."""
+
+import pytest
+
+from tests.integration.admission.api_server import Api, Object, Refused, cluster, topic
+from tidemark_operator.resources.kafka_keys import (
+    CLUSTER_KEYS,
+    TOPIC_KEYS,
+    TYPED_KEYS,
+    config_problems,
+)
+
+#: Texts at and beyond the bounds of every shape; each key is tried with each.
+PROBES = (
+    "", " ", "0", "-0", "1", "-1", "-2", "007", "+1", "1.0", "1.5", "0.5", ".5", "1e3", "9", "10",
+    "17", "18", "22", "23", "-131072", "-131073", "1024", "1048575", "1048576", "2147483647",
+    "2147483648", "999999999999999999", "1000000000000000000", "9223372036854775807",
+    "9223372036854775808", "-9223372036854775808", "99999999999999999999", "true", "false", "TRUE",
+    "delete", "compact", "compact,delete", "delete , compact", "delete,compact,delete", "retain",
+    "gzip", "zstd", "producer", "CreateTime", "LogAppendTime", "*", "0:1", "0:1,2:3", "0:1,", "1\n",
+)  # fmt: skip
+
+
+def _verdict(api: Api, body: Object) -> str | None:
+    try:
+        api.try_create(body)
+    except Refused as refusal:
+        return str(refusal)
+    return None
+
+
+@pytest.mark.parametrize("key", sorted(TOPIC_KEYS))
+def test_topic_key(api: Api, key: str) -> None:
+    for value in PROBES:
+        problems = config_problems({key: value}, TOPIC_KEYS, TYPED_KEYS)
+        told = _verdict(api, topic(config={key: value}))
+        assert (told is None) == (not problems), (value, told)
+        for problem in problems:
+            assert problem in (told or ""), value
+
+
+@pytest.mark.parametrize("key", sorted(CLUSTER_KEYS))
+def test_cluster_key(api: Api, key: str) -> None:
+    for value in PROBES:
+        problems = config_problems({key: value}, CLUSTER_KEYS)
+        told = _verdict(api, cluster(config={key: value}))
+        assert (told is None) == (not problems), (value, told)
+        for problem in problems:
+            assert problem in (told or ""), value

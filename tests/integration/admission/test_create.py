@@ -1,0 +1,363 @@
+"""What the API server takes and what it refuses when an object is made, and in which words."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    broker,
+    cluster,
+    edited,
+    manifest,
+    partition_slice,
+    record_deletion,
+    s3_storage,
+    tiered_topic,
+    topic,
+)
+
+LONG_NAME = ".".join(["a" * 62] * 4)
+
+ACCEPTED: dict[str, Object] = {
+    "plain topic": topic(),
+    "topic with a name that Kubernetes has not": topic(topicName="Flights_2013.v1"),
+    "numbers without quotes": topic(config={"retention.ms": 604800000, "segment.ms": -1 + 2}),
+    "text values": topic(config={"cleanup.policy": "compact,delete", "retention.ms": "-1"}),
+    "largest long": topic(config={"retention.ms": "9223372036854775807"}),
+    "tiered topic with everything": tiered_topic(
+        config={"retention.ms": "7200000", "retention.bytes": 1048576},
+        tiering={
+            "enabled": True,
+            "disablePolicy": "Delete",
+            "localRetention": {"time": "1h30m", "size": "1Mi"},
+        },
+        deletionPolicy="Orphan",
+    ),
+    "local retention equal to the total": tiered_topic(
+        config={"retention.ms": "3600000"},
+        tiering={"enabled": True, "localRetention": {"time": "1h"}},
+    ),
+    "local retention under unlimited total": tiered_topic(
+        config={"retention.ms": "-1", "retention.bytes": "-1"},
+        tiering={"enabled": True, "localRetention": {"time": "9999h", "size": "1Pi"}},
+    ),
+    "large local size": tiered_topic(
+        tiering={"enabled": True, "localRetention": {"size": "100Ti"}}
+    ),
+    "local size as a bare number": tiered_topic(
+        tiering={"enabled": True, "localRetention": {"size": 1048576}}
+    ),
+    "tiering off with compaction": topic(
+        config={"cleanup.policy": "compact"}, tiering={"enabled": False}
+    ),
+    "broker": broker(rack="a"),
+    "cluster without a tier": cluster(remoteStorage=None),
+    "cluster with a folder": cluster(
+        config={
+            "enable.under.replicated.topic.creation": "true",
+            "remote.log.disable.policy": "delete",
+            "remote.log.metadata.custom.metadata.max.bytes": 128,
+            "log.retention.ms": 604800000,
+            "log.local.retention.bytes": "-2",
+        }
+    ),
+    "cluster with S3": cluster(remoteStorage=s3_storage(prefix="a/b")),
+    "deletion in some partitions": record_deletion(
+        partitions=[
+            {"partition": 0, "beforeOffset": 7},
+            {"partition": 1, "beforeOffset": -1},
+            {"partition": 2, "beforeTime": "2013-07-01T00:00:00Z"},
+        ],
+        timeout="5m",
+        dryRun=True,
+        ttlAfterFinished="24h",
+    ),
+    "deletion in all partitions by time": record_deletion(
+        all={"beforeTime": "2013-07-01T00:00:00.123+02:00"}, ttlAfterFinished="24h"
+    ),
+    "deletion of everything": record_deletion(all={"beforeOffset": -1}),
+    "slice": partition_slice(),
+}
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    # ------------------------------------------------------------------ Topic: names and numbers
+    "no partitions": (edited(topic(), "spec.partitions", ...), "spec.partitions: Required"),
+    "zero partitions": (topic(partitions=0), "should be greater than or equal to 1"),
+    "too many partitions": (topic(partitions=10001), "should be less than or equal to 10000"),
+    "no replicas": (topic(replicationFactor=0), "should be greater than or equal to 1"),
+    "name of one dot": (topic(topicName="."), "a topic is not called . or .."),
+    "name of two dots": (topic(topicName=".."), "a topic is not called . or .."),
+    "name with a space": (topic(topicName="a b"), "spec.topicName in body should match"),
+    "name too long": (topic(topicName="a" * 250), "may not be more than 249"),
+    "object's name too long": (
+        edited(topic(), "metadata.name", LONG_NAME),
+        "longer than a topic's may be (249): set spec.topicName",
+    ),
+    "bad disable policy": (
+        tiered_topic(tiering={"enabled": False, "disablePolicy": "Keep"}),
+        'supported values: "Retain", "Delete"',
+    ),
+    "bad deletion policy": (topic(deletionPolicy="Keep"), 'supported values: "Delete", "Orphan"'),
+    # ------------------------------------------------------------------ Topic: configuration
+    "unknown key": (
+        topic(config={"retension.ms": "1", "flush.ms": "1"}),
+        "retension.ms is not a known configuration key",
+    ),
+    "typed key enable": (
+        topic(config={"remote.storage.enable": "true"}),
+        "remote.storage.enable is not set in spec.config: use spec.tiering.enabled",
+    ),
+    "typed key policy": (
+        topic(config={"remote.log.disable.policy": "retain"}),
+        "use spec.tiering.disablePolicy",
+    ),
+    "typed key local time": (
+        topic(config={"local.retention.ms": 1}),
+        "local.retention.ms is not set in spec.config: use spec.tiering.localRetention.time",
+    ),
+    "typed key local size": (
+        topic(config={"local.retention.bytes": 1}),
+        "use spec.tiering.localRetention.size",
+    ),
+    "typed key copy.disable": (
+        topic(config={"remote.log.copy.disable": "true"}),
+        "spec.tiering.enabled: false with disablePolicy: Retain",
+    ),
+    "typed key delete.on.disable": (
+        topic(config={"remote.log.delete.on.disable": "true"}),
+        "spec.tiering.enabled: false with disablePolicy: Delete",
+    ),
+    "boolean without quotes": (
+        topic(config={"preallocate": True}),
+        "spec.config.preallocate",
+    ),
+    "value too long": (
+        topic(config={"leader.replication.throttled.replicas": "1:1" + ",1:1" * 300}),
+        "may not be more than 1024",
+    ),
+    "too many keys": (
+        topic(config={f"key.{number}": "1" for number in range(65)}),
+        "must have at most 64 items",
+    ),
+    # ------------------------------------------------------------------ Topic: tiering
+    "tiering with compaction": (
+        tiered_topic(config={"cleanup.policy": "delete,compact"}),
+        "a compacted topic cannot be tiered",
+    ),
+    "local time above total": (
+        tiered_topic(
+            config={"retention.ms": 3600000},
+            tiering={"enabled": True, "localRetention": {"time": "61m"}},
+        ),
+        "tiering.localRetention.time 61m is more than retention.ms 3600000: lower it, or raise",
+    ),
+    "local size above total": (
+        tiered_topic(
+            config={"retention.bytes": "1048575"},
+            tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
+        ),
+        "tiering.localRetention.size 1Mi is more than retention.bytes 1048575: lower it, or raise",
+    ),
+    "days": (
+        tiered_topic(tiering={"enabled": True, "localRetention": {"time": "7d"}}),
+        "there are no days",
+    ),
+    "empty duration": (
+        tiered_topic(tiering={"enabled": True, "localRetention": {"time": ""}}),
+        "must be a duration such as 168h",
+    ),
+    "days with a total": (
+        tiered_topic(
+            config={"retention.ms": "1"},
+            tiering={"enabled": True, "localRetention": {"time": "7d"}},
+        ),
+        "there are no days",
+    ),
+    "bad quantity": (
+        tiered_topic(tiering={"enabled": True, "localRetention": {"size": "10GB"}}),
+        "must be a whole number of bytes such as 10Gi",
+    ),
+    "fraction": (
+        tiered_topic(tiering={"enabled": True, "localRetention": {"size": "1.5Gi"}}),
+        "must be a whole number of bytes such as 10Gi",
+    ),
+    "quantity above 64 bits": (
+        tiered_topic(
+            config={"retention.bytes": "1"},
+            tiering={"enabled": True, "localRetention": {"size": "999999999999999999Pi"}},
+        ),
+        "must be a whole number of bytes such as 10Gi",
+    ),
+    # ------------------------------------------------------------------ Broker
+    "negative node id": (broker(nodeId=-1), "should be greater than or equal to 0"),
+    "broker pods are not there yet": (broker(workload="Pod"), 'supported values: "External"'),
+    "broker without workload": (
+        edited(broker(), "spec.workload", ...),
+        "spec.workload: Required value",
+    ),
+    # ------------------------------------------------------------------ Cluster
+    "two tiers": (
+        cluster(remoteStorage={**s3_storage(), "filesystem": {"path": "/a"}}),
+        "give either s3 or filesystem",
+    ),
+    "no tier in remoteStorage": (cluster(remoteStorage={}), "give either s3 or filesystem"),
+    "relative folder": (
+        cluster(remoteStorage={"filesystem": {"path": "tier"}}),
+        "should match '^/'",
+    ),
+    "no bucket": (cluster(remoteStorage=s3_storage(buckets=[])), "should have at least 1 items"),
+    "bucket twice": (
+        cluster(remoteStorage=s3_storage(buckets=["one-bucket", "one-bucket"])),
+        "Duplicate value",
+    ),
+    "endpoint that is no URL": (
+        cluster(remoteStorage=s3_storage(endpoint="minio:9000")),
+        "should match '^https?:",
+    ),
+    "prefix with a slash at its end": (
+        cluster(remoteStorage=s3_storage(prefix="a/")),
+        "spec.remoteStorage.s3.prefix",
+    ),
+    "no credentials": (
+        cluster(remoteStorage={"s3": {"region": "x", "buckets": ["one-bucket"]}}),
+        "credentialsSecretRef: Required value",
+    ),
+    "unknown cluster key": (
+        cluster(config={"zookeeper.connect": "x"}),
+        "zookeeper.connect is not a known configuration key",
+    ),
+    "bad cluster policy": (
+        cluster(config={"remote.log.disable.policy": "keep"}),
+        "remote.log.disable.policy must be one of retain, delete",
+    ),
+    "bad custom metadata limit": (
+        cluster(config={"remote.log.metadata.custom.metadata.max.bytes": "-1"}),
+        "remote.log.metadata.custom.metadata.max.bytes must be a whole number",
+    ),
+    "bad flag": (
+        cluster(config={"enable.under.replicated.topic.creation": "yes"}),
+        "enable.under.replicated.topic.creation must be 'true' or 'false', in quotes",
+    ),
+    "cluster name too long": (
+        edited(cluster(), "metadata.name", "c" * 49),
+        "at most 48 characters",
+    ),
+    # ------------------------------------------------------------------ RecordDeletion
+    "neither all nor partitions": (record_deletion(), "give either all or partitions"),
+    "both all and partitions": (
+        record_deletion(all={"beforeOffset": -1}, partitions=[{"partition": 0, "beforeOffset": 1}]),
+        "give either all or partitions",
+    ),
+    "partition without a point": (
+        record_deletion(partitions=[{"partition": 0}]),
+        "give either beforeOffset or beforeTime",
+    ),
+    "partition with two points": (
+        record_deletion(
+            partitions=[
+                {"partition": 0, "beforeOffset": 1, "beforeTime": "2013-07-01T00:00:00Z"},
+            ]
+        ),
+        "give either beforeOffset or beforeTime",
+    ),
+    "partition twice": (
+        record_deletion(
+            partitions=[
+                {"partition": 0, "beforeOffset": 1},
+                {"partition": 0, "beforeOffset": 2},
+            ]
+        ),
+        "Duplicate value",
+    ),
+    "empty partitions": (record_deletion(partitions=[]), "should have at least 1 items"),
+    "negative offset": (
+        record_deletion(partitions=[{"partition": 0, "beforeOffset": -2}]),
+        "should be greater than or equal to -1",
+    ),
+    "an offset for all": (
+        record_deletion(all={"beforeOffset": 5}),
+        "only -1 means something for all partitions",
+    ),
+    "all without a point": (record_deletion(all={}), "give either beforeOffset: -1 or beforeTime"),
+    "time without a zone": (
+        record_deletion(all={"beforeTime": "2013-07-01T00:00:00"}),
+        "must be of type date-time",
+    ),
+    "TTL with everything": (
+        record_deletion(all={"beforeOffset": -1}, ttlAfterFinished="1h"),
+        "ttlAfterFinished cannot be combined with all.beforeOffset -1",
+    ),
+    "bad timeout": (
+        record_deletion(all={"beforeOffset": -1}, timeout="soon"),
+        "must be a duration such as 168h",
+    ),
+    # ------------------------------------------------------------------ PartitionSlice
+    "slice without an epoch": (
+        edited(partition_slice(), "controllerEpoch", ...),
+        "controllerEpoch: Required value",
+    ),
+}
+
+
+def _without_nulls(body: Object) -> Object:
+    spec = body.get("spec")
+    if spec is None:
+        return body
+    return {**body, "spec": {key: value for key, value in spec.items() if value is not None}}
+
+
+@pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_accepted(api: Api, body: Object) -> None:
+    created = api.create(_without_nulls(body))
+    api.delete(created)
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(api: Api, body: Object, message: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        api.create(body)
+    assert message in str(refusal.value)
+
+
+def test_everything_wrong_is_told_at_once(api: Api) -> None:
+    body = topic(config={"flush.ms": "x", "nonsense": "1", "preallocate": "maybe"})
+    with pytest.raises(Refused) as refusal:
+        api.create(body)
+    told = str(refusal.value)
+    assert "flush.ms must be a whole number, at least 0" in told
+    assert "nonsense is not a known configuration key" in told
+    assert "preallocate must be 'true' or 'false', in quotes" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "condition"),
+    [
+        ("Topic", topic(), "Ready"),
+        ("Broker", broker(), "Ready"),
+        ("Cluster", cluster(), "Ready"),
+        ("RecordDeletion", record_deletion(all={"beforeOffset": -1}), "Succeeded"),
+    ],
+)
+def test_new_object_has_its_condition_unknown(
+    api: Api, kind: str, body: Object, condition: str
+) -> None:
+    created = api.create({**body, "status": {"observedGeneration": 9}})
+    expected: dict[str, Any] = {
+        "type": condition,
+        "status": "Unknown",
+        "reason": "Pending",
+        "message": "waiting for the operator",
+        "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }
+    assert api.get(created)["status"] == {"conditions": [expected]}, kind
+    api.delete(created)
+
+
+def test_unknown_field_is_dropped_by_the_server_and_told_to_strict_clients(api: Api) -> None:
+    """kubectl asks for strict validation itself; a lenient client gets the field pruned."""
+    created = api.create(manifest("Topic", spec={**topic()["spec"], "partitons": 3}))
+    assert "partitons" not in created["spec"]
+    api.delete(created)

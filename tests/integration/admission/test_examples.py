@@ -1,0 +1,16 @@
+"""The examples apply as they stand."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.admission.api_server import Api, documents
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_example_applies(api: Api, path: Path) -> None:
+    for body in documents(path):
+        body["metadata"]["name"] += "-try"
+        api.delete(api.apply(body, manager="kubectl"))

@@ -1,0 +1,176 @@
+"""The API server keeps the state machines of status: nothing goes backwards, whoever writes."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    broker,
+    cluster,
+    record_deletion,
+    tiered_topic,
+)
+
+TOPIC_ID = "bwwKHlTUSlWLQz_z2aDwqg"
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def _tiering(state: str, epoch: int, policy: str | None = None) -> Object:
+    tiering: Object = {"state": state, "epoch": epoch}
+    return {"tiering": tiering if policy is None else {**tiering, "policy": policy}}
+
+
+#: status before, status after, message (None: accepted)
+Step = tuple[Object, Object, str | None]
+
+STATES = "the tiering state goes Enabled, Disabling, Disabled"
+TOPIC_STEPS: dict[str, Step] = {
+    "disable": (_tiering("Enabled", 1), _tiering("Disabling", 2, "Retain"), None),
+    "disabled": (_tiering("Disabling", 2, "Retain"), _tiering("Disabled", 2, "Retain"), None),
+    "enable again": (_tiering("Disabled", 2, "Retain"), _tiering("Enabled", 2), None),
+    "enable again, epoch up": (_tiering("Disabled", 2, "Delete"), _tiering("Enabled", 3), None),
+    "Retain to Delete": (
+        _tiering("Disabled", 2, "Retain"), _tiering("Disabling", 3, "Delete"), None
+    ),
+    "Enabled to Disabled": (_tiering("Enabled", 1), _tiering("Disabled", 2, "Retain"), STATES),
+    "Disabling to Enabled": (
+        _tiering("Disabling", 2, "Retain"), _tiering("Enabled", 2, "Retain"), STATES
+    ),
+    "epoch goes back": (
+        _tiering("Enabled", 5), _tiering("Enabled", 4), "the tiered epoch never goes back"
+    ),
+    "Disabling under the old epoch": (
+        _tiering("Enabled", 5),
+        _tiering("Disabling", 5, "Retain"),
+        "a disablement begins with a higher tiered epoch",
+    ),
+    "Disabling without a policy": (
+        _tiering("Enabled", 5), _tiering("Disabling", 6), "a disablement has a policy"
+    ),
+    "policy changed while Disabling": (
+        _tiering("Disabling", 2, "Retain"),
+        _tiering("Disabling", 2, "Delete"),
+        "the policy is frozen while the state is Disabling",
+    ),
+    "policy changed on the way out": (
+        _tiering("Disabling", 2, "Delete"),
+        _tiering("Disabled", 2, "Retain"),
+        "the policy is frozen while the state is Disabling",
+    ),
+    "tiering forgotten": (_tiering("Enabled", 1), {}, "status.tiering is kept once it is set"),
+    "topic id set": ({}, {"topicId": TOPIC_ID}, None),
+    "topic id changed": ({"topicId": TOPIC_ID}, {"topicId": OTHER_ID}, "topicId never changes"),
+    "topic id forgotten": ({"topicId": TOPIC_ID}, {}, "topicId is kept once it is set"),
+    "topic id malformed": ({}, {"topicId": "x"}, "topicId in body should match"),
+    "generation goes on": ({"observedGeneration": 2}, {"observedGeneration": 3}, None),
+    "generation goes back": (
+        {"observedGeneration": 2}, {"observedGeneration": 1}, "observedGeneration never goes back"
+    ),
+    "newer controller": ({"controllerEpoch": 2}, {"controllerEpoch": 3}, None),
+    "older controller": (
+        {"controllerEpoch": 2}, {"controllerEpoch": 1}, "STALE_CONTROLLER_EPOCH: a newer controller"
+    ),
+    "reason that is no word": (
+        {},
+        {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "all well",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ]
+        },
+        "conditions[0].reason in body should match",
+    ),
+    "condition with a fourth status": (
+        {},
+        {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "Maybe",
+                    "reason": "Well",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ]
+        },
+        'supported values: "True", "False", "Unknown"',
+    ),
+}  # fmt: skip
+
+
+def _controller(identity: str, epoch: int) -> Object:
+    return {"controller": {"identity": identity, "epoch": epoch}}
+
+
+KEPT = "controller, slices, clusterId and nextProducerId are kept once they are set"
+CLUSTER_STEPS: dict[str, Step] = {
+    "first controller": ({}, _controller("a", 1), None),
+    "the same controller": (_controller("a", 1), _controller("a", 1), None),
+    "take-over": (_controller("a", 1), _controller("b", 2), None),
+    "take-over at the same epoch": (
+        _controller("a", 1), _controller("b", 1), "STALE_CONTROLLER_EPOCH: a controller takes over"
+    ),
+    "older controller": (
+        _controller("b", 2), _controller("a", 1), "STALE_CONTROLLER_EPOCH: a controller takes over"
+    ),
+    "controller forgotten": (_controller("b", 2), {}, KEPT),
+    "slices": ({"slices": 64}, {"slices": 65}, "the number of slices is fixed"),
+    "slices forgotten": ({"slices": 64}, {}, KEPT),
+    "cluster id": ({"clusterId": "a"}, {"clusterId": "b"}, "clusterId never changes"),
+    "producer ids go on": ({"nextProducerId": 1}, {"nextProducerId": 9}, None),
+    "producer ids go back": (
+        {"nextProducerId": 9}, {"nextProducerId": 1}, "nextProducerId never goes back"
+    ),
+    "another store": ({"storeId": "a"}, {"storeId": "b"}, None),
+}  # fmt: skip
+
+BROKER_STEPS: dict[str, Step] = {
+    "registration": ({"brokerEpoch": 1}, {"brokerEpoch": 2, "incarnationId": "x"}, None),
+    "epoch goes back": ({"brokerEpoch": 2}, {"brokerEpoch": 1}, "brokerEpoch never goes back"),
+}
+
+_RESOLVED = {"resolved": [{"partition": 0, "offset": 10, "leaderEpoch": 1}]}
+DELETION_STEPS: dict[str, Step] = {
+    "resolved": ({}, {**_RESOLVED, "topicId": TOPIC_ID}, None),
+    "progress": (_RESOLVED, {**_RESOLVED, "partitions": [{"partition": 0}], "records": 1}, None),
+    "resolved again": (
+        _RESOLVED,
+        {"resolved": [{"partition": 0, "offset": 11, "leaderEpoch": 1}]},
+        "resolved offsets are frozen",
+    ),
+    "resolved forgotten": (_RESOLVED, {"records": 1}, "resolved offsets are kept"),
+    "another topic": ({"topicId": TOPIC_ID}, {"topicId": OTHER_ID}, "topicId never changes"),
+}
+
+
+def _cases() -> list[Any]:
+    kinds = {
+        "Topic": (tiered_topic(), TOPIC_STEPS),
+        "Cluster": (cluster(), CLUSTER_STEPS),
+        "Broker": (broker(), BROKER_STEPS),
+        "RecordDeletion": (record_deletion(all={"beforeOffset": -1}), DELETION_STEPS),
+    }
+    return [
+        pytest.param(body, *step, id=f"{kind}, {name}")
+        for kind, (body, steps) in kinds.items()
+        for name, step in steps.items()
+    ]
+
+
+@pytest.mark.parametrize(("body", "before", "after", "message"), _cases())
+def test_step(api: Api, body: Object, before: Object, after: Object, message: str | None) -> None:
+    created = api.create({**body, "metadata": {"generateName": "status-"}})
+    live = api.replace_status(created, before)
+    if message is None:
+        api.replace_status(live, after)
+    else:
+        with pytest.raises(Refused) as refusal:
+            api.replace_status(live, after)
+        assert message in str(refusal.value)
+    api.delete(live)

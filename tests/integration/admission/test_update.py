@@ -1,0 +1,350 @@
+"""Transition rules: what may not change, and that an unchanged object always may be written."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    broker,
+    cluster,
+    edited,
+    partition_slice,
+    record_deletion,
+    s3_storage,
+    tiered_topic,
+    topic,
+)
+from tidemark_operator.resources.names import API_VERSION
+
+TOPIC_ID = "bwwKHlTUSlWLQz_z2aDwqg"
+
+
+def _condition(type_: str = "Ready") -> Object:
+    return {
+        "type": type_,
+        "status": "True",
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "reason": "Settled",
+        "message": "well",
+    }
+
+
+def _tiering(state: str, epoch: int, **more: Any) -> Object:
+    return {"state": state, "epoch": epoch, **more}
+
+
+def _topic_status(**fields: Any) -> Object:
+    base = {
+        "observedGeneration": 1,
+        "controllerEpoch": 3,
+        "topicId": TOPIC_ID,
+        "replicas": {"desired": 9, "placed": 6, "inSync": 6, "placeholders": 3},
+        "partitionsPlaced": 3,
+        "conditions": [_condition()],
+    }
+    return {**base, **fields}
+
+
+DISABLING = _tiering("Disabling", 2, policy="Retain", pendingBrokers=[3], remoteSegments=5)
+FULL_TOPIC = tiered_topic(
+    topicName="Flights",
+    config={"retention.ms": 7200000, "cleanup.policy": "delete"},
+    tiering={"enabled": False, "disablePolicy": "Retain", "localRetention": {"time": "1h"}},
+)
+CLUSTER_STATUS = {
+    "observedGeneration": 1,
+    "controller": {"identity": "a", "epoch": 3},
+    "clusterId": "QEZgf1X9SuGZ3K1vG3pXwA",
+    "storeId": "store",
+    "acceptedStorage": {"filesystem": {"path": "/var/lib/tier"}},
+    "slices": 64,
+    "tieredTopics": 1,
+    "brokers": {"registered": 3, "fenced": 0},
+    "remoteBytes": 17,
+    "nextProducerId": 1000,
+    "leftBehind": [{"topicName": "a", "topicId": TOPIC_ID, "since": "2026-01-01T00:00:00Z"}],
+    "conditions": [_condition()],
+}
+BROKER_STATUS = {
+    "observedGeneration": 1,
+    "controllerEpoch": 3,
+    "brokerEpoch": 40,
+    "incarnationId": "6f0c0a1e-54d4-4a55-8b43-3ff3d9a0f0aa",
+    "directoryId": "6f0c0a1e-54d4-4a55-8b43-3ff3d9a0f0ab",
+    "endpoints": [{"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9092}],
+    "leaders": 1,
+    "replicas": 3,
+    "logBytes": 17,
+    "conditions": [_condition(), _condition("Registered"), _condition("Draining")],
+}
+DELETION_STATUS = {
+    "observedGeneration": 1,
+    "controllerEpoch": 3,
+    "topicId": TOPIC_ID,
+    "resolved": [{"partition": 0, "offset": 10, "leaderEpoch": 2}],
+    "partitions": [{"partition": 0, "lowWatermark": 4}, {"partition": 1, "error": "timed out"}],
+    "records": 10,
+    "bytes": 1000,
+    "startTime": "2026-01-01T00:00:00Z",
+    "completionTime": "2026-01-01T00:00:01Z",
+    "conditions": [_condition("Succeeded")],
+}
+
+#: Objects with a full status, one per kind and state in which a root rule looks at the status.
+UNCHANGED: dict[str, tuple[Object, Object | None]] = {
+    "Topic, Enabled": (tiered_topic(), _topic_status(tiering=_tiering("Enabled", 1))),
+    "Topic, Disabling": (FULL_TOPIC, _topic_status(tiering=DISABLING)),
+    "Topic, Disabled": (
+        topic(),
+        _topic_status(tiering=_tiering("Disabled", 2, policy="Delete", remoteSegments=0)),
+    ),
+    "Topic without status": (topic(), None),
+    "compacted Topic": (topic(config={"cleanup.policy": "compact"}), _topic_status()),
+    "Broker": (broker(rack="a"), BROKER_STATUS),
+    "Cluster": (cluster(), CLUSTER_STATUS),
+    "Cluster with S3": (cluster(remoteStorage=s3_storage(prefix="p")), CLUSTER_STATUS),
+    "RecordDeletion": (
+        record_deletion(partitions=[{"partition": 0, "beforeOffset": 1}]),
+        DELETION_STATUS,
+    ),
+    "PartitionSlice": (partition_slice(), None),
+}
+
+
+def _live(api: Api, body: Object, status: Object | None) -> Object:
+    """The object as created, with its status written, under a name that is free."""
+    created = api.create({**body, "metadata": {"generateName": "update-"}})
+    return created if status is None else api.replace_status(created, status)
+
+
+@pytest.mark.parametrize(("body", "status"), UNCHANGED.values(), ids=UNCHANGED.keys())
+def test_unchanged_object_can_be_written(api: Api, body: Object, status: Object | None) -> None:
+    """Or a finalizer could never be removed."""
+    live = _live(api, body, status)
+    live = api.replace(live)
+    held = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
+    if status is not None:
+        held = api.replace_status(held, held["status"])
+        held = api.replace_status(held, {**held["status"], "conditions": [_condition("Stalled")]})
+    api.delete(held)
+    deleting = api.get(held)
+    assert deleting["metadata"]["deletionTimestamp"]
+    api.replace(edited(deleting, "metadata.finalizers", []))
+
+
+@pytest.mark.parametrize(("body", "status"), UNCHANGED.values(), ids=UNCHANGED.keys())
+def test_finalizer_by_server_side_apply(api: Api, body: Object, status: Object | None) -> None:
+    live = _live(api, body, status)
+    claim = {
+        "apiVersion": API_VERSION,
+        "kind": live["kind"],
+        "metadata": {"name": live["metadata"]["name"], "finalizers": ["tidemark.dev/test"]},
+    }
+    held = api.apply(claim, manager="tidemark-test")
+    assert held["metadata"]["finalizers"] == ["tidemark.dev/test"]
+    freed = api.apply(edited(claim, "metadata.finalizers", ...), manager="tidemark-test")
+    assert not freed["metadata"].get("finalizers")
+    api.delete(freed)
+
+
+IN_PROGRESS = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: spec.tiering cannot change while"
+ENABLED_WITH_DATA = _topic_status(tiering=_tiering("Enabled", 1, remoteSegments=4))
+RETAINED = _topic_status(tiering=_tiering("Disabled", 2, policy="Retain", remoteSegments=4))
+EMPTIED = _topic_status(tiering=_tiering("Disabled", 2, policy="Retain", remoteSegments=0))
+
+#: object, status, field, new value (``...`` removes it), message (None: accepted)
+Change = tuple[Object, Object | None, str, object, str | None]
+CHANGES: dict[str, Change] = {
+    # ------------------------------------------------------------------ Topic
+    "more partitions": (topic(), None, "spec.partitions", 4, None),
+    "fewer partitions": (topic(), None, "spec.partitions", 2, "partitions may only grow"),
+    "more replicas": (topic(), None, "spec.replicationFactor", 5, None),
+    "another cluster": (topic(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"),
+    "another name": (
+        topic(topicName="a"), None, "spec.topicName", "b", "the topic's name is immutable"
+    ),
+    "name from unset to set": (
+        topic(), None, "spec.topicName", "b", "the topic's name is immutable"
+    ),
+    "name from set to unset": (
+        topic(topicName="a"), None, "spec.topicName", ..., "the topic's name is immutable"
+    ),
+    "config while Disabling": (
+        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.config.flush/ms", 5, None
+    ),
+    "partitions while Disabling": (
+        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.partitions", 4, None
+    ),
+    "enable while Disabling": (
+        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.tiering.enabled", True, IN_PROGRESS
+    ),
+    "policy while Disabling": (
+        FULL_TOPIC,
+        _topic_status(tiering=DISABLING),
+        "spec.tiering.disablePolicy",
+        "Delete",
+        IN_PROGRESS,
+    ),
+    "local retention while Disabling": (
+        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.tiering.localRetention", ..., IN_PROGRESS
+    ),
+    "block removed while Disabling": (
+        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.tiering", ..., IN_PROGRESS
+    ),
+    "block added while Disabling": (
+        topic(), _topic_status(tiering=DISABLING), "spec.tiering", {"enabled": True}, IN_PROGRESS
+    ),
+    "disable while Enabled": (
+        tiered_topic(), ENABLED_WITH_DATA, "spec.tiering.enabled", False, None
+    ),
+    "Delete after Retain": (
+        FULL_TOPIC, RETAINED, "spec.tiering.disablePolicy", "Delete", None
+    ),
+    "compaction with data in the tier": (
+        topic(tiering={"enabled": False}),
+        RETAINED,
+        "spec.config.cleanup/policy",
+        "compact",
+        "cleanup.policy cannot become compact while the topic has data in the remote tier",
+    ),
+    "compaction while nobody knows what is in the tier": (
+        topic(tiering={"enabled": False}),
+        _topic_status(tiering=_tiering("Disabled", 2, policy="Delete")),
+        "spec.config.cleanup/policy",
+        "compact",
+        "cleanup.policy cannot become compact while the topic has data in the remote tier",
+    ),
+    "compaction once the tier is empty": (
+        topic(tiering={"enabled": False}), EMPTIED, "spec.config.cleanup/policy", "compact", None
+    ),
+    "compaction while tiered": (
+        tiered_topic(),
+        ENABLED_WITH_DATA,
+        "spec.config.cleanup/policy",
+        "compact",
+        "a compacted topic cannot be tiered",
+    ),
+    "disabling and compaction in one apply": (
+        tiered_topic(),
+        ENABLED_WITH_DATA,
+        "spec",
+        {**topic()["spec"], "config": {"cleanup.policy": "compact"}},
+        "cleanup.policy cannot become compact while the topic has data in the remote tier",
+    ),
+    # ------------------------------------------------------------------ Broker
+    "another node id": (broker(), None, "spec.nodeId", 2, "nodeId is immutable"),
+    "another rack": (broker(), BROKER_STATUS, "spec.rack", "b", None),
+    "broker of another cluster": (
+        broker(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"
+    ),
+    # ------------------------------------------------------------------ Cluster
+    "tier removed while in use": (
+        cluster(),
+        CLUSTER_STATUS,
+        "spec.remoteStorage",
+        ...,
+        "remoteStorage cannot be removed while topics have data in it",
+    ),
+    "tier removed": (
+        cluster(), {**CLUSTER_STATUS, "tieredTopics": 0}, "spec.remoteStorage", ..., None
+    ),
+    "tier removed before the first status": (cluster(), None, "spec.remoteStorage", ..., None),
+    "tier added": (
+        edited(cluster(), "spec.remoteStorage", ...),
+        {**CLUSTER_STATUS, "tieredTopics": 0},
+        "spec.remoteStorage",
+        s3_storage(),
+        None,
+    ),
+    "path changed while in use": (
+        cluster(),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.filesystem.path",
+        "/elsewhere",
+        "endpoint, prefix and path cannot change",
+    ),
+    "kind of tier changed while in use": (
+        cluster(), CLUSTER_STATUS, "spec.remoteStorage", s3_storage(), "path cannot change"
+    ),
+    "endpoint changed while in use": (
+        cluster(remoteStorage=s3_storage()),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.s3.endpoint",
+        "http://127.0.0.1:9001",
+        "endpoint, prefix and path cannot change",
+    ),
+    "prefix added while in use": (
+        cluster(remoteStorage=s3_storage()),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.s3.prefix",
+        "p",
+        "endpoint, prefix and path cannot change",
+    ),
+    "bucket dropped while in use": (
+        cluster(remoteStorage=s3_storage()),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.s3.buckets",
+        ["two-bucket"],
+        "no bucket can be dropped",
+    ),
+    "bucket added while in use": (
+        cluster(remoteStorage=s3_storage()),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.s3.buckets",
+        ["two-bucket", "one-bucket", "three-bucket"],
+        None,
+    ),
+    "other credentials while in use": (
+        cluster(remoteStorage=s3_storage()),
+        CLUSTER_STATUS,
+        "spec.remoteStorage.s3.credentialsSecretRef.name",
+        "newer-keys",
+        None,
+    ),
+    # ------------------------------------------------------------------ RecordDeletion
+    "anything of a deletion": (
+        record_deletion(all={"beforeOffset": -1}),
+        None,
+        "spec.timeout",
+        "1h",
+        "a RecordDeletion runs once and never changes",
+    ),
+    "label of a deletion": (
+        record_deletion(all={"beforeOffset": -1}),
+        DELETION_STATUS,
+        "metadata.labels",
+        {"a": "b"},
+        None,
+    ),
+    # ------------------------------------------------------------------ PartitionSlice
+    "slice, next commit": (partition_slice(), None, "commit", 11, None),
+    "slice, commit goes back": (partition_slice(), None, "commit", 9, "commit never goes back"),
+    "slice, higher epoch": (partition_slice(), None, "controllerEpoch", 6, None),
+    "slice, lower epoch": (partition_slice(), None, "controllerEpoch", 4, "STALE_CONTROLLER_EPOCH"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path", "value", "message"), CHANGES.values(), ids=CHANGES.keys()
+)
+def test_change(
+    api: Api,
+    body: Object,
+    status: Object | None,
+    path: str,
+    value: object,
+    message: str | None,
+) -> None:
+    live = _live(api, body, status)
+    changed = edited(live, path, value)
+    if message is None:
+        api.replace(changed)
+    else:
+        with pytest.raises(Refused) as refusal:
+            api.replace(changed)
+        assert message in str(refusal.value)
+    api.delete(live)

@@ -1,0 +1,89 @@
+"""Brokers as processes, for tests: started on free ports, stopped by their pid."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+DEFAULTS = {
+    "cluster.id": "test-cluster",
+    "listeners": "127.0.0.1:0",
+    "metrics.port": 0,
+    "replica.lag.time.max.ms": 3000,
+    "replica.fetch.wait.max.ms": 200,
+    "log.level": "INFO",
+}
+
+
+class BrokerProcess:
+    def __init__(self, node_id: int, folder: Path, controller_ports: list[int], **config: Any):
+        self.node_id = node_id
+        self.folder = folder
+        self.log_dir = folder / f"broker-{node_id}"
+        self.config_path = folder / f"broker-{node_id}.json"
+        self.log_path = folder / f"broker-{node_id}.log"
+        self.entries = DEFAULTS | {
+            "node.id": node_id,
+            "log.dir": str(self.log_dir),
+            "controller.addresses": ",".join(f"127.0.0.1:{port}" for port in controller_ports),
+        }
+        self.entries |= {key.replace("_", "."): value for key, value in config.items()}
+        self.process: asyncio.subprocess.Process | None = None
+        self.ready: dict[str, Any] = {}
+
+    async def launch(self) -> "BrokerProcess":
+        self.config_path.write_text(json.dumps(self.entries))
+        with self.log_path.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tidemark_broker",
+                "--config",
+                str(self.config_path),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        return self
+
+    async def wait_ready(self, timeout_s: float = 20.0) -> "BrokerProcess":
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async with asyncio.timeout(timeout_s):
+            line = await self.process.stdout.readline()
+        assert line, f"broker {self.node_id} ended early:\n{self.log_text()}"
+        self.ready = json.loads(line)
+        return self
+
+    async def start(self) -> "BrokerProcess":
+        return await (await self.launch()).wait_ready()
+
+    @property
+    def listener(self) -> str:
+        return str(self.ready["listener"])
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log_text(self) -> str:
+        return self.log_path.read_text()
+
+    async def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.pid, signal.SIGKILL)
+        await self.process.wait()
+
+    async def stop(self) -> int:
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            return await self.process.wait()
+
+
+StartBrokers = Callable[..., Awaitable[list[BrokerProcess]]]

@@ -1,0 +1,258 @@
+"""One replica with a real log: role changes, ISR proposals, what a follower's fetch tells."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.wire import control
+from tidemark_broker.log import LogConfig, PartitionLog, read_state, write_state
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.isr import FetchSeen
+from tidemark_broker.replication.metadata import MetadataCache, TopicView
+from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.threads import in_thread
+
+TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+VIEW = TopicView(
+    topic_id=TOPIC_ID,
+    name="t",
+    config={},
+    tiering_state=control.TieringState.NONE,
+    tiered_epoch=0,
+    disable_policy=control.DisablePolicy.RETAIN,
+)
+ROW = control.PartitionState(
+    partition=0,
+    leader=1,
+    leader_epoch=5,
+    partition_epoch=10,
+    replicas=(1, 2, 3),
+    isr=(1,),
+    manifest=False,
+)
+
+
+class Clock:
+    now_s = 1000.0
+
+
+class Host:
+    """The parts a partition needs of a broker, real ones, on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.proposals: list[control.IsrChange] = []
+        self.metadata = MetadataCache("c")
+        self.metadata.brokers = {
+            node: control.BrokerState(
+                broker_id=node, broker_epoch=node * 10, rack=None, fenced=False, listeners=()
+            )
+            for node in (1, 2, 3)
+        }
+        self.context = ReplicaContext(
+            node_id=1,
+            metadata=self.metadata,
+            purgatory=Purgatory(),
+            lag_max_s=10.0,
+            monotonic=lambda: self.clock.now_s,
+            wall_ms=lambda: 1_700_000_000_000,
+            propose_isr=lambda _, change: self.proposals.append(change),
+            persist=self._persist,
+            checkpoint_log_start=lambda _: asyncio.get_running_loop().create_future(),
+        )
+
+    async def _persist(self, directory: Path, state: StoredState) -> None:
+        await in_thread(write_state, directory, to_json(state))
+
+    def partition(self, *, min_isr: int = 1) -> Partition:
+        log = PartitionLog.create(
+            self.folder / "t-0",
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            config=LogConfig(min_insync_replicas=min_isr),
+        )
+        return Partition(self.context, log, stored=None, view=None)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def batch(count: int = 1) -> bytes:
+    return build_batch(
+        [Record(key=None, value=b"v", headers=(), timestamp_ms=1_700_000_000_000)] * count
+    )
+
+
+def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FetchSeen:
+    return FetchSeen(
+        fetch_offset=offset,
+        log_start_offset=log_start,
+        local_log_start_offset=log_start,
+        broker_epoch=node * 10,
+        leader_next_offset=partition.next_offset,
+        now_s=partition.context.monotonic(),
+    )
+
+
+def answer(change: control.IsrChange, row: control.PartitionState, code: int) -> control.IsrResult:
+    return control.IsrResult(
+        topic_id=change.topic_id,
+        partition=0,
+        error_code=code,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=row.partition_epoch,
+        isr=row.isr,
+    )
+
+
+async def test_the_state_is_on_disk_before_the_role_is_taken(host: Host) -> None:
+    partition = host.partition()
+    assert await partition.apply(VIEW, ROW, 3)
+    assert partition.is_leader
+    stored = read_state(partition.log.directory)
+    assert stored is not None
+    assert from_json(stored).row == ROW
+    assert partition.log.epochs.latest_epoch == 5
+
+
+async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    assert (await partition.append(batch(10), acks=1, timeout_ms=0)).base_offset == 0
+    assert partition.high_watermark == 10
+    partition.follower_fetched(2, seen(partition, 10))
+    assert [change.new_isr for change in host.proposals] == [(1, 2)]
+    host.clock.now_s += 60  # the follower is no more caught up, but it may be in the ISR already
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    assert partition.high_watermark == 10
+    await partition.apply(VIEW, ROW, 3)  # another partition of the topic changed
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    assert partition.high_watermark == 10
+
+    committed = replace(ROW, isr=(1, 2), partition_epoch=11)
+    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], committed, 0))
+    assert partition.isr == (1, 2)
+    partition.follower_fetched(2, seen(partition, 20))
+    assert partition.high_watermark == 20
+
+
+async def test_a_refused_proposal_is_dropped_only_when_the_row_is_known(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    assert partition.leader is not None
+    unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
+    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], unknown, 74))
+    assert partition.leader.pending == (1, 2)
+    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], ROW, 107))
+    assert partition.leader.pending is None
+
+
+async def test_an_unsettled_proposal_is_repeated(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    partition.shrink_isr()
+    assert host.proposals[0] == host.proposals[1]
+
+
+async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None:
+    partition = host.partition(min_isr=2)
+    await partition.apply(VIEW, ROW, 3)
+    refused = await partition.append(batch(), acks=-1, timeout_ms=1000)
+    assert refused.error is ErrorCode.not_enough_replicas
+    assert partition.next_offset == 0
+
+    await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
+    waiting = asyncio.create_task(partition.append(batch(), acks=-1, timeout_ms=10_000))
+    await asyncio.sleep(0)
+    partition.follower_fetched(2, seen(partition, 1))
+    assert (await waiting).error is ErrorCode.none
+
+    waiting = asyncio.create_task(partition.append(batch(), acks=-1, timeout_ms=10_000))
+    await asyncio.sleep(0)
+    moved = replace(ROW, leader=2, leader_epoch=6, partition_epoch=12, isr=(1, 2))
+    await partition.apply(VIEW, moved, 3)
+    assert (await waiting).error is ErrorCode.not_leader_or_follower
+    assert partition.role is Role.FOLLOWER
+
+
+async def test_a_stored_row_ahead_of_the_controllers_gives_no_role(host: Host) -> None:
+    partition = host.partition()
+    ahead = replace(ROW, partition_epoch=20)
+    await partition.apply(VIEW, ahead, 3)
+    restarted = Partition(host.context, partition.log, stored=partition.stored, view=None)
+    assert not await restarted.apply(VIEW, ROW, 3)
+    assert restarted.role is Role.IDLE
+    assert await restarted.apply(VIEW, ahead, 3)
+    assert restarted.is_leader
+
+
+async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    assert partition.low_watermark() == -1
+    for node in (2, 3):
+        partition.follower_fetched(node, seen(partition, 10, node=node))
+    result = partition.delete_records(-1)
+    assert (result.error, result.offset, result.low_watermark) == (ErrorCode.none, 10, 0)
+    for node in (2, 3):
+        partition.follower_fetched(node, seen(partition, 10, node=node, log_start=10))
+    assert partition.low_watermark() == 0  # the leader's own start is not on disk yet
+    partition.log.durable_log_start_offset = 10
+    assert partition.low_watermark() == 10
+    assert partition.delete_records(11).error is ErrorCode.offset_out_of_range
+    assert partition.delete_records(3).low_watermark == 10
+
+
+async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.report_manifest_created()
+    assert host.proposals[-1].remote_manifest
+    assert host.proposals[-1].new_isr == ROW.isr
+    noted = replace(ROW, partition_epoch=11)
+    await partition.isr_answered(host.proposals[-1], answer(host.proposals[-1], noted, 0))
+    assert partition.row is not None
+    assert partition.row.manifest
+    before = len(host.proposals)
+    partition.shrink_isr()
+    assert len(host.proposals) == before
+
+
+@pytest.mark.parametrize(
+    ("apply", "error"),
+    [
+        (lambda p: p.fetch(11, max_bytes=100, min_one=True), ErrorCode.offset_out_of_range),
+        (
+            lambda p: p.fetch(0, max_bytes=100, min_one=True, current_leader_epoch=4),
+            ErrorCode.fenced_leader_epoch,
+        ),
+        (
+            lambda p: p.fetch(0, max_bytes=100, min_one=True, current_leader_epoch=6),
+            ErrorCode.unknown_leader_epoch,
+        ),
+    ],
+)
+async def test_fetches_are_fenced_and_bounded(
+    host: Host, apply: Callable[[Partition], object], error: ErrorCode
+) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    assert getattr(apply(partition), "error") is error  # noqa: B009  the result's type is the api's
+    assert partition.fetch(10, max_bytes=100, min_one=True).data == b""

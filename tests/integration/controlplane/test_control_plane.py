@@ -1,0 +1,201 @@
+"""The control plane as its users meet it: it starts, keeps its data, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidemark_cli.controlplane import ControlPlane, StartError, run_kubectl
+from tidemark_cli.toolchain import ensure_controlplane
+from tidemark_cli.toolchain.programs import controlplane_program
+
+LISTEN = "0A"
+LOOPBACK = "0100007F"
+
+
+def kubectl(plane: ControlPlane, *arguments: str, stdin: str | None = None) -> str:
+    done = run_kubectl(arguments, kubeconfig=plane.kubeconfig, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def listened_on(pid: int) -> set[str]:
+    """The local addresses (hexadecimal, with port) on which a process and its children listen."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    fds = [fd for each in (pid, *children) for fd in Path(f"/proc/{each}/fd").iterdir()]
+    inodes = set()
+    for fd in fds:
+        try:
+            target = str(fd.readlink())
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and fields[9] in inodes:
+                found.add(fields[1])
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A zombie waits only for whoever adopted it.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come in time"
+        time.sleep(0.02)
+
+
+def test_it_is_ready_and_of_the_pinned_version(control_plane: ControlPlane) -> None:
+    assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
+    versions = json.loads(kubectl(control_plane, "version", "--output=json"))
+    assert versions["serverVersion"]["gitVersion"] == versions["clientVersion"]["gitVersion"]
+    if "KUBEBUILDER_ASSETS" not in os.environ:
+        assert versions["serverVersion"]["gitVersion"] == controlplane_program().version
+
+
+def test_only_its_owner_can_read_the_credentials(control_plane: ControlPlane) -> None:
+    assert stat.S_IMODE(control_plane.kubeconfig.stat().st_mode) == 0o600
+    assert stat.S_IMODE(control_plane.data_dir.stat().st_mode) == 0o700
+    for path in (control_plane.data_dir / "pki").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_it_listens_on_loopback_only_and_on_one_port(control_plane: ControlPlane) -> None:
+    port = int(control_plane.server.rpartition(":")[2])
+    assert listened_on(control_plane.pid) == {f"{LOOPBACK}:{port:04X}"}
+
+
+def test_a_request_without_the_token_is_refused(control_plane: ControlPlane) -> None:
+    done = run_kubectl(["get", "namespaces", "--token=wrong"], kubeconfig=control_plane.kubeconfig)
+    assert done.returncode != 0
+    assert "Unauthorized" in done.stderr or "logged in" in done.stderr
+
+
+def test_rbac_decides_for_others(control_plane: ControlPlane) -> None:
+    plane = control_plane
+    kubectl(plane, "create", "serviceaccount", "reader")
+    kubectl(plane, "create", "role", "reader", "--verb=get", "--resource=configmaps")
+    kubectl(
+        plane, "create", "rolebinding", "reader", "--role=reader", "--serviceaccount=default:reader"
+    )
+    token = kubectl(plane, "create", "token", "reader").strip()
+    wait_for(lambda: can(plane, token, "get", "configmaps"))
+    assert not can(plane, token, "delete", "configmaps")
+    assert not can(plane, token, "get", "secrets")
+
+
+def can(plane: ControlPlane, token: str, verb: str, resource: str) -> bool:
+    # The administrator's own token stands in the kubeconfig and would win over --token.
+    bare = plane.data_dir / "bare-kubeconfig"
+    config = json.loads(kubectl(plane, "config", "view", "--raw", "--output=json"))
+    config["users"][0]["user"] = {"token": token}
+    bare.write_text(json.dumps(config))
+    done = run_kubectl(["auth", "can-i", verb, resource], kubeconfig=bare)
+    return done.stdout.strip() == "yes"
+
+
+def test_a_second_start_finds_its_objects_again(tmp_path: Path) -> None:
+    with ControlPlane.start(tmp_path / "plane", fsync=False) as first:
+        kubectl(first, "create", "configmap", "kept", "--from-literal=key=value")
+        config = first.kubeconfig.read_bytes()
+        assert (first.data_dir / "controlplane.json").exists()
+    assert is_gone(first.pid)
+    assert not (first.data_dir / "controlplane.json").exists()
+
+    with ControlPlane.start(tmp_path / "plane", fsync=False) as second:
+        assert second.server == first.server
+        assert second.kubeconfig.read_bytes() == config
+        value = kubectl(second, "get", "configmap", "kept", "--output=jsonpath={.data.key}")
+        assert value == "value"
+
+
+def test_objects_outlive_a_kill(tmp_path: Path) -> None:
+    with ControlPlane.start(tmp_path / "plane") as first:
+        kubectl(first, "create", "configmap", "kept", "--from-literal=key=value")
+        os.kill(first.pid, signal.SIGKILL)
+        first.process.child.wait()
+    with ControlPlane.start(tmp_path / "plane") as second:
+        value = kubectl(second, "get", "configmap", "kept", "--output=jsonpath={.data.key}")
+        assert value == "value"
+
+
+def test_a_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
+    with pytest.raises(StartError, match=rf"in use by another control plane.*{control_plane.pid}"):
+        ControlPlane.start(control_plane.data_dir, fsync=False)
+    assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
+
+
+def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from tidemark_cli.controlplane import ControlPlane\n"
+        f"plane = ControlPlane.start(Path({str(tmp_path / 'plane')!r}), fsync=False)\n"
+        "print(plane.pid, flush=True); time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            pid = int(child.stdout.readline())
+            assert not is_gone(pid)
+        finally:
+            child.kill()
+    wait_for(lambda: is_gone(pid))
+
+
+def test_a_detached_one_runs_on_until_it_is_signalled(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from tidemark_cli.controlplane import ControlPlane\n"
+        f"plane = ControlPlane.start(Path({str(tmp_path)!r}), fsync=False, detached=True)\n"
+        "print(plane.pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    pid = int(done.stdout)
+    try:
+        listed = run_kubectl(["get", "namespaces"], kubeconfig=tmp_path / "kubeconfig")
+        assert "kube-system" in listed.stdout
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve"], "--data-dir is required"),
+        (["serve", "--data-dir", "x", "--host", "0.0.0.0"], "no loopback address"),
+        (["serve", "--data-dir", "x", "--port", "70000"], "out of range"),
+        (["something"], "unknown command"),
+    ],
+)
+def test_wrong_flags_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = subprocess.run(
+        [str(ensure_controlplane()), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())

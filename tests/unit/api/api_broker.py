@@ -1,0 +1,148 @@
+"""A broker without a controller: the real storage, replicas, handlers and listener in this process.
+
+The states that a controller would push are applied by the test.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark_broker.broker import Broker
+from tidemark_broker.config import Address, BrokerConfig
+from tidemark_broker.storage import Storage
+
+R = TypeVar("R")
+
+NODE = 1
+CLUSTER_ID = "test-cluster-0000000000"
+
+
+class ApiBroker:
+    """One broker, node 1, and a client connected to it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.manager = broker.manager
+        self.purgatory = broker.purgatory
+        self.client: KafkaConnection
+        self._epoch = 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.broker.server.port
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: tuple[int, ...] = (NODE,),
+        leader: int = NODE,
+        config: Mapping[str, str] = MappingProxyType({}),
+        topic_id: uuid.UUID | None = None,
+        leader_epoch: int = 0,
+        **topic: int,
+    ) -> uuid.UUID:
+        """Make or change a topic, as a controller would."""
+        topic_id = topic_id or uuid.uuid4()
+        self._epoch += 1
+        isr = tuple(node for node in replicas if node > 0)
+        rows = tuple(
+            control.PartitionState(
+                partition=number,
+                leader=leader,
+                leader_epoch=leader_epoch,
+                partition_epoch=self._epoch,
+                replicas=replicas,
+                isr=isr,
+                manifest=False,
+            )
+            for number in range(partitions)
+        )
+        state = control.TopicState(
+            topic_id=topic_id,
+            name=name,
+            config=tuple(
+                control.ConfigEntry(name=key, value=value) for key, value in config.items()
+            ),
+            tiering_state=topic.get("tiering_state", 0),
+            tiered_epoch=topic.get("tiered_epoch", 0),
+            disable_policy=0,
+            partitions=rows,
+        )
+        errors = await self.manager.apply(self._states(state))
+        assert errors == []
+        return topic_id
+
+    def _states(self, *topics: control.TopicState) -> control.PartitionStatesRequest:
+        return control.PartitionStatesRequest(
+            controller_id="c",
+            controller_epoch=1,
+            full=False,
+            cluster_id=CLUSTER_ID,
+            cluster_config=(),
+            remote_storage="",
+            store_id="",
+            brokers=(
+                self._row(NODE, self.port, fenced=False),
+                self._row(2, 9, fenced=False),
+                self._row(3, 9, fenced=True),
+            ),
+            topics=topics,
+            removals=(),
+        )
+
+    def _row(self, node: int, port: int, *, fenced: bool) -> control.BrokerState:
+        listener = control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port)
+        return control.BrokerState(
+            broker_id=node, broker_epoch=1, rack=f"r{node}", fenced=fenced, listeners=(listener,)
+        )
+
+    async def ask(self, request: Any, response_type: type[R]) -> R:
+        """Send one request over the socket."""
+        return await self.client.request(request, response_type, 10)
+
+    async def connect(self) -> KafkaConnection:
+        """One more client; the caller closes it."""
+        return await KafkaConnection.connect("127.0.0.1", self.port, client_id="test")
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[ApiBroker]:
+    """Start all of a broker but its session with a controller."""
+    config = BrokerConfig(
+        node_id=NODE,
+        cluster_id=CLUSTER_ID,
+        rack=None,
+        log_dir=folder,
+        listener=Address("127.0.0.1", 0),
+        advertised=None,
+        controllers=(),
+        metrics=Address("127.0.0.1", 0),
+        log_level="INFO",
+        entries=entries,
+    )
+    storage = await asyncio.to_thread(Storage.open, config)
+    broker = Broker(config, storage)
+    storage.attach(broker.manager)
+    broker.manager.load(storage.found())
+    await broker.server.start("127.0.0.1", 0)
+    checkpoints = asyncio.create_task(storage.run_log_start_checkpoints())
+    made = ApiBroker(broker)
+    made.client = await made.connect()
+    try:
+        yield made
+    finally:
+        await made.client.close()
+        await broker.server.stop()
+        await broker.manager.close()
+        checkpoints.cancel()
+        await asyncio.gather(checkpoints, return_exceptions=True)
+        await asyncio.to_thread(storage.close, 1)

@@ -1,0 +1,114 @@
+"""What ApiVersions says is what is served; and what a stranger's request gets."""
+
+import asyncio
+import struct
+
+import pytest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse as AnswerV0
+from kio.schema.errors import ErrorCode
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.api_broker import ApiBroker
+from tidemark.wire.framing import decode_response
+from tidemark_broker.replication.wire import REPLICA_FETCH
+
+SERVED = {
+    0: (0, 11),
+    1: (4, 16),
+    2: (1, 10),
+    3: (0, 12),
+    18: (0, 4),
+    21: (0, 2),
+    23: (2, 4),
+    60: (0, 2),
+}
+
+
+def _frame(key: int, version: int, body: bytes = b"", correlation_id: int = 77) -> bytes:
+    header = struct.pack(">hhih", key, version, correlation_id, 0)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+async def _raw(broker: ApiBroker, *frames: bytes) -> list[bytes]:
+    """Frames in, answers out, until the broker closes or there is one answer for each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(b"".join(frames))
+    answers: list[bytes] = []
+    try:
+        async with asyncio.timeout(5):
+            while len(answers) < len(frames):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                answers.append(await reader.readexactly(size))
+    except asyncio.IncompleteReadError:
+        answers.append(b"closed")
+    writer.close()
+    return answers
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_every_version_lists_what_is_served(broker: ApiBroker, version: int) -> None:
+    request = kafka.request(
+        18, version, client_software_name="tests", client_software_version="1.0"
+    )
+    answer = await broker.ask(request, kafka.answer_type(18, version))
+    assert answer.error_code is ErrorCode.none
+    listed = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    assert listed == SERVED
+    assert REPLICA_FETCH not in listed
+
+
+async def test_a_newer_version_is_answered_in_the_first_form(broker: ApiBroker) -> None:
+    (answer,) = await _raw(broker, _frame(18, 5, b"whatever the future holds"))
+    correlation_id, read = decode_response(AnswerV0, answer)
+    assert correlation_id == 77
+    assert read.error_code is ErrorCode.unsupported_version
+    assert {api.api_key: (api.min_version, api.max_version) for api in read.api_keys} == SERVED
+
+
+async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
+    request = kafka.request(18, 3, client_software_name="-x", client_software_version="1")
+    answer = await broker.ask(request, kafka.answer_type(18, 3))
+    assert answer.error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (_frame(999, 0), "Api 999"),
+        (_frame(0, 2), "Produce version 2"),
+        (_frame(0, 12), "Produce version 12"),
+        (_frame(1, 17), "Fetch version 17"),
+        (_frame(10, 0), "Api 10"),
+        (_frame(22, 0), "Api 22"),
+        (_frame(3, 9, b"\x00\xff\xff\xff\xff\xff\xff"), "cannot be read"),
+        (_frame(1, 4, bytes(3)), "cannot be read"),
+        (struct.pack(">i", 3) + b"abc", "shorter than its header"),
+        (struct.pack(">i", 10) + struct.pack(">hhih", 3, 1, 5, 9000), "header"),
+        (_frame(REPLICA_FETCH, 1), "only 0"),
+    ],
+)
+async def test_what_is_not_served_ends_the_connection_with_one_line(
+    broker: ApiBroker, frame: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    assert await _raw(broker, frame, _frame(18, 0)) == [b"closed"]
+    lines = [r.getMessage() for r in caplog.records if "closed" in r.getMessage()]
+    assert len(lines) == 1
+    assert says in lines[0]
+    (answer,) = await _raw(broker, _frame(18, 0))
+    assert decode_response(AnswerV0, answer)[1].error_code is ErrorCode.none
+
+
+async def test_answers_of_one_connection_come_in_order(broker: ApiBroker) -> None:
+    """A waiting Fetch holds back the ApiVersions behind it, and nobody else's."""
+    await broker.create("t")
+    waiting = asyncio.create_task(
+        broker.ask(kafka.fetch(4, "t", 0, wait_ms=200), kafka.answer_type(1, 4))
+    )
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(broker.ask(kafka.request(18, 0), kafka.answer_type(18, 0)))
+    (other,) = await _raw(broker, _frame(18, 0))
+    assert decode_response(AnswerV0, other)[1].error_code is ErrorCode.none
+    assert not behind.done()
+    await behind
+    assert waiting.done()

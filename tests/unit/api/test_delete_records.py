@@ -1,0 +1,138 @@
+"""DeleteRecords: invariants 12 to 14 on one replica, and the wait for a follower on two."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.api_broker import NODE, ApiBroker
+from tidemark_broker.replication.wire import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+
+
+async def _fill(broker: ApiBroker, **topic: Any) -> uuid.UUID:
+    topic_id = await broker.create("t", **topic)
+    for _ in range(5):
+        records = kafka.batch(b"x", b"y")
+        await broker.ask(kafka.produce(9, "t", records, acks=1), kafka.answer_type(0, 9))
+    return topic_id
+
+
+async def _delete(broker: ApiBroker, version: int, topic: str, offset: int, **values: int) -> Any:
+    answer: Any = await broker.ask(
+        kafka.delete_records(version, topic, offset, **values), kafka.answer_type(21, version)
+    )
+    return answer.topics[0].partitions[0]
+
+
+async def _start(broker: ApiBroker) -> int:
+    answer: Any = await broker.ask(kafka.list_offsets(5, "t", -2), kafka.answer_type(2, 5))
+    return int(answer.topics[0].partitions[0].offset)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_log_start_is_exactly_what_was_asked(broker: ApiBroker, version: int) -> None:
+    await _fill(broker)
+    result = await _delete(broker, version, "t", 3)
+    assert (result.error_code, result.low_watermark) == (ErrorCode.none, 3)
+    assert await _start(broker) == 3
+    again = await _delete(broker, version, "t", 3)
+    below = await _delete(broker, version, "t", 1)
+    assert (again.error_code, again.low_watermark) == (ErrorCode.none, 3)
+    assert (below.error_code, below.low_watermark) == (ErrorCode.none, 3)
+    everything = await _delete(broker, version, "t", -1)
+    assert (everything.error_code, everything.low_watermark) == (ErrorCode.none, 10)
+
+
+async def test_what_is_refused(broker: ApiBroker) -> None:
+    await _fill(broker)
+    await broker.create("compacted", config={"cleanup.policy": "compact"})
+    await broker.create("away", replicas=(2,), leader=2)
+    await broker.create("__consumer_offsets")
+    for topic, offset, error in (
+        ("nope", 0, ErrorCode.unknown_topic_or_partition),
+        ("__consumer_offsets", 0, ErrorCode.invalid_topic_exception),
+        ("away", 0, ErrorCode.not_leader_or_follower),
+        ("compacted", 0, ErrorCode.policy_violation),
+        ("t", 11, ErrorCode.offset_out_of_range),
+        ("t", -2, ErrorCode.offset_out_of_range),
+    ):
+        result = await _delete(broker, 2, topic, offset)
+        assert (result.error_code, result.low_watermark) == (error, -1), (topic, offset)
+    assert await _start(broker) == 0
+
+
+class _Follower:
+    """Node 2, as its leader sees it: it fetches and reports its log start."""
+
+    def __init__(self, broker: ApiBroker, topic_id: uuid.UUID) -> None:
+        self.broker = broker
+        self.topic_id = topic_id
+
+    async def fetch(self, log_start_offset: int, offset: int = 10) -> int:
+        """Tell the log start; the leader's comes back."""
+        connection = await self.broker.connect()
+        part = ReplicaFetchPartition(
+            topic_id=self.topic_id,
+            partition=0,
+            current_leader_epoch=0,
+            fetch_offset=offset,
+            last_fetched_epoch=0,
+            log_start_offset=log_start_offset,
+            local_log_start_offset=log_start_offset,
+            tiered_epoch=0,
+            max_bytes=1 << 20,
+        )
+        request = ReplicaFetchRequest(
+            replica_id=2,
+            broker_epoch=1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            partitions=(part,),
+        )
+        answer = await connection.request(request, ReplicaFetchResponse, 5)
+        await connection.close()
+        (result,) = answer.partitions
+        assert result.error_code == 0
+        return result.log_start_offset
+
+
+async def test_it_waits_for_the_follower_two_fetch_rounds(broker: ApiBroker) -> None:
+    follower = _Follower(broker, await _fill(broker, replicas=(NODE, 2)))
+    await follower.fetch(0)
+    waiting = asyncio.create_task(_delete(broker, 2, "t", 4, timeout_ms=30_000))
+    while not broker.purgatory.size:  # noqa: ASYNC110 - until the request has arrived
+        await asyncio.sleep(0.001)
+    assert await follower.fetch(0) == 4  # first round: the follower learns of it
+    assert not waiting.done()
+    await follower.fetch(4)  # second round: the leader learns that it is done
+    result = await asyncio.wait_for(waiting, 5)
+    assert (result.error_code, result.low_watermark) == (ErrorCode.none, 4)
+
+
+async def test_time_up_answers_with_the_low_watermark_of_the_beginning(broker: ApiBroker) -> None:
+    follower = _Follower(broker, await _fill(broker, replicas=(NODE, 2)))
+    await follower.fetch(1)
+    result = await _delete(broker, 2, "t", 4, timeout_ms=50)
+    assert result.error_code is ErrorCode.request_timed_out
+    assert result.low_watermark in (0, 1)
+    assert await _start(broker) == 4  # the leader's log start has moved all the same
+
+
+async def test_a_leader_that_is_deposed_meanwhile(broker: ApiBroker) -> None:
+    topic_id = await _fill(broker, replicas=(NODE, 2))
+    follower = _Follower(broker, topic_id)
+    await follower.fetch(0)
+    waiting = asyncio.create_task(_delete(broker, 2, "t", 4, timeout_ms=30_000))
+    while not broker.purgatory.size:  # noqa: ASYNC110 - until the request has arrived
+        await asyncio.sleep(0.001)
+    await broker.create("t", replicas=(NODE, 2), leader=2, topic_id=topic_id, leader_epoch=1)
+    result = await asyncio.wait_for(waiting, 5)
+    assert (result.error_code, result.low_watermark) == (ErrorCode.not_leader_or_follower, -1)

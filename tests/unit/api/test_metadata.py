@@ -1,0 +1,133 @@
+"""Metadata and DescribeCluster in every version."""
+
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.api_broker import CLUSTER_ID, NODE, ApiBroker
+from tidemark.wire.control import TieringState
+from tidemark_broker.api.metadata_schema import answer_type
+
+VERSIONS = range(13)
+
+
+async def _metadata(
+    broker: ApiBroker,
+    version: int,
+    topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None,
+) -> Any:
+    return await broker.ask(kafka.metadata(version, topics), kafka.answer_type(3, version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_all_topics(broker: ApiBroker, version: int) -> None:
+    topic_id = await broker.create("flights", partitions=2, replicas=(NODE, 3, -1))
+    await broker.create("other")
+    answer = await _metadata(broker, version, () if version == 0 else None)
+    assert [topic.name for topic in answer.topics] == ["flights", "other"]
+    flights = answer.topics[0]
+    assert flights.error_code is ErrorCode.none
+    assert [part.partition_index for part in flights.partitions] == [0, 1]
+    part = flights.partitions[0]
+    assert part.error_code is ErrorCode.none
+    assert part.leader_id == NODE
+    assert part.replica_nodes == (NODE, 3, -1)
+    assert part.isr_nodes == (NODE, 3)
+    if version >= 5:
+        assert part.offline_replicas == (3, -1)
+    if version >= 10:
+        assert flights.topic_id == topic_id
+    # broker 3 is fenced: clients are not sent there
+    assert [(node.node_id, node.port) for node in answer.brokers] == [(NODE, broker.port), (2, 9)]
+    if version >= 1:
+        assert answer.controller_id == NODE
+        assert answer.brokers[0].rack == "r1"
+    if version >= 2:
+        assert answer.cluster_id == CLUSTER_ID
+
+
+@pytest.mark.parametrize("version", range(1, 13))
+async def test_no_topics_asked_for(broker: ApiBroker, version: int) -> None:
+    await broker.create("flights")
+    answer = await _metadata(broker, version, ())
+    assert answer.topics == ()
+    assert len(answer.brokers) == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_unknown_and_illegal_names_are_not_created(broker: ApiBroker, version: int) -> None:
+    names = ("nope", "no spaces", "..", "x" * 250)
+    answer = await _metadata(broker, version, tuple((name, None) for name in names))
+    assert [topic.error_code for topic in answer.topics] == [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.invalid_topic_exception,
+    ]
+    assert [topic.name for topic in answer.topics] == list(names)
+    assert broker.manager.metadata.topics == {}
+
+
+async def test_by_topic_id(broker: ApiBroker) -> None:
+    topic_id = await broker.create("flights")
+    unknown = uuid.uuid4()
+    answer = await _metadata(broker, 12, ((None, topic_id), (None, unknown)))
+    assert (answer.topics[0].name, answer.topics[0].topic_id) == ("flights", topic_id)
+    assert answer.topics[1].error_code is ErrorCode.unknown_topic_id
+    assert (answer.topics[1].name, answer.topics[1].topic_id) == (None, unknown)
+
+
+async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
+    await broker.create("offline", leader=-1)
+    await broker.create("fenced", replicas=(NODE, 3), leader=3)
+    answer = await _metadata(broker, 9, None)
+    for topic in answer.topics:
+        (part,) = topic.partitions
+        assert part.error_code is ErrorCode.leader_not_available
+        assert part.leader_id == -1
+
+
+@pytest.mark.parametrize("version", range(9, 13))
+async def test_tiered_epoch_and_state_travel_as_tagged_fields(
+    broker: ApiBroker, version: int
+) -> None:
+    await broker.create("flights", tiering_state=TieringState.DISABLING, tiered_epoch=4)
+    await broker.create("plain", tiering_state=TieringState.NONE, tiered_epoch=-1)
+    answer = await broker.ask(kafka.metadata(version, None), answer_type(version))
+    flights, plain = answer.topics
+    assert (flights.tiered_epoch, flights.tiered_state) == (4, TieringState.DISABLING)
+    assert (plain.tiered_epoch, plain.tiered_state) == (-1, TieringState.NONE)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_describe_cluster(broker: ApiBroker, version: int) -> None:
+    await broker.create("t")
+    request = kafka.request(
+        60, version, include_cluster_authorized_operations=False, include_fenced_brokers=False
+    )
+    answer = await broker.ask(request, kafka.answer_type(60, version))
+    assert answer.error_code is ErrorCode.none
+    assert answer.cluster_id == CLUSTER_ID
+    assert answer.controller_id == NODE
+    assert [node.broker_id for node in answer.brokers] == [NODE, 2]
+
+
+async def test_describe_cluster_with_fenced_brokers_and_without_controllers(
+    broker: ApiBroker,
+) -> None:
+    await broker.create("t")
+    request = kafka.request(
+        60, 2, include_cluster_authorized_operations=False, include_fenced_brokers=True
+    )
+    answer = await broker.ask(request, kafka.answer_type(60, 2))
+    assert [(node.broker_id, node.is_fenced) for node in answer.brokers] == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    request = kafka.request(60, 1, include_cluster_authorized_operations=False, endpoint_type=2)
+    answer = await broker.ask(request, kafka.answer_type(60, 1))
+    assert answer.error_code is ErrorCode.mismatched_endpoint_type

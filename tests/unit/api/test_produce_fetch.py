@@ -1,0 +1,287 @@
+"""Produce and Fetch in every version, on a real log, over a real socket."""
+
+import asyncio
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.api_broker import NODE, ApiBroker, running
+from tidemark.records.decode import decode_records
+from tidemark.wire.connection import ConnectionClosed
+
+PRODUCE_VERSIONS = range(3, 12)
+FETCH_VERSIONS = range(4, 17)
+
+
+async def _produce(broker: ApiBroker, version: int, *args: Any, **values: Any) -> list[Any]:
+    answer = await broker.ask(
+        kafka.produce(version, *args, **values), kafka.answer_type(0, version)
+    )
+    return list(answer.responses[0].partition_responses)
+
+
+async def _fetch(broker: ApiBroker, version: int, *args: Any, **values: Any) -> list[Any]:
+    answer = await broker.ask(kafka.fetch(version, *args, **values), kafka.answer_type(1, version))
+    return list(answer.responses[0].partitions)
+
+
+def _values(records: bytes | None) -> list[bytes | None]:
+    """Record values of whole batches (bytes from offset 0 on)."""
+    values: list[bytes | None] = []
+    position = 0
+    data = records or b""
+    while position < len(data):
+        size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+        values += [record.value for record in decode_records(data[position : position + size])]
+        position += size
+    return values
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+async def test_produce_in_every_version(broker: ApiBroker, version: int, acks: int) -> None:
+    await broker.create("t", partitions=2)
+    first = await _produce(
+        broker, version, "t", kafka.batch(b"a", b"b"), kafka.batch(b"c"), acks=acks
+    )
+    second = await _produce(broker, version, "t", kafka.batch(b"d"), acks=acks)
+    assert [(p.index, p.error_code, p.base_offset) for p in first] == [
+        (0, ErrorCode.none, 0),
+        (1, ErrorCode.none, 0),
+    ]
+    assert second[0].base_offset == 2
+    assert second[0].log_append_time is None
+    (read,) = await _fetch(broker, 4, "t", 0)
+    assert _values(read.records) == [b"a", b"b", b"d"]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_fetch_in_every_version(broker: ApiBroker, version: int) -> None:
+    topic_id = await broker.create("t")
+    sent = kafka.batch(b"a", b"b")
+    await _produce(broker, 9, "t", sent)
+    answer = await broker.ask(
+        kafka.fetch(version, "t", 0, topic_id=topic_id), kafka.answer_type(1, version)
+    )
+    (topic,) = answer.responses
+    assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "t")
+    (part,) = topic.partitions
+    assert part.error_code is ErrorCode.none
+    assert part.high_watermark == part.last_stable_offset == 2
+    # what was sent, with offset and leader epoch filled in and nothing else touched
+    assert part.records[16:] == sent[16:]
+    if version >= 7:
+        assert (answer.error_code, answer.session_id) == (ErrorCode.none, 0)
+
+
+async def test_a_large_batch_keeps_its_bytes(broker: ApiBroker) -> None:
+    await broker.create("t", config={"max.message.bytes": str(8 << 20)})
+    sent = kafka.batch(bytes(range(256)) * 16_000)
+    (result,) = await _produce(broker, 9, "t", sent)
+    assert result.error_code is ErrorCode.none
+    (small, *_) = await _fetch(broker, 12, "t", 0, partition_max_bytes=100, max_bytes=100)
+    assert small.records[16:] == sent[16:]  # the first batch comes whole (KIP-74)
+
+
+async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(broker: ApiBroker) -> None:
+    await broker.create("t")
+    unanswered = asyncio.create_task(
+        broker.ask(kafka.produce(9, "t", kafka.batch(b"a"), acks=0), kafka.answer_type(0, 9))
+    )
+    (read,) = await _fetch_other(broker, "t", 0, wait_ms=5000)
+    assert _values(read.records) == [b"a"]
+    assert not unanswered.done()
+    unanswered.cancel()
+    other = await broker.connect()
+    with pytest.raises(ConnectionClosed):
+        await other.request(
+            kafka.produce(9, "nope", kafka.batch(b"a"), acks=0), kafka.answer_type(0, 9), 5
+        )
+    await other.close()
+
+
+async def _fetch_other(broker: ApiBroker, topic: str, offset: int, **values: Any) -> list[Any]:
+    """Over a connection of its own."""
+    other = await broker.connect()
+    answer: Any = await other.request(
+        kafka.fetch(12, topic, offset, **values), kafka.answer_type(1, 12), 10
+    )
+    await other.close()
+    return list(answer.responses[0].partitions)
+
+
+async def test_what_cannot_be_produced(broker: ApiBroker) -> None:
+    await broker.create("t", config={"max.message.bytes": "1000"})
+    await broker.create("away", replicas=(2,), leader=2)
+    good = kafka.batch(b"x")
+    spoilt = good[:-1] + bytes([good[-1] ^ 1])
+    old = good[:16] + b"\x01" + good[17:]
+    cases: list[tuple[str, Any, int, ErrorCode]] = [
+        ("nope", good, -1, ErrorCode.unknown_topic_or_partition),
+        ("away", good, -1, ErrorCode.not_leader_or_follower),
+        ("t", spoilt, -1, ErrorCode.corrupt_message),
+        ("t", good[:-5], -1, ErrorCode.corrupt_message),
+        ("t", b"", -1, ErrorCode.corrupt_message),
+        ("t", None, -1, ErrorCode.invalid_record),
+        ("t", good + good, -1, ErrorCode.invalid_record),
+        ("t", old, -1, ErrorCode.invalid_record),
+        ("t", kafka.batch(bytes(2000)), -1, ErrorCode.message_too_large),
+        ("t", good, 2, ErrorCode.invalid_required_acks),
+        ("t", good, -1, ErrorCode.none),
+    ]
+    for topic, records, acks, error in cases:
+        (result,) = await _produce(broker, 9, topic, records, acks=acks)
+        assert result.error_code is error, (topic, acks, error)
+        assert result.base_offset == (0 if error is ErrorCode.none else -1)
+    (result,) = await _produce(broker, 9, "t", good, transactional_id="tx")
+    assert result.error_code is ErrorCode.invalid_request
+
+
+async def test_who_leads_is_told_with_the_refusal(broker: ApiBroker) -> None:
+    await broker.create("away", replicas=(2,), leader=2, leader_epoch=7)
+    answer: Any = await broker.ask(
+        kafka.produce(10, "away", kafka.batch(b"x")), kafka.answer_type(0, 10)
+    )
+    (part,) = answer.responses[0].partition_responses
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (2, 7)
+    assert [(node.node_id, node.port) for node in answer.node_endpoints] == [(2, 9)]
+    topic_id = broker.manager.metadata.topics["away"].topic_id
+    fetched: Any = await broker.ask(
+        kafka.fetch(16, "away", 0, topic_id=topic_id), kafka.answer_type(1, 16)
+    )
+    (read,) = fetched.responses[0].partitions
+    assert read.error_code is ErrorCode.not_leader_or_follower
+    assert (read.current_leader.leader_id, read.current_leader.leader_epoch) == (2, 7)
+    assert [node.node_id for node in fetched.node_endpoints] == [2]
+
+
+async def test_appends_of_one_connection_keep_their_order(broker: ApiBroker) -> None:
+    await broker.create("t", partitions=2)
+    asked = [
+        broker.ask(
+            kafka.produce(9, "t", *[kafka.batch(b"%d" % number)] * (1 + number % 2), acks=-1),
+            kafka.answer_type(0, 9),
+        )
+        for number in range(40)
+    ]
+    await asyncio.gather(*asked)
+    (read,) = await _fetch(broker, 12, "t", 0)
+    assert _values(read.records) == [b"%d" % number for number in range(40)]
+
+
+async def test_a_fetch_waits_for_records_and_no_longer(broker: ApiBroker) -> None:
+    await broker.create("t")
+    started = time.monotonic()
+    waiting = asyncio.create_task(_fetch_other(broker, "t", 0, wait_ms=30_000))
+    while not broker.purgatory.size:  # noqa: ASYNC110 - until the fetch has arrived
+        await asyncio.sleep(0.001)
+    await _produce(broker, 9, "t", kafka.batch(b"a"))
+    (read,) = await waiting
+    assert _values(read.records) == [b"a"]
+    assert time.monotonic() - started < 10
+    assert broker.purgatory.size == 0
+
+
+async def test_a_fetch_that_finds_too_little_answers_when_time_is_up(broker: ApiBroker) -> None:
+    await broker.create("t")
+    await _produce(broker, 9, "t", kafka.batch(b"a"))
+    started = time.monotonic()
+    (read,) = await _fetch(broker, 12, "t", 0, wait_ms=100, min_bytes=1 << 20)
+    assert _values(read.records) == [b"a"]
+    assert time.monotonic() - started >= 0.09
+    (empty,) = await _fetch(broker, 12, "t", 1, wait_ms=50)
+    assert (empty.error_code, empty.records) == (ErrorCode.none, b"")
+
+
+async def test_a_fetch_waits_until_min_bytes_are_there(broker: ApiBroker) -> None:
+    await broker.create("t", partitions=2)
+    asked = kafka.fetch(12, "t", 0, 0, wait_ms=30_000, min_bytes=4000)
+    other = await broker.connect()
+    waiting = asyncio.create_task(other.request(asked, kafka.answer_type(1, 12), 30))
+    for number in range(3):
+        assert not waiting.done()
+        records = [kafka.batch(bytes(1000))] * (1 + number % 2)
+        await _produce(broker, 9, "t", *records)
+    answer: Any = await asyncio.wait_for(waiting, 5)
+    parts = answer.responses[0].partitions
+    assert sum(len(part.records) for part in parts) > 4000
+    await other.close()
+
+
+async def test_a_fetch_that_waits_learns_of_a_new_leader(broker: ApiBroker) -> None:
+    topic_id = await broker.create("t", replicas=(NODE, 2))
+    waiting = asyncio.create_task(_fetch_other(broker, "t", 0, wait_ms=30_000))
+    while not broker.purgatory.size:  # noqa: ASYNC110 - until the fetch has arrived
+        await asyncio.sleep(0.001)
+    await broker.create("t", replicas=(NODE, 2), leader=2, topic_id=topic_id, leader_epoch=1)
+    (read,) = await asyncio.wait_for(waiting, 5)
+    assert read.error_code is ErrorCode.not_leader_or_follower
+    assert read.current_leader.leader_id == 2
+
+
+async def test_max_bytes_is_shared_by_the_partitions(broker: ApiBroker) -> None:
+    await broker.create("t", partitions=3)
+    one = kafka.batch(bytes(1000))
+    for _ in range(4):
+        await _produce(broker, 9, "t", one, one, one)
+    parts = await _fetch(broker, 12, "t", 0, 0, 0, max_bytes=2 * len(one) + 10)
+    assert [len(part.records) for part in parts] == [2 * len(one), 0, 0]
+    parts = await _fetch(broker, 12, "t", 0, 0, 0, partition_max_bytes=len(one))
+    assert [len(part.records) for part in parts] == [len(one)] * 3
+
+
+async def test_what_cannot_be_fetched(broker: ApiBroker) -> None:
+    await broker.create("t", leader_epoch=5)
+    await _produce(broker, 9, "t", kafka.batch(b"a"))
+    (read,) = await _fetch(broker, 12, "nope", 0)
+    assert read.error_code is ErrorCode.unknown_topic_or_partition
+    (read,) = await _fetch(broker, 12, "t", 2)
+    assert read.error_code is ErrorCode.offset_out_of_range
+    (read,) = await _fetch(broker, 12, "t", 0, part={"current_leader_epoch": 4})
+    assert read.error_code is ErrorCode.fenced_leader_epoch
+    (read,) = await _fetch(broker, 12, "t", 0, part={"current_leader_epoch": 6})
+    assert read.error_code is ErrorCode.unknown_leader_epoch
+    (read,) = await _fetch(broker, 13, "", 0, topic_id=uuid.uuid4())
+    assert read.error_code is ErrorCode.unknown_topic_id
+    refused: tuple[tuple[dict[str, Any], ErrorCode], ...] = (
+        ({"session_id": 9}, ErrorCode.fetch_session_id_not_found),
+        ({"session_epoch": 3}, ErrorCode.invalid_fetch_session_epoch),
+        ({"replica_id": 2}, ErrorCode.invalid_request),
+    )
+    for values, error in refused:
+        answer: Any = await broker.ask(kafka.fetch(12, "t", 0, **values), kafka.answer_type(1, 12))
+        assert answer.error_code is error
+
+
+async def test_a_diverging_consumer_is_told_where_its_epoch_ended(broker: ApiBroker) -> None:
+    topic_id = await broker.create("t", leader_epoch=1)
+    await _produce(broker, 9, "t", kafka.batch(b"a", b"b"))
+    await broker.create("t", topic_id=topic_id, leader_epoch=3)
+    await _produce(broker, 9, "t", kafka.batch(b"c", b"d"))
+    part = {"current_leader_epoch": 3, "last_fetched_epoch": 1}
+    (read,) = await _fetch(broker, 12, "t", 3, part=part)
+    assert (read.diverging_epoch.epoch, read.diverging_epoch.end_offset) == (1, 2)
+    assert read.records == b""
+
+
+async def test_read_committed_gets_a_list_of_aborted_transactions(broker: ApiBroker) -> None:
+    await broker.create("t")
+    (read,) = await _fetch(broker, 12, "t", 0)
+    assert read.aborted_transactions is None
+    (read,) = await _fetch(broker, 12, "t", 0, isolation_level=1)
+    assert read.aborted_transactions == ()
+
+
+async def test_the_brokers_own_limit_of_a_fetch(tmp_path: Path) -> None:
+    async with running(tmp_path / "log", {"fetch.max.bytes": "3000"}) as broker:
+        await broker.create("t", partitions=2)
+        one = kafka.batch(bytes(1000))
+        for _ in range(4):
+            await _produce(broker, 9, "t", one, one)
+        parts = await _fetch(broker, 12, "t", 0, 0)
+        assert sum(len(part.records) for part in parts) <= 3000

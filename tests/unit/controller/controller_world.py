@@ -1,0 +1,283 @@
+"""A small world for the controller's tests: a state, brokers, topics, and commits that succeed."""
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+
+from tidemark.wire.control import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    DisableRemoteTopicResult,
+    Endpoint,
+    TieringState,
+)
+from tidemark_operator.controller import commit, registration, topics
+from tidemark_operator.controller.commit import Commit, Draft
+from tidemark_operator.controller.model import (
+    BrokerInfo,
+    ClusterView,
+    PartitionRow,
+    TieringSpec,
+    TieringStatus,
+    TopicView,
+)
+from tidemark_operator.controller.rows import id_of
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status import StatusResult, topic_status
+from tidemark_operator.controller.tiering import Disablements
+from tidemark_operator.controller.topic_deletion import Deletions
+from tidemark_operator.controller.topics import TopicDecision
+
+CLUSTER_ID = "tide-1"
+SESSION_MS = 9_000
+T0 = 1_800_000_000_000
+KIP_409 = {"enable.under.replicated.topic.creation": "true"}
+TIERED = {"remote.log.storage.system.enable": "true"}
+
+
+def numbered_uuid(number: int) -> uuid.UUID:
+    return uuid.UUID(int=0x5EED_0000_0000_4000_8000_0000_0000_0000 + number)
+
+
+def cluster(config: Mapping[str, str] | None = None, **fields: object) -> ClusterView:
+    view = ClusterView(key="ns/main", cluster_id=CLUSTER_ID, config=dict(config or {}))
+    return dataclasses.replace(view, **fields)  # type: ignore[arg-type]
+
+
+def broker(
+    node_id: int, *, rack: str | None = None, fenced: bool = False, epoch: int | None = None
+) -> BrokerInfo:
+    return BrokerInfo(
+        node_id=node_id,
+        key=f"ns/broker-{node_id}",
+        rack=rack,
+        broker_epoch=node_id + 100 if epoch is None else epoch,
+        incarnation_id=numbered_uuid(1000 + node_id),
+        directory_id=numbered_uuid(2000 + node_id),
+        listeners=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092 + node_id),),
+        fenced=fenced,
+    )
+
+
+def topic(
+    number: int = 1, *, partitions: int = 1, replication_factor: int = 3, **fields: object
+) -> TopicView:
+    view = TopicView(
+        key=f"ns/topic-{number}",
+        uid=numbered_uuid(number),
+        name=f"topic-{number}",
+        generation=1,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        created_ms=number,
+    )
+    return dataclasses.replace(view, **fields)  # type: ignore[arg-type]
+
+
+def row(
+    replicas: Iterable[int],
+    *,
+    isr: Iterable[int] | None = None,
+    leader: int | None = None,
+    number: int = 1,
+    partition: int = 0,
+    **fields: object,
+) -> PartitionRow:
+    hosts = tuple(replica for replica in replicas if replica >= 0)
+    members = hosts if isr is None else tuple(isr)
+    made = PartitionRow(
+        topic_id=numbered_uuid(number),
+        partition=partition,
+        replicas=tuple(replicas),
+        isr=members,
+        leader=(members[0] if members else -1) if leader is None else leader,
+        name=f"topic-{number}" if partition == 0 else "",
+    )
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+class World:
+    """A controller whose writes always succeed, and which keeps what it wrote as JSON would."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Iterable[BrokerInfo] = (),
+        topics: Iterable[TopicView] = (),
+        rows: Iterable[PartitionRow] = (),
+        view: ClusterView | None = None,
+        epoch: int = 7,
+    ) -> None:
+        self.state = ControllerState(
+            controller_id="operator-a", controller_epoch=epoch, cluster=view or cluster()
+        )
+        self.disablements = Disablements()
+        self.deletions = Deletions()
+        self.slices: dict[int, dict[str, object]] = {}
+        for item in brokers:
+            self.state.put_broker(item)
+        for made in topics:
+            self.state.put_topic(made)
+        for part in rows:
+            self.state.put_row(part)
+
+    def draft(self) -> Draft:
+        return Draft(self.state)
+
+    def commit(self, draft: Draft) -> Commit:
+        planned = commit.plan(draft)
+        for write in planned.writes:
+            self.slices[write.index] = json.loads(json.dumps(write.payload))
+            commit.apply(self.state, write)
+        for item in planned.brokers:
+            commit.apply_broker(self.state, item)
+        return planned
+
+    def row(self, partition: int = 0, number: int = 1) -> PartitionRow:
+        found = self.state.row((numbered_uuid(number), partition))
+        assert found is not None
+        return found
+
+    def view(self, number: int = 1) -> TopicView:
+        return self.state.topics[f"ns/topic-{number}"]
+
+    def decide(self, number: int = 1, *, now_ms: int = T0) -> TopicDecision:
+        """Decide and commit a topic, without the status write."""
+        draft = self.draft()
+        decision = topics.decide(
+            draft, f"ns/topic-{number}", self.disablements, self.deletions, now_ms=now_ms
+        )
+        self.commit(draft)
+        assert decision is not None
+        return decision
+
+    def reconcile(self, number: int = 1, *, now_ms: int = T0) -> StatusResult:
+        """Decide, commit and write the status, as the shell does."""
+        decision = self.decide(number, now_ms=now_ms)
+        view = self.view(number)
+        result = topic_status(self.state, view, decision, self.disablements, now_ms=now_ms)
+        self.state.put_topic(written(view, result, decision.tiering))
+        return result
+
+    def register(
+        self,
+        node_id: int,
+        *,
+        incarnation: int,
+        directory: int | None = None,
+        previous: int = -1,
+        alive: bool = False,
+    ) -> tuple[int, int]:
+        """(error code, broker epoch) of a registration, committed."""
+        draft = self.draft()
+        request = registration_request(
+            node_id, incarnation=incarnation, directory=directory, previous=previous
+        )
+        response = registration.register(
+            draft, request, session_alive=alive, session_timeout_ms=SESSION_MS
+        )
+        self.commit(draft)
+        return response.error_code, response.broker_epoch
+
+    def beat(self, node_id: int, **fields: object) -> tuple[int, bool, bool]:
+        """(error code, fenced, refreshes the session) of a heartbeat, committed."""
+        request = BrokerHeartbeatRequest(
+            broker_id=node_id,
+            broker_epoch=self.state.brokers[node_id].broker_epoch,
+            snapshot_controller_epoch=self.state.controller_epoch,
+            loop_age_ms=1,
+            want_shut_down=False,
+        )
+        draft = self.draft()
+        response, refreshes = registration.heartbeat(
+            draft,
+            dataclasses.replace(request, **fields),  # type: ignore[arg-type]
+            session_timeout_ms=SESSION_MS,
+        )
+        self.commit(draft)
+        return response.error_code, response.is_fenced, refreshes
+
+
+def registration_request(
+    node_id: int,
+    *,
+    incarnation: int,
+    directory: int | None = None,
+    previous: int = -1,
+    cluster_id: str = CLUSTER_ID,
+) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(
+        broker_id=node_id,
+        cluster_id=cluster_id,
+        incarnation_id=numbered_uuid(incarnation),
+        directory_id=numbered_uuid(2000 + node_id if directory is None else directory),
+        previous_broker_epoch=previous,
+        highest_controller_epoch=0,
+        rack=None,
+        listeners=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),),
+    )
+
+
+def written(view: TopicView, result: StatusResult, tiering: TieringStatus | None) -> TopicView:
+    """The view that the API server would give back after a status write."""
+    status = json.loads(json.dumps(result.status))
+    topic_id = status.get("topicId")
+    return dataclasses.replace(
+        view,
+        topic_id=id_of(topic_id) if topic_id else None,
+        partitions_placed=status.get("partitionsPlaced", 0),
+        tiering_status=tiering,
+        status=status,
+    )
+
+
+def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, object]:
+    """Topic fields: a tiering spec and a status."""
+    return {
+        "tiering": TieringSpec(enabled=enabled),
+        "tiering_status": TieringStatus(state=state, epoch=epoch, policy=None, since_ms=T0),
+    }
+
+
+def acknowledge(
+    world: World,
+    node_id: int,
+    request: DisableRemoteTopicRequest,
+    *,
+    broker_epoch: int | None = None,
+) -> DisableRemoteTopicResponse:
+    """A broker's honest answer: every partition done, as leader where it leads."""
+    results = []
+    for partition in request.partitions:
+        found = world.state.row((request.topic_id, partition))
+        assert found is not None
+        results.append(
+            DisableRemoteTopicResult(
+                partition=partition,
+                error_code=0,
+                leader_epoch=found.leader_epoch,
+                is_leader=found.leader == node_id,
+                local_log_start_offset=0,
+                message="",
+            )
+        )
+    epoch = world.state.brokers[node_id].broker_epoch if broker_epoch is None else broker_epoch
+    return DisableRemoteTopicResponse(
+        error_code=0, broker_epoch=epoch, tiered_epoch=request.tiered_epoch, results=tuple(results)
+    )
+
+
+def ready(result: StatusResult) -> dict[str, tuple[str, str]]:
+    """Conditions of a status as type -> (status, reason)."""
+    conditions = result.status["conditions"]
+    assert isinstance(conditions, list)
+    return {item["type"]: (item["status"], item["reason"]) for item in conditions}
+
+
+def messages(result: StatusResult) -> dict[str, str]:
+    conditions = result.status["conditions"]
+    assert isinstance(conditions, list)
+    return {item["type"]: item["message"] for item in conditions}

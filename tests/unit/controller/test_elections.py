@@ -1,0 +1,185 @@
+"""Elections: from the ISR only; unclean only where allowed; epochs rise."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.controller.controller_world import World, broker, cluster, row, topic
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.elections import elect
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+def _fence(world: World, *node_ids: int) -> None:
+    draft = world.draft()
+    elections.fence(draft, node_ids, reason="no heartbeat")
+    world.commit(draft)
+
+
+def _unfence(world: World, node_id: int) -> None:
+    draft = world.draft()
+    elections.unfence(draft, node_id)
+    world.commit(draft)
+
+
+def _three(**fields: object) -> World:
+    return World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic(**fields)],  # type: ignore[arg-type]
+        rows=[row((1, 2, 3))],
+    )
+
+
+def test_a_dead_leader_is_followed_by_the_next_of_the_isr() -> None:
+    world = _three()
+    _fence(world, 1)
+    assert world.row() == row((1, 2, 3), isr=(2, 3), leader=2, leader_epoch=1, partition_epoch=1)
+
+
+def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
+    world = _three()
+    _fence(world, 3)
+    assert world.row() == row((1, 2, 3), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=1)
+
+
+def test_the_last_of_the_isr_stays_in_it_and_the_partition_is_offline() -> None:
+    world = _three()
+    _fence(world, 1)
+    _fence(world, 2)
+    _fence(world, 3)
+    assert (world.row().leader, world.row().isr) == (-1, (3,))
+    _unfence(world, 1)
+    assert world.row().leader == -1
+    _unfence(world, 3)
+    assert (world.row().leader, world.row().isr) == (3, (3,))
+
+
+def test_brokers_that_die_at_one_moment_all_keep_what_they_have() -> None:
+    """Each of them has every acknowledged record: whoever returns first may lead."""
+    world = _three()
+    _fence(world, 1, 2, 3)
+    assert (world.row().leader, world.row().isr) == (-1, (1, 2, 3))
+    _unfence(world, 2)
+    assert (world.row().leader, world.row().isr) == (2, (2,))
+
+
+def test_no_replica_outside_the_isr_is_elected() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2), isr=(1,), leader=1)]
+    )
+    _fence(world, 1)
+    assert (world.row().leader, world.row().isr) == (-1, (1,))
+
+
+def test_an_unclean_election_needs_the_topics_leave_and_is_told() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(config=UNCLEAN)],
+        rows=[row((1, 2), isr=(1,), leader=1)],
+    )
+    draft = world.draft()
+    elections.fence(draft, [1], reason="no heartbeat")
+    events = world.commit(draft).events
+    assert (world.row().leader, world.row().isr) == (2, (2,))
+    assert "UncleanElection" in {event.reason for event in events}
+
+
+def test_leave_given_later_elects_at_once_and_a_topics_no_beats_the_clusters_yes() -> None:
+    world = World(
+        brokers=[broker(1, fenced=True), broker(2)],
+        topics=[topic(config={"unclean.leader.election.enable": "false"})],
+        rows=[row((1, 2), isr=(1,), leader=-1)],
+        view=cluster(UNCLEAN),
+    )
+    for config, leader in (({"unclean.leader.election.enable": "false"}, -1), ({}, 2)):
+        world.state.put_topic(dataclasses.replace(world.view(), config=config))
+        draft = world.draft()
+        elections.settle_topic(draft, world.view())
+        world.commit(draft)
+        assert world.row().leader == leader
+
+
+def test_an_empty_isr_waits_for_a_person_even_where_unclean_is_allowed() -> None:
+    world = World(
+        brokers=[broker(1)], topics=[topic(config=UNCLEAN)], rows=[row((1,), isr=(), leader=-1)]
+    )
+    draft = world.draft()
+    elections.settle_topic(draft, world.view())
+    assert world.commit(draft).empty
+
+
+def test_fencing_many_partitions_is_one_event() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(partitions=40)],
+        rows=[row((1, 2), partition=part) for part in range(40)],
+    )
+    draft = world.draft()
+    elections.fence(draft, [1], reason="no heartbeat")
+    (event,) = world.commit(draft).events
+    assert (
+        event.message == "broker 1 is fenced (no heartbeat): 40 leaders moved, 0 partitions offline"
+    )
+
+
+def test_a_broker_that_shuts_down_gives_its_partitions_away() -> None:
+    world = _three()
+    draft = world.draft()
+    elections.shut_down(draft, 1)
+    world.commit(draft)
+    assert (world.row().leader, world.row().isr) == (2, (2, 3))
+    assert not world.state.is_live(1)
+
+
+def test_preferred_leaders_come_back_paced() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(partitions=5)],
+        rows=[row((1, 2), leader=2, partition=part) for part in range(5)],
+    )
+    moved = []
+    for _ in range(4):
+        draft = world.draft()
+        moved.append(elections.balance_leaders(draft, limit=2))
+        world.commit(draft)
+    assert moved == [2, 2, 1, 0]
+    assert {made.leader for made in world.state.all_rows()} == {1}
+    assert {made.leader_epoch for made in world.state.all_rows()} == {1}
+
+
+def test_a_preferred_leader_outside_the_isr_or_not_live_is_passed_over() -> None:
+    world = World(
+        brokers=[broker(1, fenced=True), broker(2), broker(3)],
+        topics=[topic(partitions=3)],
+        rows=[
+            row((1, 2), isr=(1, 2), leader=2, partition=0),
+            row((3, 2), isr=(2,), leader=2, partition=1),
+        ],
+    )
+    draft = world.draft()
+    assert elections.balance_leaders(draft, limit=10) == 0
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.booleans(),
+)
+def test_an_election_keeps_its_rules(
+    replicas: list[int], in_sync: set[int], live: set[int], unclean: bool
+) -> None:
+    members = tuple(replica for replica in replicas if replica in in_sync)
+    before = row(replicas, isr=members, leader=members[0] if members else -1, partition_epoch=5)
+    after = elect(before, live.__contains__, unclean=unclean)
+    assert after.leader in (-1, *live.intersection(replicas))
+    assert after.leader == -1 or after.leader in after.isr
+    if not unclean and after.leader != -1:
+        assert after.leader in before.isr
+    if after.leader == -1:
+        assert after.isr == before.isr
+    assert after.leader_epoch - before.leader_epoch == (after.leader != before.leader)
+    assert after.partition_epoch - before.partition_epoch == (after != before)
+    assert elect(after, live.__contains__, unclean=unclean) == after

@@ -1,0 +1,227 @@
+"""Invariant 1 against the controller's rules: the ISR, so whoever leads, has what was acknowledged.
+
+Brokers are logs of (leader epoch, number); a leader acknowledges what its whole ISR has, members it
+has proposed and not heard of included. They die, restart with and without proof (then losing what
+was not synced), come back on an empty disk, and their AlterPartitions arrive late.
+"""
+
+import dataclasses
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tidemark.wire.control import AlterPartitionRequest, IsrChange
+from tidemark_operator.controller import elections, isr
+
+NODES = (1, 2, 3)
+Record = tuple[int, int]
+
+
+class Cluster(RuleBasedStateMachine):
+    """One partition on three brokers. min.insync.replicas is 1, and the only member of an ISR never
+    loses unsynced bytes here (that loss is allowed)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(
+            brokers=[broker(node) for node in NODES], topics=[topic()], rows=[row(NODES)]
+        )
+        self.logs: dict[int, list[Record]] = {node: [] for node in NODES}
+        self.synced: dict[int, int] = dict.fromkeys(NODES, 0)
+        self.running = set(NODES)
+        self.following: dict[int, int] = {}
+        self.proposals: list[AlterPartitionRequest] = []
+        self.acknowledged: list[Record] = []
+        self.clean: dict[int, bool] = {}
+        self.directories: dict[int, int] = {}
+        self.starts = 0
+        self.written = 0
+        self.serve(set(NODES))
+
+    # ---- what brokers do
+
+    def _produce(self) -> None:
+        made = self.world.row()
+        if made.leader in self.running:
+            self.written += 1
+            self.logs[made.leader].append((made.leader_epoch, self.written))
+
+    def _fetch(self, node: int) -> None:
+        """Follow the leader: cut what it does not have, take the rest; it may acknowledge then."""
+        made = self.world.row()
+        if node == made.leader or made.leader not in self.running or node not in self.running:
+            return
+        ahead, behind = self.logs[made.leader], self.logs[node]
+        same = next(
+            (i for i, (a, b) in enumerate(zip(ahead, behind, strict=False)) if a != b), None
+        )
+        keep = min(len(ahead), len(behind)) if same is None else same
+        self.logs[node] = [*behind[:keep], *ahead[keep:]]
+        self.synced[node] = min(self.synced[node], keep)
+        self.following[node] = made.leader_epoch
+
+    def _acknowledge(self) -> None:
+        made = self.world.row()
+        if made.leader not in self.running:
+            return
+        members = set(made.isr)
+        for request in self.proposals:
+            if request.changes[0].partition_epoch == made.partition_epoch:
+                members.update(request.changes[0].new_isr)
+        followers = members - {made.leader}
+        if not all(self.following.get(node) == made.leader_epoch for node in followers):
+            return
+        high_watermark = min(len(self.logs[node]) for node in members)
+        if high_watermark > len(self.acknowledged):
+            self.acknowledged = self.logs[made.leader][:high_watermark]
+
+    @rule(fetching=st.sets(st.sampled_from(NODES), min_size=1))
+    def serve(self, fetching: set[int]) -> None:
+        self._produce()
+        for node in sorted(fetching):
+            self._fetch(node)
+        self._acknowledge()
+
+    @rule(node=st.sampled_from(NODES))
+    def sync(self, node: int) -> None:
+        self.synced[node] = len(self.logs[node])
+
+    @rule(members=st.sets(st.sampled_from(NODES)), at_once=st.booleans())
+    def propose(self, members: set[int], at_once: bool) -> None:
+        """The leader may shrink at will, and takes in who has caught up with the high watermark."""
+        made = self.world.row()
+        if made.leader not in self.running:
+            return
+        caught_up = {
+            node
+            for node in members
+            if self.following.get(node) == made.leader_epoch
+            and node in self.running
+            and len(self.logs[node]) >= len(self.acknowledged)
+        }
+        wanted = {made.leader} | (members & set(made.isr)) | caught_up
+        change = IsrChange(
+            topic_id=numbered_uuid(1),
+            partition=0,
+            leader_epoch=made.leader_epoch,
+            partition_epoch=made.partition_epoch,
+            new_isr=tuple(sorted(wanted)),
+            remote_manifest=False,
+        )
+        epoch = self.world.state.brokers[made.leader].broker_epoch
+        self.proposals.append(
+            AlterPartitionRequest(broker_id=made.leader, broker_epoch=epoch, changes=(change,))
+        )
+        if at_once:
+            self.hand_over(self.proposals.pop())
+
+    @precondition(lambda self: self.proposals)
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        self.hand_over(self.proposals.pop(data.draw(st.integers(0, len(self.proposals) - 1))))
+
+    def hand_over(self, request: AlterPartitionRequest) -> None:
+        draft = self.world.draft()
+        isr.alter_partition(draft, request)
+        self.world.commit(draft)
+
+    # ---- what happens to them
+
+    @rule(node=st.sampled_from(NODES))
+    def session_ends(self, node: int) -> None:
+        draft = self.world.draft()
+        elections.fence(draft, [node], reason="test")
+        self.world.commit(draft)
+
+    @rule(node=st.sampled_from(NODES), clean=st.booleans())
+    def stop(self, node: int, clean: bool) -> None:
+        if node in self.running:
+            self.running.discard(node)
+            self.following.pop(node, None)
+            self.clean[node] = clean
+
+    @rule(node=st.sampled_from(NODES), new_disk=st.booleans(), soon=st.booleans())
+    def start(self, node: int, new_disk: bool, soon: bool) -> None:
+        if node in self.running:
+            return
+        self.starts += 1
+        clean, made = self.clean[node], self.world.row()
+        known = self.world.state.brokers[node]
+        directory = None
+        if new_disk and set(made.isr) != {node}:
+            directory, self.logs[node], self.synced[node] = 9_000 + self.starts, [], 0
+        elif not clean and set(made.isr) != {node}:
+            self.logs[node] = self.logs[node][: self.synced[node]]
+        if directory is not None:
+            self.directories[node] = directory
+        self.world.register(
+            node,
+            incarnation=50_000 + self.starts,
+            directory=self.directories.get(node),
+            previous=known.broker_epoch if clean else -1,
+        )
+        self.running.add(node)
+        if soon:
+            self.world.beat(node)
+
+    @rule(
+        node=st.sampled_from(NODES), clean=st.booleans(), new_disk=st.booleans(), soon=st.booleans()
+    )
+    def restart(self, node: int, clean: bool, new_disk: bool, soon: bool) -> None:
+        self.stop(node, clean)
+        self.start(node, new_disk, soon)
+
+    @rule(node=st.sampled_from(NODES))
+    def heartbeat(self, node: int) -> None:
+        if node in self.running:
+            self.world.beat(node)
+
+    @rule()
+    def balance(self) -> None:
+        draft = self.world.draft()
+        elections.balance_leaders(draft, limit=1)
+        self.world.commit(draft)
+
+    # ---- what must hold
+
+    @invariant()
+    def the_isr_has_every_acknowledged_record(self) -> None:
+        for node in self.world.row().isr:
+            assert self.logs[node][: len(self.acknowledged)] == self.acknowledged
+
+    @invariant()
+    def the_leader_is_live_and_in_sync(self) -> None:
+        made = self.world.row()
+        assert made.leader == -1 or self.world.state.is_live(made.leader)
+        assert made.leader == -1 or made.leader in made.isr
+        assert made == dataclasses.replace(made, isr=tuple(n for n in NODES if n in made.isr))
+
+
+Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestCluster = Cluster.TestCase
+
+
+def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> None:
+    """KIP-903: proposed on the strength of the former process, delivered after its restart."""
+    brokers = Cluster()
+    brokers.propose({1, 2}, at_once=True)
+    assert brokers.world.row().isr == (1, 2)
+    brokers.serve({2, 3})
+    brokers.propose({1, 2, 3}, at_once=False)
+    brokers.restart(3, clean=False, new_disk=False, soon=True)
+    assert brokers.logs[3] == []
+    brokers.hand_over(brokers.proposals.pop())
+    assert brokers.world.row().isr == (1, 2)
+    brokers.the_isr_has_every_acknowledged_record()
+
+
+def test_a_proposal_of_a_former_isr_is_void() -> None:
+    brokers = Cluster()
+    brokers.propose({1, 2, 3}, at_once=False)
+    brokers.propose({1, 2}, at_once=True)
+    brokers.serve({2})
+    brokers.hand_over(brokers.proposals.pop())
+    assert brokers.world.row().isr == (1, 2)
+    brokers.the_isr_has_every_acknowledged_record()

@@ -1,0 +1,239 @@
+"""Placement: balanced, rack-aware, reproducible; KIP-409's placeholders (invariants 16 to 19)."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    World,
+    broker,
+    cluster,
+    numbered_uuid,
+    row,
+    topic,
+)
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.placement import (
+    BrokersMissing,
+    Placed,
+    fill_placeholders,
+    place_topic,
+)
+
+
+def _place(world: World, number: int = 1) -> Placed | BrokersMissing:
+    draft = world.draft()
+    outcome = place_topic(draft, world.view(number))
+    world.commit(draft)
+    return outcome
+
+
+def _fill(world: World, limit: int = 1000) -> int:
+    draft = world.draft()
+    done = fill_placeholders(draft, limit=limit)
+    world.commit(draft)
+    return done
+
+
+def test_without_the_flag_nothing_is_created_and_the_missing_are_counted() -> None:
+    world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=3)])
+    outcome = _place(world)
+    assert outcome == BrokersMissing(required=3, live=2)
+    assert isinstance(outcome, BrokersMissing)
+    assert outcome.missing == 1
+    assert not list(world.state.all_rows())
+
+
+def test_with_the_flag_missing_replicas_become_placeholders() -> None:
+    world = World(brokers=[broker(1)], topics=[topic(replication_factor=4)], view=cluster(KIP_409))
+    assert _place(world) == Placed(created=(0,), placeholders=3)
+    assert world.row().replicas == (1, -1, -2, -3)
+    assert world.row().isr == (1,)
+
+
+@pytest.mark.parametrize(
+    ("min_isr", "factor", "live", "placed"),
+    [("2", 3, 1, False), ("2", 3, 2, True), ("3", 2, 2, True), ("3", 2, 1, False)],
+)
+def test_min_of_min_isr_and_replicas_must_be_live(
+    min_isr: str, factor: int, live: int, placed: bool
+) -> None:
+    world = World(
+        brokers=[broker(node) for node in range(live)],
+        topics=[topic(replication_factor=factor, config={"min.insync.replicas": min_isr})],
+        view=cluster(KIP_409),
+    )
+    assert isinstance(_place(world), Placed) is placed
+
+
+def test_fenced_stopping_and_leaving_brokers_take_nothing() -> None:
+    leaving = dataclasses.replace(broker(3), deleting=True)
+    stopping = dataclasses.replace(broker(4), shutting_down=True)
+    world = World(
+        brokers=[broker(1), broker(2, fenced=True), leaving, stopping],
+        topics=[topic(replication_factor=2)],
+    )
+    assert _place(world) == BrokersMissing(required=2, live=1)
+
+
+def test_a_topic_grows_and_its_old_partitions_stay() -> None:
+    world = World(
+        brokers=[broker(n) for n in (1, 2, 3)],
+        topics=[topic(partitions=3, replication_factor=1, partitions_placed=1)],
+        rows=[row((2,), partition=0)],
+    )
+    assert _place(world) == Placed(created=(1, 2), placeholders=0)
+    assert world.row(0).replicas == (2,)
+
+
+def test_what_was_placed_and_is_missing_is_not_made_again() -> None:
+    world = World(
+        brokers=[broker(1)],
+        topics=[topic(partitions=2, replication_factor=1, partitions_placed=2)],
+        rows=[row((1,), partition=0)],
+    )
+    assert _place(world) == Placed(created=(), placeholders=0)
+
+
+def test_replicas_spread_over_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
+    world = World(
+        brokers=[broker(node, rack=rack) for node, rack in racks.items()],
+        topics=[topic(partitions=30, replication_factor=3)],
+    )
+    _place(world)
+    for made in world.state.all_rows():
+        assert len({racks[node] for node in made.replicas}) == 3
+
+
+def test_leaders_and_replicas_are_balanced() -> None:
+    world = World(
+        brokers=[broker(node) for node in range(6)],
+        topics=[topic(number, partitions=3) for number in range(40)],
+    )
+    for number in range(40):
+        _place(world, number)
+    replicas = Counter(node for made in world.state.all_rows() for node in made.replicas)
+    leaders = Counter(made.leader for made in world.state.all_rows())
+    assert max(replicas.values()) - min(replicas.values()) <= 2
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    plans = []
+    for _ in range(2):
+        world = World(brokers=[broker(node) for node in (3, 1, 2)], topics=[topic(partitions=8)])
+        _place(world)
+        plans.append(sorted(made.replicas for made in world.state.all_rows()))
+    assert plans[0] == plans[1]
+
+
+def test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first() -> None:
+    world = World(
+        brokers=[broker(1), broker(2), broker(9)],
+        topics=[topic(partitions=2, partitions_placed=2)],
+        rows=[row((1, 2, -1), partition=0), row((1, -1, -2), partition=1)],
+    )
+    assert _fill(world, limit=1) == 1
+    assert sum(part >= 0 for part in world.row(1).replicas) == 2
+    while _fill(world):
+        pass
+    assert sorted(world.row(0).replicas) == [1, 2, 9]
+    assert sorted(world.row(1).replicas) == [1, 2, 9]
+    assert world.row(0).isr == (1, 2)
+    assert _fill(world) == 0
+
+
+def test_no_placeholder_is_filled_where_nobody_could_bring_the_replica_up() -> None:
+    world = World(
+        brokers=[broker(1, fenced=True), broker(2)],
+        topics=[topic()],
+        rows=[row((1, -1, -2), leader=-1)],
+    )
+    assert _fill(world) == 0
+
+
+def test_paused_deleted_and_unknown_topics_are_left_alone() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(1, paused=True), topic(2, deletion_ms=5)],
+        rows=[row((1, -1), number=number) for number in (1, 2, 3)],
+    )
+    assert _fill(world) == 0
+
+
+# ---------------------------------------------------------------- invariants 16 to 19
+
+_world = st.fixed_dictionaries(
+    {
+        "live": st.integers(1, 5),
+        "factor": st.integers(1, 5),
+        "min_isr": st.integers(1, 5),
+        "partitions": st.integers(1, 5),
+        "joins": st.lists(st.integers(10, 16), max_size=5, unique=True),
+        "dies": st.lists(st.integers(0, 16), max_size=4),
+        "racks": st.lists(st.sampled_from(["a", "b", None]), min_size=17, max_size=17),
+    }
+)
+
+
+def _check(made: PartitionRow, world: World) -> None:
+    hosts = made.hosts
+    assert len(set(made.replicas)) == len(made.replicas), "17: no broker twice"
+    assert made.leader in (-1, *hosts), "19: a placeholder never leads"
+    assert set(made.isr) <= set(hosts), "19: nor is it in the ISR"
+    assert made.leader == -1 or made.leader in made.isr
+    assert made.leader == -1 or world.state.is_live(made.leader)
+
+
+@given(_world)
+def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, object]) -> None:
+    live, factor, min_isr = plan["live"], plan["factor"], plan["min_isr"]
+    joins, dies, racks = plan["joins"], plan["dies"], plan["racks"]
+    partitions = plan["partitions"]
+    assert isinstance(live, int)
+    assert isinstance(factor, int)
+    assert isinstance(min_isr, int)
+    assert isinstance(partitions, int)
+    assert isinstance(joins, list)
+    assert isinstance(dies, list)
+    assert isinstance(racks, list)
+    wanted = topic(
+        partitions=partitions,
+        replication_factor=factor,
+        config={"min.insync.replicas": str(min_isr)},
+    )
+    world = World(
+        brokers=[broker(node, rack=racks[node]) for node in range(live)],
+        topics=[wanted],
+        view=cluster(KIP_409),
+    )
+    outcome = _place(world)
+    assert isinstance(outcome, Placed) is (live >= min(min_isr, factor))
+    for made in world.state.all_rows():
+        _check(made, world)
+        assert len(made.hosts) >= min(min_isr, factor), "18: min ISR real replicas at creation"
+        assert len(made.replicas) == factor
+    filled = Counter[tuple[int, int]]()
+    for node in [*joins]:
+        before = {made.key: made for made in world.state.all_rows()}
+        world.state.put_broker(broker(node, rack=racks[node]))
+        draft = world.draft()
+        elections.fence(draft, [victim for victim in dies if victim != node], reason="test")
+        world.commit(draft)
+        _fill(world)
+        for made in world.state.all_rows():
+            _check(made, world)
+            gone = set(before[made.key].replicas) - set(made.replicas)
+            assert all(replica < 0 for replica in gone), "no host is ever displaced"
+            filled.update((made.partition, replica) for replica in gone)
+    assert all(times == 1 for times in filled.values()), "16: filled once"
+    assert world.state.with_placeholders == {
+        made.key for made in world.state.all_rows() if made.placeholders
+    }
+    assert all(key[0] == numbered_uuid(1) for key in world.state.with_placeholders)

@@ -1,0 +1,201 @@
+"""Registration: what a start costs, with and without proof; heartbeats; removal of a Broker."""
+
+import dataclasses
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.controller.controller_world import (
+    SESSION_MS,
+    World,
+    broker,
+    numbered_uuid,
+    registration_request,
+    row,
+    topic,
+)
+from tidemark.wire.control import BrokerHeartbeatRequest
+from tidemark_operator.controller import registration
+from tidemark_operator.controller.model import BrokerInfo
+
+FRESH = 5000
+
+
+def _world() -> World:
+    return World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(partitions=3)],
+        rows=[
+            row((1, 2), partition=0),
+            row((1, 2), isr=(1,), partition=1),
+            row((2, 1), isr=(2,), leader=2, partition=2),
+        ],
+    )
+
+
+def test_with_proof_a_broker_keeps_its_places_but_leads_nothing() -> None:
+    world = _world()
+    error, epoch = world.register(1, incarnation=FRESH, previous=101)
+    assert (error, world.state.brokers[1].fenced) == (0, True)
+    assert epoch > 102
+    assert (world.row(0).leader, world.row(0).isr) == (2, (1, 2))
+    assert (world.row(1).leader, world.row(1).isr) == (-1, (1,))
+    assert world.row(2).partition_epoch == 0
+
+
+def test_without_proof_it_leaves_every_isr_in_which_it_is_not_the_last() -> None:
+    world = _world()
+    world.register(1, incarnation=FRESH)
+    assert (world.row(0).leader, world.row(0).isr) == (2, (2,))
+    assert (world.row(1).leader, world.row(1).isr) == (-1, (1,))
+
+
+def test_proof_of_another_epoch_is_no_proof() -> None:
+    world = _world()
+    world.register(1, incarnation=FRESH, previous=100)
+    assert world.row(0).isr == (2,)
+
+
+def test_without_proof_a_proposal_made_for_the_former_process_is_void() -> None:
+    """KIP-903: the partition epoch rises also where the broker was not in the ISR."""
+    world = _world()
+    world.register(1, incarnation=FRESH)
+    assert world.row(2) == row((2, 1), isr=(2,), leader=2, partition=2, partition_epoch=1)
+
+
+def test_another_directory_leaves_all_also_as_the_last_and_says_so() -> None:
+    world = _world()
+    draft = world.draft()
+    request = registration_request(1, incarnation=FRESH, directory=77, previous=101)
+    registration.register(draft, request, session_alive=False, session_timeout_ms=SESSION_MS)
+    events = world.commit(draft).events
+    assert world.row(0).isr == (2,)
+    assert (world.row(1).leader, world.row(1).isr) == (-1, ())
+    assert [event.reason for event in events] == ["BrokerRegistered", "LastCopyMissing"]
+    world.beat(1)
+    assert (world.row(1).leader, world.row(1).isr) == (-1, ())
+
+
+def test_the_same_process_keeps_its_epoch_and_its_place() -> None:
+    world = _world()
+    before = {made.key: made for made in world.state.all_rows()}
+    error, epoch = world.register(1, incarnation=1001, alive=True)
+    assert (error, epoch) == (0, 101)
+    assert {made.key: made for made in world.state.all_rows()} == before
+    assert not world.state.brokers[1].fenced
+
+
+def test_another_process_while_one_is_alive_is_refused() -> None:
+    world = _world()
+    error, _ = world.register(1, incarnation=FRESH, alive=True)
+    assert error == ErrorCode.duplicate_broker_registration.value
+    assert world.state.brokers[1].broker_epoch == 101
+
+
+def test_unknown_ids_and_other_clusters_are_refused_with_advice() -> None:
+    world = _world()
+    draft = world.draft()
+    for request, error, word in (
+        (registration_request(9, incarnation=1), ErrorCode.broker_id_not_registered, "create one"),
+        (
+            registration_request(1, incarnation=1, cluster_id="other"),
+            ErrorCode.inconsistent_cluster_id,
+            "names other",
+        ),
+    ):
+        response = registration.register(
+            draft, request, session_alive=False, session_timeout_ms=SESSION_MS
+        )
+        assert response.error_code == error.value
+        assert word in (response.error_message or "")
+    assert world.commit(draft).empty
+
+
+def test_broker_epochs_are_never_given_twice() -> None:
+    world = World(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=3)
+    _, first = world.register(1, incarnation=1)
+    world.state.drop_broker(1)
+    world.state.put_broker(BrokerInfo(node_id=1, key="ns/b1"))
+    _, second = world.register(1, incarnation=2)
+    assert first > 3 << 24
+    assert second > first
+    later = World(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=4)
+    assert later.register(1, incarnation=3)[1] > second
+
+
+def test_a_broker_is_unfenced_only_after_a_full_snapshot_of_this_controller() -> None:
+    world = _world()
+    world.register(1, incarnation=FRESH)
+    assert world.beat(1, snapshot_controller_epoch=-1) == (0, True, True)
+    assert world.beat(1, snapshot_controller_epoch=6) == (0, True, True)
+    assert world.row(1).leader == -1
+    assert world.beat(1) == (0, False, True)
+    assert world.row(1).leader == 1
+
+
+def test_a_loop_that_does_not_turn_is_not_alive() -> None:
+    world = _world()
+    world.register(1, incarnation=FRESH)
+    assert world.beat(1, loop_age_ms=SESSION_MS) == (0, True, False)
+
+
+def test_a_heartbeat_of_a_former_registration_is_told_to_register() -> None:
+    world = _world()
+    assert world.beat(1, broker_epoch=3)[0] == ErrorCode.stale_broker_epoch.value
+
+
+def test_a_wish_to_stop_is_granted_with_the_leaders_moved() -> None:
+    world = _world()
+    draft = world.draft()
+    beat = dataclasses.replace(_beat(world, 1), want_shut_down=True)
+    response, _ = registration.heartbeat(draft, beat, session_timeout_ms=SESSION_MS)
+    world.commit(draft)
+    assert response.should_shut_down
+    assert (world.row(0).leader, world.row(0).isr) == (2, (2,))
+    assert (world.row(1).leader, world.row(1).isr) == (-1, (1,))
+    _, epoch = world.register(1, incarnation=FRESH, previous=101)
+    assert epoch > 101
+    assert world.beat(1)[1] is False
+    assert world.row(1).leader == 1
+
+
+def _beat(world: World, node_id: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=node_id,
+        broker_epoch=world.state.brokers[node_id].broker_epoch,
+        snapshot_controller_epoch=7,
+        loop_age_ms=0,
+        want_shut_down=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "rows", "fenced"),
+    [
+        (True, [row((1, 2), isr=(1, 2))], False),
+        (True, [row((1,), isr=(1,), leader=-1)], True),
+        (False, [], False),
+        (True, [], True),
+    ],
+)
+def test_at_a_take_over_the_slices_say_who_was_not_fenced(
+    stored: bool, rows: list[object], fenced: bool
+) -> None:
+    assert registration.fenced_at_take_over(1, stored, rows) is fenced  # type: ignore[arg-type]
+
+
+def test_a_broker_with_the_last_copy_cannot_be_removed() -> None:
+    world = _world()
+    assert registration.removal_blockers(world.state, 1) == [(numbered_uuid(1), 1)]
+    assert registration.removal_blockers(world.state, 2) == [(numbered_uuid(1), 2)]
+
+
+def test_a_removed_broker_leaves_placeholders_behind() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2, -1), isr=(1, 2))]
+    )
+    draft = world.draft()
+    registration.remove_broker(draft, 1)
+    world.commit(draft)
+    assert world.row() == row((-2, 2, -1), isr=(2,), leader=2, leader_epoch=1, partition_epoch=1)
+    assert world.state.keys_on(1) == frozenset()

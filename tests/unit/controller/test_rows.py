@@ -1,0 +1,97 @@
+"""Rows and tombstones survive their codec; slices are chosen the same everywhere."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.controller.controller_world import numbered_uuid, row
+from tidemark_operator.controller.model import PartitionRow, Tombstone
+from tidemark_operator.controller.rows import (
+    BadRow,
+    decode_row,
+    decode_tombstone,
+    encode_row,
+    encode_tombstone,
+    id_of,
+    id_text,
+    slice_of,
+)
+
+_names = st.text(alphabet="abcXYZ019._-", min_size=0, max_size=249)
+_ids = st.lists(st.integers(-5, 2**31 - 1), max_size=6, unique=True).map(tuple)
+_epochs = st.integers(0, 2**31 - 1)
+_rows = st.builds(
+    PartitionRow,
+    topic_id=st.uuids(),
+    partition=st.integers(0, 9999),
+    replicas=_ids,
+    isr=_ids,
+    leader=st.integers(-1, 2**31 - 1),
+    leader_epoch=_epochs,
+    partition_epoch=_epochs,
+    adding=_ids,
+    removing=_ids,
+    manifest=st.booleans(),
+    name=_names,
+)
+_tombstones = st.builds(
+    Tombstone,
+    topic_id=st.uuids(),
+    name=_names,
+    partitions=st.integers(0, 9999),
+    tiered_epoch=st.integers(-1, 1000),
+    pending=_ids,
+)
+
+
+@given(_rows)
+def test_a_row_comes_back_as_it_was(made: PartitionRow) -> None:
+    assert decode_row(encode_row(made)) == made
+
+
+@given(_tombstones)
+def test_a_tombstone_comes_back_as_it_was(made: Tombstone) -> None:
+    assert decode_tombstone(encode_tombstone(made)) == made
+
+
+@given(st.uuids())
+def test_topic_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
+    text = id_text(topic_id)
+    assert len(text) == 22
+    assert id_of(text) == topic_id
+
+
+def test_a_row_is_one_short_text() -> None:
+    text = encode_row(row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True))
+    assert text == f"1|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|topic-1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|",
+        "1|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0",
+        "1|AAAA|0|1|1|0|0|1|||0|",
+        "1|AAAAAAAAAAAAAAAAAAAAAA|x|1|1|0|0|1|||0|",
+        "1|AAAAAAAAAAAAAAAAAAAAAA|0|1,|1|0|0|1|||0|",
+        "1|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||yes|",
+    ],
+)
+def test_what_the_codec_did_not_write_is_refused_by_name(text: str) -> None:
+    with pytest.raises(BadRow):
+        decode_row(text)
+
+
+def test_the_slice_of_a_partition_never_changes_between_processes_and_releases() -> None:
+    topic_id = uuid.UUID("12345678-1234-4678-9234-567812345678")
+    assert [slice_of(topic_id, part) for part in (0, 63, 64, 128)] == [56, 56, 21, 42]
+
+
+@given(st.uuids(), st.integers(0, 9999), st.integers(1, 1024))
+def test_partitions_stay_together_by_64(topic_id: uuid.UUID, partition: int, slices: int) -> None:
+    first = partition // 64 * 64
+    assert slice_of(topic_id, partition, slices) == slice_of(topic_id, first, slices)
+    assert 0 <= slice_of(topic_id, partition, slices) < slices

@@ -1,0 +1,105 @@
+"""What brokers are told: everything once, then changes; absence never deletes."""
+
+import dataclasses
+
+from tests.unit.controller.controller_world import (
+    World,
+    broker,
+    cluster,
+    numbered_uuid,
+    row,
+    tiered,
+    topic,
+)
+from tidemark.wire.control import TieringState
+from tidemark_operator.controller import commit, snapshot
+from tidemark_operator.controller.model import BrokerInfo, Tombstone
+
+
+def _world() -> World:
+    world = World(
+        brokers=[broker(1), broker(2, fenced=True), BrokerInfo(node_id=3, key="ns/b3")],
+        topics=[
+            topic(1, partitions=2, partitions_placed=2, config={"b": "2", "a": "1"}),
+            topic(2, partitions_placed=1, **tiered(True, TieringState.ENABLED, 4)),  # type: ignore[arg-type]
+            topic(3),
+        ],
+        rows=[
+            row((1, 2, -1), number=1, partition=1),
+            row((1, 2), number=1, partition=0, manifest=True),
+            row((2,), number=2),
+            row((1,), number=3),
+            row((1,), number=9),
+        ],
+        view=cluster({"x": "y"}, remote_storage='{"filesystem":{}}', store_id="s1"),
+    )
+    tomb = Tombstone(topic_id=numbered_uuid(8), name="g", partitions=1, tiered_epoch=-1, pending=())
+    world.state.put_tombstone(numbered_uuid(8), 5, tomb)
+    return world
+
+
+def test_a_snapshot_has_every_served_topic_and_every_tombstone() -> None:
+    told = snapshot.full(_world().state)
+    assert told.full
+    assert [topic.name for topic in told.topics] == ["topic-1", "topic-2"]
+    assert [part.partition for part in told.topics[0].partitions] == [0, 1]
+    assert told.topics[0].partitions[0].manifest
+    assert [entry.name for entry in told.topics[0].config] == ["a", "b"]
+    assert (told.topics[0].tiering_state, told.topics[0].tiered_epoch) == (0, -1)
+    assert (told.topics[1].tiering_state, told.topics[1].tiered_epoch) == (1, 4)
+    assert [(item.topic_id, item.partition) for item in told.removals] == [(numbered_uuid(8), -1)]
+    assert [(b.broker_id, b.fenced) for b in told.brokers] == [(1, False), (2, True)]
+    assert (told.cluster_id, told.store_id, told.controller_epoch) == ("tide-1", "s1", 7)
+
+
+def test_a_partition_is_shown_only_once_the_status_counts_it_as_placed() -> None:
+    world = _world()
+    view = dataclasses.replace(world.view(1), partitions_placed=1)
+    world.state.put_topic(view)
+    told = snapshot.full(world.state)
+    assert [part.partition for part in told.topics[0].partitions] == [0]
+    keys = [(numbered_uuid(1), 0), (numbered_uuid(1), 1)]
+    (changed,) = snapshot.delta(world.state, rows=keys).topics
+    assert [part.partition for part in changed.partitions] == [0]
+
+
+def test_a_delta_has_what_changed() -> None:
+    world = _world()
+    told = snapshot.delta(
+        world.state, rows=[(numbered_uuid(1), 1), (numbered_uuid(9), 0)], topics=["ns/topic-2"]
+    )
+    assert not told.full
+    assert [(t.name, [p.partition for p in t.partitions]) for t in told.topics] == [
+        ("topic-1", [1]),
+        ("topic-2", []),
+    ]
+    assert told.removals == ()
+
+
+def test_a_replica_that_leaves_is_removed_under_the_new_partition_epoch() -> None:
+    world = _world()
+    draft = world.draft()
+    moved = dataclasses.replace(world.row(0), replicas=(1, -1), isr=(1,), partition_epoch=3)
+    draft.put_row(moved)
+    (write,) = commit.plan(draft).writes
+    removals = snapshot.removals_of(world.state, write)
+    assert list(removals) == [2]
+    assert [(item.partition, item.partition_epoch) for item in removals[2]] == [(0, 3)]
+
+
+def test_a_tombstone_is_sent_to_those_that_may_have_a_replica() -> None:
+    world = _world()
+    view = dataclasses.replace(world.view(1), deletion_ms=1)
+    world.state.put_topic(view)
+    draft = world.draft()
+    index = world.state.slice_index(world.row(0).key)
+    tomb = Tombstone(
+        topic_id=view.id, name="topic-1", partitions=2, tiered_epoch=-1, pending=(1, 2)
+    )
+    draft.put_tombstone(index, tomb)
+    (write,) = commit.plan(draft).writes
+    removals = snapshot.removals_of(world.state, write)
+    assert {node: [item.partition for item in items] for node, items in removals.items()} == {
+        1: [-1],
+        2: [-1],
+    }

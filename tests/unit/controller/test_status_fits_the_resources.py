@@ -1,0 +1,95 @@
+"""What the core writes is what the resources' models read (the API server has the same schema)."""
+
+import dataclasses
+import json
+
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    T0,
+    TIERED,
+    World,
+    acknowledge,
+    broker,
+    cluster,
+    numbered_uuid,
+    topic,
+)
+from tidemark_operator.controller import commit, deletion, tiering
+from tidemark_operator.controller.deletion import DeletionTarget, DeletionView
+from tidemark_operator.controller.model import TieringSpec
+from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
+from tidemark_operator.resources.broker import BrokerStatus
+from tidemark_operator.resources.cluster import ClusterStatus
+from tidemark_operator.resources.record_deletion import RecordDeletionStatus
+from tidemark_operator.resources.topic import TopicStatus
+
+
+def _world() -> World:
+    return World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(tiering=TieringSpec(enabled=True), partitions=2)],
+        view=cluster(KIP_409 | TIERED, remote_storage="{}"),
+    )
+
+
+def test_topics() -> None:
+    world = _world()
+    statuses = [world.reconcile()]
+    world.state.put_topic(dataclasses.replace(world.view(), tiering=TieringSpec(), generation=2))
+    statuses += [world.reconcile(), world.reconcile()]
+    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    for node_id, request in asked.items():
+        answer = acknowledge(world, node_id, request)
+        world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)
+    statuses.append(world.reconcile())
+    states = []
+    for result in statuses:
+        parsed = TopicStatus.model_validate(json.loads(json.dumps(result.status)))
+        assert parsed.dump() == result.status, "read and written again it is the same"
+        states.append(None if parsed.tiering is None else parsed.tiering.state.value)
+    assert states == ["Enabled", "Disabling", "Disabling", "Disabled"]
+
+
+def test_brokers_and_clusters() -> None:
+    world = _world()
+    world.reconcile()
+    result = broker_status(world.state, world.state.brokers[1], now_ms=T0)
+    assert BrokerStatus.model_validate(result.status).dump() == result.status
+    whole = cluster_status(world.state, now_ms=T0)
+    assert ClusterStatus.model_validate(whole.status).dump() == whole.status
+
+
+def test_record_deletions() -> None:
+    world = _world()
+    world.reconcile()
+    view = DeletionView(
+        key="ns/purge",
+        uid=numbered_uuid(5),
+        generation=1,
+        topic_key="ns/topic-1",
+        targets=(DeletionTarget(partition=None, before_offset=-1),),
+        created_ms=T0,
+    )
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, deletion.Resolve)
+    answers = {
+        (query.partition, query.timestamp): deletion.ListedOffset(error_code=0, offset=7)
+        for query in step.queries
+    }
+    frozen = deletion.freeze(world.state, view, answers, now_ms=T0)
+    assert isinstance(frozen, DeletionView)
+    after = deletion.record(frozen, {0: (0, 7), 1: (6, -1)})
+    for made in (view, frozen, after):
+        next_step = deletion.next_step(world.state, made, now_ms=T0)
+        result = deletion_status(world.state, made, next_step, now_ms=T0)
+        assert RecordDeletionStatus.model_validate(result.status).dump() == result.status
+
+
+def test_rows_keep_to_the_slices_limits() -> None:
+    world = _world()
+    made = topic(7, partitions=1, replication_factor=100, name="n" * 249)
+    world.state.put_topic(made)
+    world.decide(7)
+    text = next(text for texts in world.state.encoded for text in texts.values() if "nnn" in text)
+    assert len(text) < 2048
+    assert commit.SLICE_BYTES_MAX <= 1024 * 1024

@@ -1,0 +1,378 @@
+"""KIP-950's machine: never backwards, no change while Disabling, Disabled only when all is done."""
+
+import dataclasses
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.unit.controller.controller_world import (
+    T0,
+    TIERED,
+    World,
+    acknowledge,
+    broker,
+    cluster,
+    numbered_uuid,
+    row,
+    tiered,
+    topic,
+)
+from tidemark.wire.control import DisablePolicy, DisableRemoteTopicResponse, TieringState
+from tidemark_operator.controller import elections, registration, tiering
+from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
+from tidemark_operator.controller.tiering import Disablements, step_by_spec
+
+ENABLED, DISABLING, DISABLED = TieringState.ENABLED, TieringState.DISABLING, TieringState.DISABLED
+RETAIN, DELETE = DisablePolicy.RETAIN, DisablePolicy.DELETE
+OFF, ON = TieringSpec(enabled=False), TieringSpec(enabled=True)
+
+
+def _status(
+    state: TieringState, epoch: int = 0, policy: DisablePolicy | None = None
+) -> TieringStatus:
+    return TieringStatus(state=state, epoch=epoch, policy=policy, since_ms=T0)
+
+
+def _next(status: TieringStatus | None, spec: TieringSpec, **config: str) -> TieringStatus | None:
+    return step_by_spec(
+        status, spec, cluster({k.replace("_", "."): v for k, v in config.items()}), now_ms=T0 + 1
+    )
+
+
+def test_never_tiered_stays_so_until_it_is_wanted_and_begins_at_epoch_0() -> None:
+    assert _next(None, OFF) is None
+    assert _next(None, ON) == dataclasses.replace(_status(ENABLED), since_ms=T0 + 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "default", "policy"),
+    [
+        (OFF, "retain", RETAIN),
+        (OFF, "delete", DELETE),
+        (TieringSpec(policy=DELETE), "retain", DELETE),
+        (TieringSpec(policy=RETAIN), "delete", RETAIN),
+    ],
+)
+def test_disabling_raises_the_epoch_and_freezes_the_policy(
+    spec: TieringSpec, default: str, policy: DisablePolicy
+) -> None:
+    new = _next(_status(ENABLED, 4), spec, remote_log_disable_policy=default)
+    assert new is not None
+    assert (new.state, new.epoch, new.policy) == (DISABLING, 5, policy)
+
+
+def test_while_disabling_the_spec_has_no_say() -> None:
+    status = _status(DISABLING, 1, RETAIN)
+    for spec in (ON, OFF, TieringSpec(policy=DELETE)):
+        assert _next(status, spec) is status
+
+
+def test_disabled_is_enabled_again_under_the_same_epoch() -> None:
+    new = _next(_status(DISABLED, 3, DELETE), ON)
+    assert new is not None
+    assert (new.state, new.epoch) == (ENABLED, 3)
+
+
+def test_what_was_retained_may_still_be_deleted_but_only_by_the_topics_own_word() -> None:
+    retained = _status(DISABLED, 1, RETAIN)
+    new = _next(retained, TieringSpec(policy=DELETE))
+    assert new is not None
+    assert (new.state, new.epoch, new.policy) == (DISABLING, 2, DELETE)
+    assert _next(retained, OFF, remote_log_disable_policy="delete") is retained
+    deleted = _status(DISABLED, 1, DELETE)
+    assert _next(deleted, TieringSpec(policy=RETAIN)) is deleted
+
+
+# ---------------------------------------------------------------- acknowledgements
+
+
+def _disabling_world() -> World:
+    return World(
+        brokers=[broker(1), broker(2), broker(3, fenced=True)],
+        topics=[
+            topic(
+                partitions=2,
+                partitions_placed=2,
+                tiering=OFF,
+                tiering_status=_status(DISABLING, 1, DELETE),
+            )
+        ],
+        rows=[
+            row((1, 2, -1), partition=0, leader_epoch=3),
+            row((2, 3, -1), isr=(2,), leader=2, partition=1),
+        ],
+        view=cluster(TIERED),
+    )
+
+
+def _pending(world: World) -> dict[int, tuple[int, ...]]:
+    return tiering.pending(world.state, world.view(), world.disablements)
+
+
+def _ack(world: World, node_id: int, **fields: object) -> bool:
+    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1000)
+    answer = acknowledge(world, node_id, asked[node_id])
+    answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
+    return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
+
+
+def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not() -> None:
+    world = _disabling_world()
+    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1000)
+    assert {node: request.partitions for node, request in asked.items()} == {
+        1: (0,),
+        2: (0, 1),
+        3: (1,),
+    }
+    assert {(r.tiered_epoch, r.disable_policy, r.controller_epoch) for r in asked.values()} == {
+        (1, 1, 7)
+    }
+
+
+def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() -> None:
+    world = _disabling_world()
+    assert _ack(world, 1)
+    assert _ack(world, 2)
+    new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    assert new == dataclasses.replace(_status(DISABLING, 1, DELETE), pending_brokers=(3,))
+    assert event is None
+    assert _ack(world, 3)
+    new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    assert new == TieringStatus(state=DISABLED, epoch=1, policy=DELETE, since_ms=T0 + 9)
+    assert event is not None
+    assert event.reason == "TieringDisabled"
+
+
+def test_an_answer_twice_is_nothing_new() -> None:
+    world = _disabling_world()
+    answers = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    answer = acknowledge(world, 1, answers[1])
+    taken = [
+        world.disablements.take(world.state, numbered_uuid(1), 1, answer, now_ms=T0)
+        for _ in range(2)
+    ]
+    assert taken == [True, False]
+
+
+@pytest.mark.parametrize("fields", [{"tiered_epoch": 0}, {"broker_epoch": 1}, {"error_code": 11}])
+def test_answers_of_other_epochs_count_for_nothing(fields: dict[str, object]) -> None:
+    world = _disabling_world()
+    assert not _ack(world, 1, **fields)
+    assert 1 in _pending(world)
+
+
+def test_a_broker_that_starts_again_is_asked_again() -> None:
+    world = _disabling_world()
+    _ack(world, 2)
+    world.register(2, incarnation=9000)
+    assert _pending(world)[2] == (0, 1)
+
+
+def test_the_leaders_part_is_asked_again_of_a_new_leader() -> None:
+    world = _disabling_world()
+    for node in (1, 2, 3):
+        _ack(world, node)
+    assert _pending(world) == {}
+    draft = world.draft()
+    elections.fence(draft, [1], reason="test")
+    world.commit(draft)
+    assert _pending(world) == {2: (0,)}
+
+
+def test_a_partition_without_a_leader_holds_disabled_back() -> None:
+    world = _disabling_world()
+    for node in (1, 2, 3):
+        _ack(world, node)
+    draft = world.draft()
+    elections.fence(draft, [2], reason="test")
+    world.commit(draft)
+    assert _pending(world) == {2: (1,)}
+
+
+def test_a_failure_is_remembered_for_the_condition() -> None:
+    world = _disabling_world()
+    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    answer = acknowledge(world, 1, asked[1])
+    failed = dataclasses.replace(answer.results[0], error_code=56, message="bucket is gone")
+    world.disablements.take(
+        world.state,
+        numbered_uuid(1),
+        1,
+        dataclasses.replace(answer, results=(failed,)),
+        now_ms=T0,
+    )
+    assert world.disablements.errors == {numbered_uuid(1): "broker 1, partition 0: bucket is gone"}
+
+
+def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
+    acks = Disablements()
+    topic_id = numbered_uuid(1)
+    assert not acks.stalled(topic_id, now_ms=T0)
+    assert acks.stalled(topic_id, now_ms=T0 + tiering.STALL_MS)
+    acks.note_remaining(topic_id, 5, now_ms=T0 + tiering.STALL_MS)
+    assert not acks.stalled(topic_id, now_ms=T0 + tiering.STALL_MS + 1)
+
+
+def test_a_removed_broker_is_not_waited_for() -> None:
+    world = _disabling_world()
+    _ack(world, 1)
+    _ack(world, 2)
+    draft = world.draft()
+    registration.remove_broker(draft, 3)
+    world.commit(draft)
+    assert _pending(world) == {}
+
+
+def test_paused_and_deleted_topics_do_not_move() -> None:
+    for fields in ({"paused": True}, {"deletion_ms": 1}):
+        world = World(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
+        new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
+        assert (new, event) == (world.view().tiering_status, None)
+
+
+# ---------------------------------------------------------------- the machine, by the thousand steps
+
+_POLICIES = st.sampled_from([None, RETAIN, DELETE])
+_LEGAL = {
+    (None, ENABLED),
+    (ENABLED, DISABLING),
+    (DISABLING, DISABLED),
+    (DISABLED, ENABLED),
+    (DISABLED, DISABLING),
+}
+
+
+class TieringMachine(RuleBasedStateMachine):
+    """One topic, three brokers that die, return, lose leadership, answer late and twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(
+            brokers=[broker(n) for n in (1, 2, 3)],
+            topics=[topic(partitions=2, partitions_placed=2)],
+            rows=[row((1, 2, 3), partition=0), row((2, 3, -1), partition=1)],
+            view=cluster(TIERED),
+        )
+        self.late: list[tuple[int, DisableRemoteTopicResponse]] = []
+        self.delivered: list[tuple[int, DisableRemoteTopicResponse]] = []
+        self.starts = 0
+
+    def status(self) -> TieringStatus | None:
+        return self.world.view().tiering_status
+
+    @rule(enabled=st.booleans(), policy=_POLICIES)
+    def spec(self, enabled: bool, policy: DisablePolicy | None) -> None:
+        wanted = TieringSpec(enabled=enabled, policy=policy)
+        self.world.state.put_topic(dataclasses.replace(self.world.view(), tiering=wanted))
+
+    @rule()
+    def reconcile(self) -> None:
+        world, old = self.world, self.status()
+        new, _ = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
+        if (new and new.state) != (old and old.state):
+            assert (old and old.state, new and new.state) in _LEGAL
+            self._check_move(old, new)
+        elif old is not None and new is not None:
+            assert (old.epoch, old.policy) == (new.epoch, new.policy), "7: no change in a state"
+        world.state.put_topic(dataclasses.replace(world.view(), tiering_status=new))
+
+    def _check_move(self, old: TieringStatus | None, new: TieringStatus | None) -> None:
+        assert new is not None
+        if old is not None:
+            assert new.epoch == old.epoch + (new.state is DISABLING)
+        if new.state is DISABLED:
+            assert old is not None
+            assert old.policy is new.policy
+            assert self._all_heard(new.epoch)
+
+    def _all_heard(self, tiered_epoch: int) -> bool:
+        rows = list(self.world.state.all_rows())
+        return all(
+            made.leader != -1
+            and all(self._heard(made, node_id, tiered_epoch) for node_id in made.hosts)
+            for made in rows
+        )
+
+    def _heard(self, made: PartitionRow, node_id: int, tiered_epoch: int) -> bool:
+        """Whether this controller was told that a replica's part is done, and as what it is now."""
+        broker_epoch = self.world.state.brokers[node_id].broker_epoch
+        told = [
+            result
+            for sender, response in self.delivered
+            if (sender, response.broker_epoch) == (node_id, broker_epoch)
+            and response.tiered_epoch == tiered_epoch
+            for result in response.results
+            if result.partition == made.partition
+        ]
+        if node_id == made.leader:
+            return any(r.is_leader and r.leader_epoch == made.leader_epoch for r in told)
+        return bool(told)
+
+    def _deliver(self, node_id: int, response: DisableRemoteTopicResponse) -> None:
+        self.delivered.append((node_id, response))
+        self.world.disablements.take(
+            self.world.state, numbered_uuid(1), node_id, response, now_ms=T0
+        )
+
+    @rule(node_id=st.integers(1, 3), at_once=st.booleans())
+    def answer(self, node_id: int, at_once: bool) -> None:
+        world = self.world
+        asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+        if node_id in asked:
+            response = acknowledge(world, node_id, asked[node_id])
+            if at_once:
+                self._deliver(node_id, response)
+            else:
+                self.late.append((node_id, response))
+
+    @rule()
+    def everybody_answers(self) -> None:
+        for node_id in (1, 2, 3):
+            self.answer(node_id, True)
+
+    @precondition(lambda self: self.late)
+    @rule(twice=st.booleans())
+    def late_answer(self, twice: bool) -> None:
+        node_id, response = self.late[0]
+        if not twice:
+            self.late.pop(0)
+        self._deliver(node_id, response)
+
+    @rule(node_id=st.integers(1, 3))
+    def die(self, node_id: int) -> None:
+        draft = self.world.draft()
+        elections.fence(draft, [node_id], reason="test")
+        self.world.commit(draft)
+
+    @rule(node_id=st.integers(1, 3))
+    def start_again(self, node_id: int) -> None:
+        self.starts += 1
+        self.world.register(node_id, incarnation=50_000 + self.starts)
+        self.world.beat(node_id)
+
+    @rule()
+    def take_over(self) -> None:
+        """A new controller remembers what is persisted and nothing else."""
+        self.world.disablements = Disablements()
+        self.delivered = []
+
+    @invariant()
+    def nothing_is_complete_before_everybody_was_heard(self) -> None:
+        status, world = self.status(), self.world
+        if status is not None and status.state is DISABLING:
+            waiting = tiering.pending(world.state, world.view(), world.disablements)
+            assert bool(waiting) is not self._all_heard(status.epoch)
+
+    @invariant()
+    def epochs_only_grow(self) -> None:
+        status = self.status()
+        seen = getattr(self, "seen", -1)
+        now = -1 if status is None else status.epoch
+        assert now >= seen
+        self.seen = now
+
+
+TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestTieringMachine = TieringMachine.TestCase

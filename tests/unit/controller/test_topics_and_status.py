@@ -1,0 +1,475 @@
+"""One Topic from manifest to conditions: the table of the design, row by row."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    T0,
+    TIERED,
+    World,
+    acknowledge,
+    broker,
+    cluster,
+    messages,
+    numbered_uuid,
+    ready,
+    row,
+    topic,
+)
+from tidemark.wire.control import PartitionStatus, TieringState
+from tidemark_operator.controller import elections, tiering
+from tidemark_operator.controller.commit import SLICE_BYTES_MAX
+from tidemark_operator.controller.model import (
+    BrokerHealth,
+    BrokerInfo,
+    OrphanedTopic,
+    TieringSpec,
+)
+from tidemark_operator.controller.placement import fill_placeholders
+from tidemark_operator.controller.rows import id_text
+from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
+from tidemark_operator.controller.status.conditions import approximate_bytes
+
+ON = TieringSpec(enabled=True)
+STORE = {"remote_storage": '{"filesystem":{"path":"/t"}}'}
+
+
+def _main(result: StatusResult) -> tuple[str, str, str]:
+    conditions = ready(result)
+    return tuple(conditions[type_][0] for type_ in ("Ready", "Reconciling", "Stalled"))  # type: ignore[return-value]
+
+
+def _brokers(*node_ids: int) -> list[BrokerInfo]:
+    return [broker(node_id) for node_id in node_ids]
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_waiting_for_brokers_nothing_created() -> None:
+    world = World(brokers=_brokers(1), topics=[topic()])
+    result = world.reconcile()
+    assert _main(result) == ("False", "True", "False")
+    assert messages(result)["Ready"].startswith("2 brokers missing (1 of 3 are live)")
+    assert "topicId" not in result.status
+    assert "FullyReplicated" not in ready(result)
+    assert result.status["observedGeneration"] == 1
+
+
+def test_under_replicated_and_accepted() -> None:
+    world = World(brokers=_brokers(1, 2), topics=[topic(partitions=2)], view=cluster(KIP_409))
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "False")
+    assert ready(result)["FullyReplicated"] == ("False", "Placeholders")
+    assert result.status["replicas"] == {"desired": 6, "placed": 4, "inSync": 4, "placeholders": 2}
+    assert result.status["partitionsPlaced"] == 2
+    assert result.status["topicId"] == id_text(numbered_uuid(1))
+
+
+def test_a_third_broker_makes_it_whole() -> None:
+    world = World(brokers=_brokers(1, 2), topics=[topic()], view=cluster(KIP_409))
+    world.reconcile()
+    world.state.put_broker(broker(3))
+    draft = world.draft()
+    fill_placeholders(draft, limit=10)
+    world.commit(draft)
+    assert ready(world.reconcile())["FullyReplicated"] == ("False", "ReplicasBehind")
+    world.state.put_row(dataclasses.replace(world.row(), isr=world.row().replicas))
+    result = world.reconcile()
+    assert ready(result)["FullyReplicated"][0] == "True"
+    assert _main(result) == ("True", "False", "False")
+
+
+def test_a_settled_topic_is_written_once() -> None:
+    """Invariant 21: in a steady state nothing is written."""
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    pacer = Pacer()
+    first = world.reconcile(now_ms=T0)
+    assert pacer.should_write("t", {}, first.status, now_ms=T0)
+    slices = dict(world.slices)
+    again = world.reconcile(now_ms=T0 + 3_600_000)
+    assert not pacer.should_write("t", first.status, again.status, now_ms=T0 + 3_600_000)
+    assert world.slices == slices
+
+
+def test_disabling_from_begin_to_end() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    result = world.reconcile()
+    assert ready(result)["TieringSettled"] == ("True", "Enabled")
+    assert result.status["tiering"] == {
+        "state": "Enabled",
+        "epoch": 0,
+        "since": "2027-01-15T08:00:00Z",
+    }
+    off = dataclasses.replace(world.view(), tiering=TieringSpec(), generation=2)
+    world.state.put_topic(off)
+    decision = world.decide()
+    assert [event.reason for event in decision.events] == ["TieringDisabling"]
+    result = world.reconcile()
+    assert _main(result) == ("True", "True", "False")
+    assert ready(result)["TieringSettled"] == ("False", "Disabling")
+    result = world.reconcile()
+    tiering_now = result.status["tiering"]
+    assert isinstance(tiering_now, dict)
+    assert (tiering_now["epoch"], tiering_now["policy"]) == (1, "Retain")
+    assert tiering_now["pendingBrokers"] == [1, 2, 3]
+    assert "waiting for brokers 1, 2, 3" in messages(result)["Ready"]
+    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    for node_id, request in asked.items():
+        world.disablements.take(
+            world.state, request.topic_id, node_id, acknowledge(world, node_id, request), now_ms=T0
+        )
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "False")
+    assert ready(result)["TieringSettled"] == ("True", "Disabled")
+    assert world.view().tiering_status is not None
+    assert world.view().tiering_status.state is TieringState.DISABLED  # type: ignore[union-attr]
+
+
+def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), tiering=TieringSpec()))
+    world.reconcile()
+    world.reconcile()
+    result = world.reconcile(now_ms=T0 + tiering.STALL_MS)
+    assert _main(result) == ("True", "True", "True")
+    assert "delete their Broker" in messages(result)["Stalled"]
+
+
+def test_paused_keeps_ready_as_it_was_and_its_generation() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    world.state.put_topic(
+        dataclasses.replace(world.view(), paused=True, generation=5, partitions=9)
+    )
+    result = world.reconcile(now_ms=T0 + 5_000)
+    assert _main(result) == ("True", "False", "False")
+    assert ready(result)["Reconciling"] == ("False", "Paused")
+    assert result.status["observedGeneration"] == 1
+    assert len(list(world.state.all_rows())) == 1
+
+
+def test_paused_before_anything_happened() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(paused=True)])
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("Unknown", "Paused")
+    assert not list(world.state.all_rows())
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _refused(world: World, number: int, reason: str) -> str:
+    decision = world.decide(number)
+    assert decision.blocker is not None
+    assert [event.reason for event in decision.events] == [reason]
+    result = world.reconcile(number)
+    assert _main(result) == ("False", "False", "True")
+    assert ready(result)["Stalled"] == ("True", reason)
+    assert not [made for made in world.state.all_rows() if made.topic_id == numbered_uuid(number)]
+    return messages(result)["Stalled"]
+
+
+def test_a_name_belongs_to_the_oldest_and_to_whom_has_the_partitions() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3),
+        topics=[topic(1), topic(2, name="topic-1"), topic(0, name="topic-1")],
+    )
+    world.reconcile(0)
+    assert "ns/topic-0" in _refused(world, 1, "NameTaken")
+    world.state.put_topic(topic(9, name="topic-1", created_ms=-5))
+    assert "ns/topic-0" in _refused(world, 9, "NameTaken")
+
+
+def test_a_name_that_rows_know_under_another_id_needs_adoption() -> None:
+    world = World(brokers=_brokers(1, 2, 3), rows=[row((1,), number=5, name="topic-1")])
+    world.state.put_topic(topic(1))
+    assert id_text(numbered_uuid(5)) in _refused(world, 1, "AdoptionRequired")
+    assert world.row(number=5).replicas == (1,)
+
+
+def test_a_name_that_was_left_behind_needs_adoption() -> None:
+    orphan = OrphanedTopic(topic_id=numbered_uuid(5), name="topic-1", since_ms=T0)
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(1)], view=cluster(orphans=(orphan,)))
+    _refused(world, 1, "AdoptionRequired")
+
+
+def test_a_tombstone_does_not_hold_a_name() -> None:
+    world = World(
+        brokers=_brokers(1),
+        topics=[topic(1, replication_factor=1, partitions_placed=1, deletion_ms=T0)],
+        rows=[row((1,))],
+    )
+    world.decide(1)
+    world.state.drop_topic("ns/topic-1")
+    world.state.put_topic(topic(2, name="topic-1", replication_factor=1))
+    assert _main(world.reconcile(2)) == ("True", "False", "False")
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "word"),
+    [
+        ({}, STORE, "remote.log.storage.system.enable"),
+        (TIERED, {}, "remoteStorage"),
+        (
+            TIERED,
+            {**STORE, "storage_problem": "the Secret s3 is missing"},
+            "the Secret s3 is missing",
+        ),
+    ],
+)
+def test_tiering_cannot_begin_without_storage(
+    config: dict[str, str], fields: dict[str, object], word: str
+) -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(config, **fields)
+    )
+    assert word in _refused(world, 1, "StorageUnavailable")
+
+
+def test_a_store_that_fails_later_is_no_refusal() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    world.reconcile()
+    world.state.cluster = cluster(TIERED, **STORE, storage_problem="timeout")
+    assert _main(world.reconcile()) == ("True", "False", "False")
+    world.state.reports[numbered_uuid(1), 0] = _report(error="CustomMetadataTooLarge")
+    result = world.reconcile()
+    assert ready(result)["TieringSettled"] == ("False", "CustomMetadataTooLarge")
+    assert "partition 0: it is too large" in messages(result)["TieringSettled"]
+
+
+def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)])
+    assert "PartitionSlice" in _refused(world, 1, "PartitionsLost")
+
+
+def test_a_changed_replication_factor_is_said_to_be_fixed() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)], rows=[row((1, 2))]
+    )
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorFixed")
+
+
+def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(1), topic(2)], view=cluster(slices=1))
+    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    assert "partition slice 0" in _refused(world, 1, "SliceFull")
+    assert world.slices == {}
+
+
+# ---------------------------------------------------------------- trouble
+
+
+def test_offline_partitions_and_lost_copies() -> None:
+    world = World(brokers=_brokers(1), topics=[topic(replication_factor=1, partitions=2)])
+    world.reconcile()
+    draft = world.draft()
+    elections.fence(draft, [1], reason="test")
+    world.commit(draft)
+    result = world.reconcile()
+    assert _main(result) == ("False", "True", "False")
+    assert "partitions 0, 1 have no leader" in messages(result)["Ready"]
+    assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}
+    world.register(1, incarnation=44, directory=45)
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "LastCopyMissing")
+
+
+def test_growth_that_waits_says_that_the_old_partitions_go_on() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    draft = world.draft()
+    elections.fence(draft, [3], reason="test")
+    world.commit(draft)
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=2, generation=2))
+    result = world.reconcile()
+    assert _main(result) == ("False", "True", "False")
+    assert "the added partitions were not created" in messages(result)["Ready"]
+    assert result.status["partitionsPlaced"] == 1
+
+
+def test_a_deletion_says_whom_it_waits_for() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
+    world.decide()
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "Deleting")
+    assert "brokers 1, 2, 3" in messages(result)["Ready"]
+
+
+# ---------------------------------------------------------------- figures and pacing
+
+
+def _report(*, segments: int = 0, error: str = "", remaining: int = 0) -> PartitionStatus:
+    return PartitionStatus(
+        topic_id=numbered_uuid(1),
+        partition=0,
+        leader_epoch=0,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        high_watermark=0,
+        next_offset=0,
+        highest_remote_offset=-1,
+        low_watermark=0,
+        local_bytes=0,
+        remote_segments=segments,
+        remote_bytes=segments * 1000,
+        remaining_segments=remaining,
+        remaining_bytes=remaining * 1000,
+        error_reason=error,
+        error_message="it is too large" if error else "",
+    )
+
+
+def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    pacer = Pacer()
+    old = world.reconcile()
+    assert pacer.should_write("t", {}, old.status, now_ms=T0)
+    world.state.reports[numbered_uuid(1), 0] = _report(segments=3)
+    new = world.reconcile()
+    assert new.status["tiering"] == {
+        "state": "Enabled",
+        "epoch": 0,
+        "since": "2027-01-15T08:00:00Z",
+        "remoteSegments": 3,
+        "remoteBytes": 3000,
+    }
+    assert not pacer.should_write("t", old.status, new.status, now_ms=T0 + 59_999)
+    assert pacer.should_write("t", old.status, new.status, now_ms=T0 + 60_000)
+    changed = {**new.status, "observedGeneration": 2}
+    assert pacer.should_write("t", new.status, changed, now_ms=T0 + 60_001)
+
+
+def test_progress_of_a_disablement_is_written_every_five_seconds() -> None:
+    pacer = Pacer()
+    old = {"tiering": {"state": "Disabling", "remainingSegments": 9}}
+    new = {"tiering": {"state": "Disabling", "remainingSegments": 8}}
+    assert not pacer.should_write("t", old, new, now_ms=T0)
+    assert not pacer.should_write("t", old, new, now_ms=T0 + 4_999)
+    assert pacer.should_write("t", old, new, now_ms=T0 + 5_000)
+
+
+def test_transition_times_move_only_with_the_status() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile(now_ms=T0)
+    world.state.put_topic(dataclasses.replace(world.view(), generation=2))
+    later = world.reconcile(now_ms=T0 + 60_000)
+    conditions = later.status["conditions"]
+    assert isinstance(conditions, list)
+    assert {item["lastTransitionTime"] for item in conditions} == {"2027-01-15T08:00:00Z"}
+    assert {item["observedGeneration"] for item in conditions} == {2}
+
+
+def test_figures_survive_a_take_over_until_the_leaders_report_again() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    world.reconcile()
+    world.state.reports[numbered_uuid(1), 0] = _report(segments=3)
+    before = world.reconcile()
+    world.state.reports.clear()
+    assert world.reconcile().status == before.status
+
+
+def test_the_status_of_a_broker() -> None:
+    world = World(brokers=_brokers(1), topics=[topic(replication_factor=1)])
+    world.reconcile()
+    world.state.health[1] = BrokerHealth(log_bytes=77)
+    result = broker_status(world.state, world.state.brokers[1], now_ms=T0)
+    body = json.loads(json.dumps(result.status))
+    assert (body["brokerEpoch"], body["leaders"], body["replicas"], body["logBytes"]) == (
+        101,
+        1,
+        1,
+        77,
+    )
+    assert body["endpoints"] == [{"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9093}]
+    assert ready(result)["Registered"][0] == "True"
+    assert _main(result) == ("True", "False", "False")
+
+
+@pytest.mark.parametrize(
+    ("info", "health", "reason", "main"),
+    [
+        (
+            BrokerInfo(node_id=1, key="k"),
+            BrokerHealth(),
+            "NeverRegistered",
+            ("False", "True", "False"),
+        ),
+        (broker(1, fenced=True), BrokerHealth(), "Fenced", ("False", "True", "False")),
+        (
+            dataclasses.replace(broker(1), shutting_down=True),
+            BrokerHealth(),
+            "ShutDown",
+            ("False", "True", "False"),
+        ),
+        (
+            broker(1),
+            BrokerHealth(storage_error="no space left"),
+            "LogDirectoryFailed",
+            ("False", "False", "True"),
+        ),
+        (
+            broker(1),
+            BrokerHealth(remote_error="403"),
+            "RemoteStorageUnavailable",
+            ("True", "False", "False"),
+        ),
+    ],
+)
+def test_a_brokers_troubles(
+    info: BrokerInfo, health: BrokerHealth, reason: str, main: tuple[str, str, str]
+) -> None:
+    world = World(brokers=[info])
+    world.state.health[1] = health
+    result = broker_status(world.state, info, now_ms=T0)
+    assert ready(result)["Ready"][1] == reason
+    assert _main(result) == main
+
+
+def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
+    view = cluster(TIERED, **STORE, status={"clusterId": "x", "slices": 64})
+    world = World(
+        brokers=[*_brokers(1, 2, 3), broker(4, fenced=True)],
+        topics=[topic(1, tiering=ON), topic(2)],
+        view=view,
+    )
+    world.reconcile(1)
+    world.reconcile(2)
+    world.state.health[2] = BrokerHealth(remote_error="wrong key")
+    result = cluster_status(world.state, now_ms=T0)
+    assert result.status["brokers"] == {"registered": 4, "fenced": 1}
+    assert (result.status["tieredTopics"], result.status["slices"]) == (1, 64)
+    assert ready(result)["RemoteStorageReady"] == ("False", "RemoteStorageUnavailable")
+    assert _main(result) == ("True", "False", "False")
+
+
+def test_approximate_sizes_stand_still() -> None:
+    sizes = (5, 1023, 1024, 5 << 20, 7 << 20, 9 << 20, 3 << 30, 5 << 40)
+    texts = [approximate_bytes(size) for size in sizes]
+    assert texts == [
+        "5 bytes",
+        "1023 bytes",
+        "about 1 KiB",
+        "about 4 MiB",
+        "about 4 MiB",
+        "about 8 MiB",
+        "about 2 GiB",
+        "about 4 TiB",
+    ]

@@ -1,0 +1,137 @@
+"""A directory with one log in it, small batches to put there, and a check that a log is clean."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tidemark.logfiles.offset_index import OffsetIndex
+from tidemark.logfiles.time_index import TimeIndex
+from tidemark.records.batch import check_crc, iter_headers
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.decode import decode_records
+from tidemark_broker.log import LogConfig, PartitionLog
+
+TOPIC_ID = uuid.UUID(int=0x1234)
+T0 = 1_700_000_000_000
+
+
+@dataclass
+class LogBench:
+    """Makes, fills, reopens and checks the log of one directory."""
+
+    directory: Path
+    config: LogConfig = field(
+        default_factory=lambda: LogConfig(segment_bytes=1000, index_interval_bytes=100)
+    )
+    opened: list[PartitionLog] = field(default_factory=list)
+
+    def create(self) -> PartitionLog:
+        log = PartitionLog.create(
+            self.directory, topic="t", topic_id=TOPIC_ID, partition=0, config=self.config
+        )
+        self.opened.append(log)
+        return log
+
+    def open(
+        self,
+        *,
+        recovery_point: int = 0,
+        clean_shutdown: bool = False,
+        log_start_offset: int | None = None,
+        high_watermark: int | None = None,
+    ) -> PartitionLog:
+        log = PartitionLog.open(
+            self.directory,
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            config=self.config,
+            recovery_point=recovery_point,
+            clean_shutdown=clean_shutdown,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+        )
+        self.opened.append(log)
+        return log
+
+    def crash(self, log: PartitionLog) -> None:
+        """Let go of the files without a flush, as kill -9 does."""
+        log._let_go()
+
+    @staticmethod
+    def batch(count: int = 1, *, timestamp_ms: int = T0, size: int = 30, codec: int = 0) -> bytes:
+        return build_batch(
+            [Record(b"k", bytes(size), (), timestamp_ms + number) for number in range(count)],
+            codec=codec,
+        )
+
+    def fill(self, log: PartitionLog, counts: Sequence[int], *, epoch: int = 0) -> None:
+        """One batch for each count; timestamps rise by 10 ms an offset."""
+        for count in counts:
+            log.append_as_leader(
+                self.batch(count, timestamp_ms=T0 + 10 * log.next_offset),
+                leader_epoch=epoch,
+                now_ms=T0,
+            )
+
+    @staticmethod
+    def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> bytes:
+        """Everything from the local log start to the end, read in steps of ``max_bytes``."""
+        offset, parts = log.local_log_start_offset, []
+        while offset < log.next_offset:
+            result = log.read(
+                offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True
+            )
+            assert result.next_offset > offset
+            offset = result.next_offset
+            parts.append(result.data)
+        return b"".join(parts)
+
+    def check(self, log: PartitionLog) -> list[int]:
+        """Files, figures and indexes agree and every record is there; the batches' base offsets."""
+        bases, expected = [], log.segments()[0].base_offset
+        for segment in log.segments():
+            assert segment.base_offset == expected
+            data = (self.directory / f"{segment.base_offset:020d}.log").read_bytes()
+            assert len(data) == segment.size_bytes
+            positions, largest, read = {}, -1, 0
+            for position, header in iter_headers(data):
+                check_crc(data, position, header)
+                assert header.base_offset == expected
+                assert len(list(decode_records(data[position:]))) == header.count
+                bases.append(header.base_offset)
+                positions[header.last_offset] = position
+                largest, expected = max(largest, header.max_timestamp), header.next_offset
+                read += header.size_bytes
+            assert read == len(data)
+            assert (segment.next_base_offset, segment.largest_timestamp_ms) == (expected, largest)
+            if not segment.is_active:
+                self._check_indexes(segment.base_offset, positions, largest)
+        assert log.next_offset == expected
+        assert log.log_start_offset <= log.local_log_start_offset
+        assert log.local_log_start_offset <= log.high_watermark <= log.next_offset
+        for entry in log.epochs.entries:
+            assert entry.start_offset < max(expected, 1)
+        return bases
+
+    def _check_indexes(self, base: int, positions: dict[int, int], largest: int) -> None:
+        raw = (self.directory / f"{base:020d}.index").read_bytes()
+        index = OffsetIndex.from_bytes(base, raw)
+        for number in range(len(index)):
+            entry = raw[8 * number : 8 * number + 8]
+            offset = base + int.from_bytes(entry[:4], "big")
+            assert positions[offset] == int.from_bytes(entry[4:], "big")
+        times = (self.directory / f"{base:020d}.timeindex").read_bytes()
+        assert TimeIndex.from_bytes(base, times).last().timestamp_ms == largest
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[LogBench]:
+    """A bench for ``t-0``; every log it opened lets go of its files in the end."""
+    found = LogBench(tmp_path / "t-0")
+    yield found
+    for log in found.opened:
+        log._let_go()

@@ -1,0 +1,50 @@
+"""Kafka's keys and defaults."""
+
+import pytest
+
+from tidemark.records.batch import TimestampType
+from tidemark_broker.log import LogConfig
+
+
+def test_defaults_are_kafkas() -> None:
+    config = LogConfig.of({})
+    assert config == LogConfig()
+    assert (config.segment_bytes, config.max_message_bytes) == (1_073_741_824, 1_048_588)
+    assert (config.retention_ms, config.retention_bytes) == (604_800_000, -1)
+    assert config.effective_local_retention_ms == 604_800_000
+    assert config.effective_local_retention_bytes == -1
+    assert config.deletes
+
+
+def test_keys_are_read_and_unknown_ones_ignored() -> None:
+    config = LogConfig.of(
+        {
+            "segment.bytes": "1048576",
+            "local.retention.ms": "5",
+            "local.retention.bytes": "6",
+            "cleanup.policy": "compact, delete",
+            "message.timestamp.type": "LogAppendTime",
+            "unclean.leader.election.enable": "TRUE",
+            "min.insync.replicas": " 2 ",
+            "compression.type": "producer",
+        }
+    )
+    assert (config.segment_bytes, config.min_insync_replicas) == (1048576, 2)
+    assert config.effective_local_retention_ms == 5
+    assert config.effective_local_retention_bytes == 6
+    assert config.cleanup_policy == {"compact", "delete"}
+    assert config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert config.unclean_leader_election_enable
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("segment.bytes", "1G"),
+        ("message.timestamp.type", "x"),
+        ("unclean.leader.election.enable", "1"),
+    ],
+)
+def test_a_bad_value_names_its_key(key: str, value: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        LogConfig.of({key: value})

@@ -1,0 +1,269 @@
+"""A directory of logs: whose it is, what survives a restart, and that nothing goes unasked."""
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.logfiles.checkpoints import read_offsets
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    StorageError,
+    TieredRetention,
+    read_state,
+    write_state,
+)
+
+T0 = 1_700_000_000_000
+ID = uuid.UUID(int=7)
+CONFIG = LogConfig(segment_bytes=500, retention_ms=-1)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+class Directory:
+    """Opens managers of one directory; a crash lets go of all files without a write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.managers: list[LogManager] = []
+
+    def open(self, *, node_id: int = 1, cluster_id: str = "c") -> LogManager:
+        manager = LogManager.open(self.path, node_id=node_id, cluster_id=cluster_id)
+        self.managers.append(manager)
+        return manager
+
+    def started(self) -> LogManager:
+        manager = self.open()
+        manager.open_all(lambda _: CONFIG)
+        return manager
+
+    def crash(self, manager: LogManager) -> None:
+        for log in manager.logs():
+            log._let_go()
+        if manager._lock_descriptor is not None:
+            os.close(manager._lock_descriptor)
+            manager._lock_descriptor = None
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    found = Directory(tmp_path / "logs")
+    yield found
+    for manager in found.managers:
+        found.crash(manager)
+
+
+def _make(
+    manager: LogManager, topic: str = "t", partition: int = 0, *, count: int = 0
+) -> PartitionLog:
+    log = manager.create(topic=topic, topic_id=ID, partition=partition, config=CONFIG)
+    for _ in range(count):
+        batch = build_batch([Record(b"k", bytes(30), (), T0)])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+    return log
+
+
+def test_identity_is_drawn_once_and_checked(directory: Directory) -> None:
+    manager = directory.open()
+    assert manager.clean_shutdown is False
+    assert manager.previous_broker_epoch is None
+    drawn = manager.directory_id
+    with pytest.raises(StorageError, match="in use by another broker"):
+        directory.open()
+    manager.close()
+    assert directory.started().directory_id == drawn
+    directory.crash(directory.managers[-1])
+    with pytest.raises(StorageError, match=r"node\.id=1, this broker has node\.id=2"):
+        directory.open(node_id=2)
+    with pytest.raises(StorageError, match=r"cluster\.id=c"):
+        directory.open(cluster_id="other")
+    (directory.path / "tidemark.properties").write_text("version=1\n")
+    with pytest.raises(StorageError, match="cannot be read"):
+        directory.open()
+
+
+def test_a_clean_shutdown_is_proved_once(directory: Directory) -> None:
+    manager = directory.started()
+    log = _make(manager, count=20)
+    log.advance_high_watermark(15)
+    log.raise_log_start(3)
+    assert manager.close(broker_epoch=42)
+    marker = directory.path / ".kafka_cleanshutdown"
+    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
+    manager = directory.started()
+    assert not marker.exists()
+    assert (manager.clean_shutdown, manager.previous_broker_epoch) == (True, 42)
+    found = manager.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.high_watermark, found.next_offset) == (3, 15, 20)
+    assert found.recovery_point == 20
+    directory.crash(manager)
+    manager = directory.started()
+    assert (manager.clean_shutdown, manager.previous_broker_epoch) == (False, None)
+    assert manager.close()
+    assert directory.started().previous_broker_epoch is None
+
+
+def test_the_proof_is_taken_back_when_bytes_are_missing(directory: Directory) -> None:
+    manager = directory.started()
+    _make(manager, count=3)
+    manager.close(broker_epoch=42)
+    path = directory.path / "t-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    manager = directory.started()
+    assert manager.clean_shutdown
+    assert manager.previous_broker_epoch is None
+    assert manager.logs()[0].next_offset == 2
+
+
+def test_a_crash_keeps_what_was_checkpointed(directory: Directory) -> None:
+    manager = directory.started()
+    log = _make(manager, count=20)
+    log.advance_high_watermark(12)
+    log.flush()
+    log.raise_log_start(5)
+    assert log.durable_log_start_offset == 0
+    manager.checkpoint()
+    assert log.durable_log_start_offset == 5
+    log.raise_log_start(6)
+    assert log.durable_log_start_offset == 5
+    for name, value in (
+        ("recovery-point-offset-checkpoint", 20),
+        ("replication-offset-checkpoint", 12),
+        ("log-start-offset-checkpoint", 5),
+    ):
+        assert read_offsets((directory.path / name).read_text()) == {("t", 0): value}
+    directory.crash(manager)
+    found = directory.started().get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.high_watermark, found.next_offset) == (5, 12, 20)
+
+
+def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
+    directory: Directory,
+) -> None:
+    manager = directory.started()
+    log = _make(manager, count=30)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, local_retention_bytes=600)
+    log.advance_high_watermark(30)
+    assert log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=29))
+    local = log.local_log_start_offset
+    assert local > 0
+    directory.crash(manager)
+    found = directory.started().get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.local_log_start_offset) == (0, local)
+
+
+def test_a_recovery_point_goes_back_on_disk_before_a_truncation(directory: Directory) -> None:
+    manager = directory.started()
+    log = _make(manager, count=20)
+    log.flush()
+    manager.checkpoint()
+    log.truncate_to(7)
+    text = (directory.path / "recovery-point-offset-checkpoint").read_text()
+    assert read_offsets(text) == {("t", 0): 7}
+
+
+def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> None:
+    manager = directory.started()
+    for partition in range(2):
+        log = _make(manager, partition=partition, count=5)
+        log.advance_high_watermark(4)
+        log.raise_log_start(2)
+    manager.close(broker_epoch=5)
+    broken = directory.path / "t-1"
+    (broken / "partition.metadata").write_text("?")
+    (directory.path / "not-a-partition").mkdir()
+    manager = directory.open()
+    failures = manager.open_all()
+    assert [(f.topic, f.partition) for f in failures] == [("t", 1)]
+    assert "partition.metadata" in failures[0].reason
+    assert manager.previous_broker_epoch is None
+    assert manager.get("t", 1) is None
+    with pytest.raises(StorageError, match="kept unopened"):
+        _make(manager, partition=1)
+    assert not manager.delete("t", 1)
+    manager.checkpoint()
+    starts = read_offsets((directory.path / "log-start-offset-checkpoint").read_text())
+    assert starts == {("t", 0): 2, ("t", 1): 2}
+    assert not manager.close(broker_epoch=6)
+    assert not directory.started().clean_shutdown
+    assert (broken / f"{0:020d}.log").exists()
+    assert (directory.path / "not-a-partition").exists()
+
+
+def test_a_torn_checkpoint_is_an_error(directory: Directory) -> None:
+    manager = directory.started()
+    _make(manager)
+    manager.close()
+    (directory.path / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 1\n")
+    with pytest.raises(StorageError, match="recovery-point"):
+        directory.started()
+
+
+def test_create_and_delete(directory: Directory) -> None:
+    manager = directory.started()
+    log = _make(manager, "a-b", 3, count=5)
+    assert _make(manager, "a-b", 3) is log
+    with pytest.raises(StorageError, match="belongs to topic id"):
+        manager.create(topic="a-b", topic_id=uuid.UUID(int=8), partition=3, config=CONFIG)
+    manager.checkpoint()
+    assert manager.delete("a-b", 3)
+    assert not manager.delete("a-b", 3)
+    assert manager.get("a-b", 3) is None
+    assert not [path for path in directory.path.iterdir() if path.is_dir()]
+    text = (directory.path / "recovery-point-offset-checkpoint").read_text()
+    assert read_offsets(text) == {}
+    again = manager.create(topic="a-b", topic_id=uuid.UUID(int=8), partition=3, config=CONFIG)
+    assert again.next_offset == 0
+
+
+def test_a_deletion_that_was_begun_is_finished_at_the_next_start(directory: Directory) -> None:
+    manager = directory.started()
+    renamed = _make(manager, count=5).rename_for_deletion()
+    assert renamed.name.endswith("-delete")
+    assert renamed.exists()
+    directory.crash(manager)
+    manager = directory.started()
+    assert not renamed.exists()
+    assert manager.logs() == ()
+
+
+def test_logs_without_checkpoints_are_loaded(directory: Directory) -> None:
+    manager = directory.started()
+    _make(manager, count=20)
+    directory.crash(manager)
+    for path in directory.path.glob("*-checkpoint"):
+        path.unlink()
+    manager = directory.started()
+    log = manager.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.high_watermark, log.next_offset) == (0, 0, 20)
+    shutil.rmtree(directory.path / "t-0")
+
+
+def test_partition_state(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    write_state(tmp_path, {"leader": 1, "isr": [1, 2]})
+    write_state(tmp_path, {"leader": 2, "isr": [2]})
+    assert read_state(tmp_path) == {"leader": 2, "isr": [2]}
+    assert [path.name for path in tmp_path.iterdir()] == ["partition.state"]
+    for text in ("{", "[]"):
+        (tmp_path / "partition.state").write_text(text)
+        with pytest.raises(StorageError):
+            read_state(tmp_path)
+    with pytest.raises(StorageError, match="above"):
+        write_state(tmp_path, {"x": "y" * 2**20})

@@ -1,0 +1,346 @@
+"""Append, read, roll, find by time, truncate: on real files."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
+from tidemark.logfiles.producer_snapshot import decode_snapshot
+from tidemark.records.batch import TimestampType, check_crc, iter_headers, parse_header
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.decode import decode_records
+from tidemark_broker.log import (
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+    LogConfig,
+    LogError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    TimestampOffset,
+)
+
+T0 = 1_700_000_000_000
+Bench = Any  # the LogBench of conftest.py
+
+
+def test_a_leader_stamps_offsets_and_epoch_and_nothing_else(bench: Bench) -> None:
+    log = bench.create()
+    sent = [bench.batch(count, codec=codec) for count, codec in ((3, 0), (1, 4), (5, 1))]
+    infos = [log.append_as_leader(data, leader_epoch=4, now_ms=T0) for data in sent]
+    assert [(i.base_offset, i.last_offset) for i in infos] == [(0, 2), (3, 3), (4, 8)]
+    read = log.read(0, max_bytes=1 << 20, up_to_offset=9, min_one=True)
+    assert read.next_offset == log.next_offset == 9
+    for (position, header), original in zip(iter_headers(read.data), sent, strict=True):
+        check_crc(read.data, position, header)
+        assert header.partition_leader_epoch == 4
+        stored = read.data[position : position + header.size_bytes]
+        assert stored[8:12] + stored[16:] == original[8:12] + original[16:]
+    assert log.epochs == LeaderEpochs((EpochEntry(4, 0),))
+    bench.check(log)
+
+
+def test_log_append_time(bench: Bench) -> None:
+    bench.config = LogConfig.of({"message.timestamp.type": "LogAppendTime"})
+    log = bench.create()
+    info = log.append_as_leader(bench.batch(2), leader_epoch=0, now_ms=T0 + 77)
+    assert (info.log_append_time_ms, info.max_timestamp_ms) == (T0 + 77, T0 + 77)
+    data = bench.read_all(log)
+    check_crc(data, 0, parse_header(data))
+    assert [record.timestamp_ms for record in decode_records(data)] == [T0 + 77] * 2
+    assert log.offset_by_timestamp(T0 + 77) == TimestampOffset(0, T0 + 77, 0)
+
+
+def _broken(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+GOOD = build_batch([Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0)])
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (_broken(GOOD, len(GOOD) - 1), CorruptRecords),
+        (_broken(GOOD, 17), CorruptRecords),
+        (GOOD[:-1], CorruptRecords),
+        (b"", CorruptRecords),
+        (GOOD + GOOD, InvalidRecords),
+        (GOOD[:16] + b"\x01" + GOOD[17:], InvalidRecords),
+        (build_batch([Record(b"k", b"v", (), T0)], is_control=True), InvalidRecords),
+        (
+            build_batch([Record(b"k", b"v", (), T0)], timestamp_type=TimestampType.LOG_APPEND_TIME),
+            InvalidTimestamp,
+        ),
+        (build_batch([Record(b"k", b"v", (), -5)]), InvalidTimestamp),
+        (build_batch([Record(b"k", b"v", (), T0 + 3_600_001)]), InvalidTimestamp),
+        (build_batch([Record(b"k", bytes(2000), (), T0)]), RecordTooLarge),
+    ],
+)
+def test_what_a_leader_refuses(bench: Bench, data: bytes, error: type[LogError]) -> None:
+    log = bench.create()
+    with pytest.raises(error):
+        log.append_as_leader(data, leader_epoch=0, now_ms=T0)
+    assert (log.next_offset, log.size_bytes) == (0, 0)
+    bench.fill(log, [1])
+
+
+def test_limits_of_size_and_time_are_configurable(bench: Bench) -> None:
+    bench.config = LogConfig(max_message_bytes=200, message_timestamp_before_max_ms=1000)
+    log = bench.create()
+    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes=200"):
+        log.append_as_leader(bench.batch(size=200), leader_epoch=0, now_ms=T0)
+    with pytest.raises(InvalidTimestamp, match="older"):
+        log.append_as_leader(bench.batch(), leader_epoch=0, now_ms=T0 + 1001)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 150, 400, 1000, 10_000])
+def test_reads_of_any_size_give_whole_batches_in_order(bench: Bench, max_bytes: int) -> None:
+    log = bench.create()
+    bench.fill(log, [1, 3, 2, 1, 1, 5, 1, 1, 1, 1, 4, 1, 2, 1, 1, 1, 1, 1] * 3)
+    assert len(log.segments()) > 4
+    whole = b"".join(
+        (bench.directory / f"{s.base_offset:020d}.log").read_bytes() for s in log.segments()
+    )
+    assert bench.read_all(log, max_bytes=max_bytes) == whole
+    for offset in range(log.next_offset):
+        found = log.read(offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True)
+        headers = [header for _, header in iter_headers(found.data)]
+        assert headers[0].base_offset <= offset <= headers[0].last_offset
+        assert headers[-1].next_offset == found.next_offset
+        assert sum(header.size_bytes for header in headers) == len(found.data)
+        assert len(found.data) <= max(max_bytes, headers[0].size_bytes)
+
+
+def test_a_read_ends_below_its_bound(bench: Bench) -> None:
+    bench.config = LogConfig(index_interval_bytes=100)
+    log = bench.create()
+    bench.fill(log, [3] * 30)
+    for bound in range(91):
+        read = log.read(0, max_bytes=1 << 20, up_to_offset=bound, min_one=True)
+        assert read.next_offset == bound // 3 * 3
+        assert sum(1 for _ in iter_headers(read.data)) == bound // 3
+    small = log.read(4, max_bytes=5, up_to_offset=90, min_one=False)
+    assert small.data == b""
+    at_end = log.read(90, max_bytes=5, up_to_offset=90, min_one=True)
+    assert (at_end.data, at_end.next_offset) == (b"", 90)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(91, max_bytes=5, up_to_offset=90, min_one=True)
+
+
+def test_a_reader_at_the_tail_goes_on_through_a_roll(bench: Bench) -> None:
+    log = bench.create()
+    offset, rolls = 0, 0
+    for _ in range(40):
+        bench.fill(log, [2])
+        for _ in range(2):  # two readers at the same offset
+            read = log.read(offset, max_bytes=5000, up_to_offset=log.next_offset, min_one=True)
+            assert [h.base_offset for _, h in iter_headers(read.data)] == [offset]
+        offset = read.next_offset
+        rolls = len(log.segments())
+    assert rolls > 4
+
+
+def test_rolls_by_size_age_and_index(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    assert all(segment.size_bytes <= 1000 for segment in log.segments())
+    count = len(log.segments())
+    log.config = replace(log.config, segment_ms=1000)
+    late = bench.batch(timestamp_ms=T0 + 100_000)
+    assert log.append_as_leader(late, leader_epoch=0, now_ms=T0 + 100_000).rolled
+    assert len(log.segments()) == count + 1
+    log.config = LogConfig(segment_index_bytes=30, index_interval_bytes=100)
+    before = len(log.segments())
+    bench.fill(log, [1] * 20)
+    assert len(log.segments()) > before + 1
+    assert log.roll(T0)
+    assert not log.roll(T0)
+    log.advance_high_watermark(log.next_offset)
+    bench.check(log)
+
+
+def test_files_of_a_closed_segment(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    first, second = log.segments()[:2]
+    files = log.segment_files(first.base_offset)
+    assert files.log.stat().st_size == files.size_bytes == first.size_bytes
+    assert files.offset_index.stat().st_size % 8 == 0 < files.offset_index.stat().st_size
+    assert files.time_index.stat().st_size % 12 == 0 < files.time_index.stat().st_size
+    assert decode_snapshot(files.producer_snapshot) == ()
+    assert (bench.directory / f"{second.base_offset:020d}.snapshot").exists()
+    for offset in (log.segments()[-1].base_offset, 1):
+        with pytest.raises(OffsetOutOfRange):
+            log.segment_files(offset)
+
+
+def test_lookup_by_time_agrees_with_a_scan(bench: Bench) -> None:
+    log = bench.create()
+    times = [50, 10, 10, 90, 40, 95, 95, 20, 200, 150, 300, 300, 250, 400] * 3
+    records = [(T0 + t + 300 * (n // 14), n) for n, t in enumerate(times)]
+    for number in range(0, len(records), 2):
+        pair = records[number : number + 2]
+        log.append_as_leader(
+            build_batch([Record(b"k", bytes(20), (), t) for t, _ in pair], codec=number % 5),
+            leader_epoch=number // 10,
+            now_ms=T0 + 2000,
+        )
+    log.advance_high_watermark(log.next_offset)
+    for start in (0, 7):
+        log.raise_log_start(start)
+        for wanted in sorted({t + d for t, _ in records for d in (-1, 0, 1)}):
+            matches = [(n, t) for t, n in records if t >= wanted and n >= start]
+            expected = None
+            if matches:
+                offset, timestamp = min(matches)
+                expected = TimestampOffset(offset, timestamp, log.epochs.epoch_for_offset(offset))
+            assert log.offset_by_timestamp(wanted) == expected
+
+
+def _copy(source: Any, target: Any, *, max_bytes: int) -> None:
+    while target.next_offset < source.next_offset:
+        read = source.read(
+            target.next_offset,
+            max_bytes=max_bytes,
+            up_to_offset=source.next_offset,
+            min_one=True,
+        )
+        target.append_as_follower(read.data)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
+def test_a_follower_has_the_leaders_bytes_and_epochs(
+    bench: Bench, tmp_path: Any, max_bytes: int
+) -> None:
+    leader = bench.create()
+    for epoch in (0, 1, 4):
+        bench.fill(leader, [1, 4, 2, 1, 1, 1, 3], epoch=epoch)
+    copy = type(bench)(tmp_path / "copy-0", config=LogConfig(segment_bytes=600))
+    follower = copy.create()
+    _copy(leader, follower, max_bytes=max_bytes)
+    assert copy.read_all(follower) == bench.read_all(leader)
+    assert follower.epochs == leader.epochs
+    assert len(follower.segments()) > 3
+    assert all(s.size_bytes <= 600 for s in follower.segments())
+    follower.advance_high_watermark(100)
+    copy.check(follower)
+    copy.crash(follower)
+    copy.check(copy.open(high_watermark=follower.next_offset))
+
+
+def test_a_follower_takes_only_what_continues_its_log(bench: Bench, tmp_path: Any) -> None:
+    leader = bench.create()
+    bench.fill(leader, [2, 2, 2], epoch=3)
+    data = bench.read_all(leader)
+    size = len(data) // 3
+    copy = type(bench)(tmp_path / "copy-0")
+    follower = copy.create()
+    follower.append_as_follower(data[:size])
+    for wrong in (
+        data[:size],
+        data[2 * size :],
+        b"",
+        data[size : size + 20],
+        _broken(data[size:], 70),
+        data[size : 2 * size] + data[:size],
+        data[size : size + 12] + b"\0\0\0\1" + data[size + 16 : 2 * size],
+    ):
+        with pytest.raises(CorruptRecords):
+            follower.append_as_follower(wrong)
+        assert (follower.next_offset, follower.size_bytes) == (2, size)
+    follower.append_as_follower(data[size : 3 * size - 1])  # a partial batch at the end is left out
+    assert follower.next_offset == 4
+
+
+def test_an_empty_follower_may_start_inside_the_leaders_first_batch(
+    bench: Bench, tmp_path: Any
+) -> None:
+    leader = bench.create()
+    bench.fill(leader, [5, 5])
+    copy = type(bench)(tmp_path / "copy-0")
+    follower = copy.create()
+    follower.truncate_fully_and_start_at(3, log_start_offset=3, epochs=())
+    _copy(leader, follower, max_bytes=1)
+    assert (follower.log_start_offset, follower.local_log_start_offset) == (3, 3)
+    assert [s.base_offset for s in follower.segments()] == [0]
+    assert follower.read(3, max_bytes=1, up_to_offset=10, min_one=True).next_offset == 5
+
+
+def test_high_watermark_and_log_start_only_rise(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 10)
+    assert log.advance_high_watermark(5)
+    assert not log.advance_high_watermark(4)
+    assert log.advance_high_watermark(1000)
+    assert log.high_watermark == log.last_stable_offset == 10
+    with pytest.raises(OffsetOutOfRange):
+        log.raise_log_start(11)
+    assert log.raise_log_start(6)
+    assert not log.raise_log_start(6)
+    assert (log.log_start_offset, log.local_log_start_offset) == (6, 6)
+    assert log.epochs.entries[0].start_offset == 6
+    assert log.raise_local_log_start(8)
+    assert (log.log_start_offset, log.local_log_start_offset) == (6, 8)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(7, max_bytes=1, up_to_offset=10, min_one=True)
+    assert log.drop_remote_part()
+    assert (log.log_start_offset, log.local_log_start_offset) == (8, 8)
+    assert not log.drop_remote_part()
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_truncation_to_every_offset(bench: Bench, tmp_path: Any, flushed: bool) -> None:
+    counts = [1, 3, 1, 1, 2, 4, 1, 1, 1, 1, 2, 3, 1, 1]
+    ends = [sum(counts[:n]) for n in range(len(counts) + 1)]
+    for offset in range(ends[-1] + 2):
+        one = type(bench)(tmp_path / f"x-{offset}", config=replace(bench.config, segment_bytes=500))
+        log = one.create()
+        for number, count in enumerate(counts):
+            one.fill(log, [count], epoch=number // 3)
+        log.advance_high_watermark(ends[-1])
+        if flushed:
+            log.flush()
+        kept = max(end for end in ends if end <= offset)
+        assert log.truncate_to(offset) == (offset < ends[-1])
+        assert log.next_offset == log.high_watermark == kept
+        assert log.recovery_point == (kept if flushed else 0)
+        assert one.check(log) == [end for end in ends[:-1] if end < kept]
+        assert log.epochs.latest_epoch == (ends.index(kept) - 1) // 3
+        one.fill(log, [2, 2], epoch=20)
+        one.crash(log)
+        again = one.open(high_watermark=kept + 4)
+        assert (again.next_offset, again.epochs) == (kept + 4, log.epochs)
+        one.check(again)
+
+
+def test_starting_anew_behind_the_tier(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    epochs = (EpochEntry(0, 0), EpochEntry(2, 40))
+    log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=epochs)
+    assert (log.log_start_offset, log.local_log_start_offset) == (10, 100)
+    assert (log.high_watermark, log.next_offset, log.recovery_point) == (100, 100, 100)
+    assert log.epochs.entries == epochs
+    assert sorted(p.name for p in bench.directory.glob("0*")) == [
+        f"{100:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")
+    ]
+    bench.fill(log, [3], epoch=2)
+    bench.crash(log)
+    again = bench.open(log_start_offset=10, recovery_point=100)
+    assert (again.log_start_offset, again.local_log_start_offset) == (10, 100)
+    assert (again.next_offset, again.epochs.entries) == (103, (EpochEntry(0, 10), *epochs[1:]))
+
+
+def test_a_leader_epoch_without_records_is_kept(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [2], epoch=1)
+    assert log.assign_leader_epoch(5)
+    assert not log.assign_leader_epoch(5)
+    assert not log.assign_leader_epoch(4)
+    assert log.epochs.entries == (EpochEntry(1, 0), EpochEntry(5, 2))
+    text = (bench.directory / "leader-epoch-checkpoint").read_text()
+    assert text == "0\n2\n1 0\n5 2\n"
+    with pytest.raises(ValueError, match="leader epoch 4"):
+        log.append_as_leader(bench.batch(), leader_epoch=4, now_ms=T0)

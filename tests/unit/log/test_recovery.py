@@ -1,0 +1,271 @@
+"""A crash at any byte leaves a clean log: cut and flip the files everywhere, then go on."""
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark_broker.log import LogConfig, StorageError
+
+T0 = 1_700_000_000_000
+Bench = Any  # the LogBench of conftest.py
+
+COUNTS = [1, 3, 2, 1, 1, 4, 2, 1, 1, 3, 2, 1]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def _written(bench: Bench) -> Path:
+    """A log of several segments, crashed; the path of its last segment."""
+    log = bench.create()
+    for number, count in enumerate(COUNTS):
+        bench.fill(log, [count], epoch=number // 4)
+    assert len(log.segments()) > 1
+    assert log.segments()[-1].size_bytes > 2 * 99
+    active: Path = bench.directory / f"{log.segments()[-1].base_offset:020d}.log"
+    bench.crash(log)
+    return active
+
+
+def _goes_on(bench: Bench, end: int, *, twice: bool) -> None:
+    """Reopened, the log is clean, ends at ``end``, takes more, and is whole after another crash."""
+    log = bench.open(high_watermark=sum(COUNTS))
+    assert log.next_offset == end
+    assert log.high_watermark == end
+    bases = bench.check(log)
+    assert bases == [sum(COUNTS[:n]) for n in range(len(bases))]
+    assert log.epochs.latest_epoch == (len(bases) - 1) // 4
+    bench.fill(log, [2, 1], epoch=9)
+    assert bench.check(log) == [*bases, end, end + 2]
+    bench.crash(log)
+    if twice:
+        again = bench.open(high_watermark=end)
+        assert bench.check(again) == [*bases, end, end + 2]
+        bench.crash(again)
+
+
+def _copy_of(bench: Bench, number: int) -> Bench:
+    directory = bench.directory.with_name(f"copy-{number}")
+    shutil.copytree(bench.directory, directory)
+    return type(bench)(directory, config=bench.config)
+
+
+def _last_two_batches(data: bytes) -> int:
+    """Position of the last batch but one."""
+    positions, position = [], 0
+    while position < len(data):
+        positions.append(position)
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    return positions[-2]
+
+
+def test_a_log_cut_at_every_byte_of_its_last_two_batches(bench: Bench) -> None:
+    active = _written(bench)
+    data = active.read_bytes()
+    start = _last_two_batches(data)
+    for cut in range(start, len(data) + 1):
+        copy = _copy_of(bench, cut)
+        (copy.directory / active.name).write_bytes(data[:cut])
+        last = 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+        end = sum(COUNTS[:-2])
+        end += COUNTS[-2] * (cut >= start + last) + COUNTS[-1] * (cut == len(data))
+        _goes_on(copy, end, twice=cut % 8 == 0)
+        shutil.rmtree(copy.directory)
+
+
+def test_a_log_with_every_byte_of_its_last_two_batches_flipped(bench: Bench) -> None:
+    active = _written(bench)
+    data = active.read_bytes()
+    start = _last_two_batches(data)
+    last = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+    for position in range(start, len(data)):
+        within = position - (start if position < last else last)
+        if 12 <= within < 16:
+            continue  # the leader epoch, which no CRC covers
+        copy = _copy_of(bench, position)
+        flipped = data[:position] + bytes([data[position] ^ 0x41]) + data[position + 1 :]
+        (copy.directory / active.name).write_bytes(flipped)
+        _goes_on(copy, sum(COUNTS[:-2]) + (COUNTS[-2] if position >= last else 0), twice=False)
+        shutil.rmtree(copy.directory)
+
+
+def test_damage_in_an_older_segment_takes_the_later_ones_along(bench: Bench) -> None:
+    _written(bench)
+    oldest = min(bench.directory.glob("*.log"))
+    data = oldest.read_bytes()
+    oldest.write_bytes(data[:-1])
+    log = bench.open()
+    assert len(log.segments()) == 1
+    kept = len(bench.check(log))
+    assert log.next_offset == sum(COUNTS[:kept])
+    assert len(list(bench.directory.glob("*.log"))) == 1
+    assert not list(bench.directory.glob("*.deleted"))
+    assert log.truncated_at_open
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", [None, b"", b"\xff" * 24, b"\0" * 5, b"\0" * 24, b"\x01" * 24])
+@pytest.mark.parametrize("clean", [True, False])
+def test_broken_indexes_are_rebuilt(
+    bench: Bench, suffix: str, damage: bytes | None, clean: bool
+) -> None:
+    log = bench.create()
+    bench.fill(log, COUNTS)
+    log.advance_high_watermark(log.next_offset)
+    whole = bench.read_all(log)
+    log.close()
+    for path in bench.directory.glob(f"*{suffix}"):
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+    end = sum(COUNTS)
+    again = bench.open(recovery_point=end, clean_shutdown=clean, high_watermark=end)
+    assert not again.truncated_at_open
+    bench.check(again)
+    assert bench.read_all(again, max_bytes=1) == whole
+    for offset in range(end):
+        found = again.offset_by_timestamp(T0)
+        assert found is not None
+        assert found.offset == 0
+        assert again.read(offset, max_bytes=1, up_to_offset=end, min_one=True).data
+    bench.fill(again, [1, 1])
+    bench.check(again)
+
+
+def test_an_index_broken_in_its_middle_misleads_no_reader(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 40)
+    log.advance_high_watermark(40)
+    whole = bench.read_all(log)
+    log.close()
+    path = min(bench.directory.glob("*.index"))
+    data = path.read_bytes()
+    path.write_bytes(data[:8] + b"\0\0\0\x05\0\0\x01\xa1" + data[16:])
+    again = bench.open(recovery_point=40, clean_shutdown=True, high_watermark=40)
+    assert bench.read_all(again, max_bytes=300) == whole
+    for offset in range(40):
+        read = again.read(offset, max_bytes=1, up_to_offset=40, min_one=True)
+        assert read.next_offset == offset + 1
+
+
+def test_a_clean_shutdown_checks_no_records(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 5)
+    log.close()
+    path = min(bench.directory.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[80] ^= 1  # within the first batch's records
+    path.write_bytes(data)
+    clean = bench.open(recovery_point=5, clean_shutdown=True)
+    assert (clean.next_offset, clean.truncated_at_open) == (5, False)
+    bench.crash(clean)
+    checked = bench.open(recovery_point=0, clean_shutdown=False)
+    assert (checked.next_offset, checked.truncated_at_open) == (0, True)
+
+
+def test_bytes_that_a_clean_shutdown_did_not_leave_are_noticed(bench: Bench) -> None:
+    active = _written(bench)
+    end = sum(COUNTS)
+    bench.open(high_watermark=end).close()
+    data = active.read_bytes()
+    active.write_bytes(data[:-3])
+    log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
+    assert log.truncated_at_open
+    assert log.next_offset == log.recovery_point == end - COUNTS[-1]
+    bench.check(log)
+    bench.crash(log)
+    active.write_bytes(data[: _last_two_batches(data)])
+    assert bench.open(recovery_point=end, clean_shutdown=True).truncated_at_open
+
+
+def test_a_hole_below_the_recovery_point_is_an_error_and_deletes_nothing(bench: Bench) -> None:
+    bench.config = replace(bench.config, segment_bytes=400)
+    _written(bench)
+    logs = sorted(bench.directory.glob("*.log"))
+    logs[1].unlink()
+    before = sorted(path.name for path in bench.directory.glob("*.log"))
+    for clean in (True, False):
+        with pytest.raises(StorageError, match="are missing below the recovery point"):
+            bench.open(recovery_point=sum(COUNTS), clean_shutdown=clean)
+        assert sorted(path.name for path in bench.directory.glob("*.log")) == before
+
+
+def test_removals_that_were_begun_are_finished(bench: Bench) -> None:
+    _written(bench)
+    oldest = min(bench.directory.glob("*.log"))
+    oldest.rename(oldest.with_name(oldest.name + ".deleted"))
+    (bench.directory / "leader-epoch-checkpoint.1.tmp").write_text("0\n")
+    (bench.directory / f"{99:020d}.snapshot").write_bytes(b"")
+    log = bench.open(high_watermark=100)
+    assert log.log_start_offset == log.segments()[0].base_offset > 0
+    names = {path.name for path in bench.directory.iterdir()}
+    assert not [name for name in names if name.endswith((".deleted", ".tmp"))]
+    assert oldest.with_suffix(".index").name not in names
+    assert f"{99:020d}.snapshot" not in names
+    bench.check(log)
+
+
+@pytest.mark.parametrize("text", [None, "", "0\n3\n0 0\n", "0\n1\n7 0\n", "0\n2\n0 0\n9 9999\n"])
+def test_leader_epochs_are_told_by_the_log(bench: Bench, text: str | None) -> None:
+    log = bench.create()
+    for number, count in enumerate(COUNTS):
+        bench.fill(log, [count], epoch=number // 4)
+    epochs = log.epochs
+    bench.crash(log)
+    path = bench.directory / "leader-epoch-checkpoint"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    again = bench.open()
+    assert again.epochs == epochs
+    assert path.read_text() == "0\n3\n0 0\n1 7\n2 15\n"
+
+
+def test_bounds_from_checkpoints_are_clamped(bench: Bench) -> None:
+    _written(bench)
+    end = sum(COUNTS)
+    log = bench.open(log_start_offset=5, high_watermark=1000, recovery_point=2000)
+    assert (log.log_start_offset, log.high_watermark, log.recovery_point) == (5, end, end)
+    assert log.epochs.entries[0].start_offset == 5
+    bench.crash(log)
+    low = bench.open(log_start_offset=5, high_watermark=2)
+    assert low.high_watermark == 5
+    bench.crash(low)
+    beyond = bench.open(log_start_offset=end + 7, high_watermark=2)
+    assert (beyond.log_start_offset, beyond.next_offset) == (end + 7, end + 7)
+    assert beyond.high_watermark == end + 7
+    bench.fill(beyond, [1])
+
+
+def test_another_topics_directory_is_refused(bench: Bench) -> None:
+    _written(bench)
+    path = bench.directory / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
+    with pytest.raises(StorageError, match="belongs to topic id"):
+        bench.open()
+    path.unlink()
+    with pytest.raises(StorageError, match=r"partition\.metadata"):
+        bench.open()
+    assert list(bench.directory.glob("*.log"))
+
+
+def test_reopening_again_and_again_changes_nothing(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=700, index_interval_bytes=50)
+    _written(bench)
+    end = sum(COUNTS)
+    for clean in (False, True, True, False):
+        log = bench.open(clean_shutdown=clean, recovery_point=0, high_watermark=end)
+        whole = bench.read_all(log)
+        bench.check(log)
+        log.close()
+        files = {path.name: path.read_bytes() for path in bench.directory.iterdir()}
+        log = bench.open(clean_shutdown=clean, recovery_point=end, high_watermark=end)
+        assert bench.read_all(log) == whole
+        log.close()
+        assert files == {path.name: path.read_bytes() for path in bench.directory.iterdir()}

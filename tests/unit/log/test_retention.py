@@ -1,0 +1,252 @@
+"""Local retention: the rules as a pure decision, then their effect on a log's files."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark_broker.log import LogConfig, SegmentInfo, TieredRetention
+from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
+
+T0 = 1_700_000_000_000
+Bench = Any  # the LogBench of conftest.py
+
+
+def _segments(ends: Sequence[int], *, size: int = 100, start: int = 0) -> tuple[SegmentInfo, ...]:
+    """Segments that end at ``ends``; the largest timestamp of each is T0 + its end."""
+    bases = [start, *ends[:-1]]
+    return tuple(
+        SegmentInfo(
+            base_offset=base,
+            next_base_offset=end,
+            size_bytes=size if end > base else 0,
+            largest_timestamp_ms=T0 + end if end > base else -1,
+            created_ms=T0,
+            is_active=number == len(ends) - 1,
+        )
+        for number, (base, end) in enumerate(zip(bases, ends, strict=True))
+    )
+
+
+def _plan(
+    config: LogConfig,
+    *,
+    ends: Sequence[int] = (10, 20, 30, 40),
+    now_ms: int = T0,
+    high_watermark: int = 40,
+    log_start: int = 0,
+    local_start: int | None = None,
+    tiered: TieredRetention | None = None,
+) -> RetentionPlan:
+    return plan_retention(
+        RetentionInput(
+            segments=_segments(ends),
+            config=config,
+            log_start_offset=log_start,
+            local_log_start_offset=log_start if local_start is None else local_start,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+            tiered=tiered,
+        )
+    )
+
+
+def _remote(highest: int, **flags: bool) -> TieredRetention:
+    return TieredRetention(highest_remote_offset=highest, **flags)
+
+
+NOTHING = RetentionPlan()
+BY_TIME = LogConfig(retention_ms=5)
+BY_SIZE = LogConfig(retention_ms=-1, retention_bytes=250)
+LOCAL_TIME = LogConfig(retention_ms=10**9, local_retention_ms=5)
+LOCAL_SIZE = LogConfig(retention_ms=-1, local_retention_bytes=250)
+
+
+def test_time_is_strict_and_goes_oldest_first() -> None:
+    assert _plan(BY_TIME, now_ms=T0 + 15) == NOTHING
+    assert _plan(BY_TIME, now_ms=T0 + 16) == RetentionPlan(delete=1, log_start_offset=10)
+    assert _plan(BY_TIME, now_ms=T0 + 26) == RetentionPlan(delete=2, log_start_offset=20)
+
+
+def test_size_keeps_at_least_the_limit() -> None:
+    assert _plan(BY_SIZE) == RetentionPlan(delete=1, log_start_offset=10)
+    assert _plan(LogConfig(retention_bytes=400)) == NOTHING
+    assert _plan(LogConfig(retention_bytes=300)) == RetentionPlan(delete=1, log_start_offset=10)
+    everything = RetentionPlan(delete=4, roll_active=True, log_start_offset=40)
+    assert _plan(LogConfig(retention_bytes=0)) == everything
+
+
+def test_segments_wholly_below_the_log_start_go_whatever_the_policy() -> None:
+    config = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=0)
+    assert _plan(config, now_ms=T0 + 10**6) == NOTHING
+    assert _plan(config, log_start=19) == RetentionPlan(delete=1, log_start_offset=19)
+    assert _plan(config, log_start=20) == RetentionPlan(delete=2, log_start_offset=20)
+    assert _plan(config, log_start=40).delete == 3
+
+
+def test_nothing_above_the_high_watermark_goes() -> None:
+    assert _plan(BY_TIME, now_ms=T0 + 10**6, high_watermark=29).delete == 2
+    assert _plan(BY_TIME, now_ms=T0 + 10**6, high_watermark=39).delete == 3
+
+
+def test_if_all_goes_a_new_segment_comes_first_and_an_empty_one_stays() -> None:
+    everything = RetentionPlan(delete=4, roll_active=True, log_start_offset=40)
+    assert _plan(BY_TIME, now_ms=T0 + 10**6) == everything
+    assert _plan(BY_TIME, ends=(10, 20, 20), now_ms=T0 + 10**6, high_watermark=20).delete == 2
+    assert _plan(BY_TIME, ends=(0,), now_ms=T0 + 10**6, high_watermark=0) == NOTHING
+
+
+@pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 26), (LOCAL_SIZE, T0)])
+def test_a_tiered_log_lets_go_only_of_what_is_in_the_tier(config: LogConfig, now_ms: int) -> None:
+    wanted = 2 if config is LOCAL_TIME else 1
+    for highest, goes in ((-1, 0), (8, 0), (9, 1), (18, 1), (19, 2), (39, 2)):
+        plan = _plan(config, now_ms=now_ms, tiered=_remote(highest))
+        goes = min(goes, wanted)
+        assert plan == (
+            RetentionPlan(delete=goes, local_log_start_offset=10 * goes) if goes else NOTHING
+        )
+    assert _plan(config, now_ms=now_ms, tiered=_remote(39, suspended=True)) == NOTHING
+
+
+def test_below_the_log_start_a_tiered_log_needs_no_copy() -> None:
+    plan = _plan(LOCAL_TIME, log_start=20, tiered=_remote(-1))
+    assert plan == RetentionPlan(delete=2, local_log_start_offset=20)
+
+
+def test_local_limits_default_to_the_total_ones_and_hold_only_while_copying() -> None:
+    assert _plan(BY_TIME, now_ms=T0 + 16, tiered=_remote(39)).delete == 1
+    stopped = _remote(39, copy_enabled=False)
+    assert _plan(LOCAL_TIME, now_ms=T0 + 10**6, tiered=stopped) == NOTHING
+    assert _plan(BY_TIME, now_ms=T0 + 16, tiered=stopped) == RetentionPlan(
+        delete=1, log_start_offset=10
+    )
+
+
+def test_a_tiered_active_segment_is_rolled_and_goes_later() -> None:
+    plan = _plan(LOCAL_TIME, now_ms=T0 + 10**6, tiered=_remote(39))
+    assert plan == RetentionPlan(delete=3, roll_active=True, local_log_start_offset=30)
+    one = _plan(LOCAL_TIME, ends=(40,), now_ms=T0 + 10**6, tiered=_remote(39))
+    assert one == RetentionPlan(roll_active=True)
+
+
+def test_records_without_timestamps_age_by_their_segment() -> None:
+    segment = SegmentInfo(
+        base_offset=0,
+        next_base_offset=5,
+        size_bytes=10,
+        largest_timestamp_ms=-1,
+        created_ms=T0,
+        is_active=True,
+    )
+    for now_ms, goes in ((T0 + 5, 0), (T0 + 6, 1)):
+        plan = plan_retention(
+            RetentionInput(
+                segments=[segment],
+                config=BY_TIME,
+                log_start_offset=0,
+                local_log_start_offset=0,
+                high_watermark=5,
+                now_ms=now_ms,
+                tiered=None,
+            )
+        )
+        assert plan.delete == goes
+
+
+@given(
+    ends=st.lists(st.integers(1, 200), min_size=1, max_size=8, unique=True).map(sorted),
+    high=st.integers(0, 200),
+    start=st.integers(0, 200),
+    age=st.integers(-1, 300),
+    size=st.integers(-1, 900),
+    highest=st.none() | st.integers(-1, 200),
+    copy=st.booleans(),
+)
+def test_offsets_stay_in_order_whatever_goes(
+    ends: list[int], high: int, start: int, age: int, size: int, highest: int | None, copy: bool
+) -> None:
+    high, start = min(high, ends[-1]), min(start, high, ends[-1])
+    tiered = None if highest is None else _remote(min(highest, high - 1), copy_enabled=copy)
+    plan = _plan(
+        LogConfig(retention_ms=age, retention_bytes=size),
+        ends=ends,
+        now_ms=T0 + 150,
+        high_watermark=high,
+        log_start=start,
+        tiered=tiered,
+    )
+    new_start = start if plan.log_start_offset is None else plan.log_start_offset
+    local = plan.local_log_start_offset
+    local = max(start if local is None else local, new_start)
+    assert start <= new_start <= local <= high
+    if plan.delete:
+        assert local >= ends[plan.delete - 1]
+    if tiered is not None and copy:
+        assert new_start == start
+        assert local <= max(tiered.highest_remote_offset + 1, start)
+
+
+def test_untiered_segments_go_from_the_disk(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=500, retention_bytes=1200)
+    log = bench.create()
+    bench.fill(log, [1] * 30, epoch=1)
+    assert log.apply_retention(T0, tiered=None) == []
+    log.advance_high_watermark(30)
+    before = log.segments()
+    gone = log.apply_retention(T0, tiered=None)
+    assert [s.base_offset for s in gone] == [s.base_offset for s in before[: len(gone)]]
+    assert 1200 <= log.size_bytes < 1700
+    first = log.segments()[0].base_offset
+    assert log.log_start_offset == log.local_log_start_offset == first
+    assert log.epochs.entries[0].start_offset == first
+    assert min(bench.directory.glob("*.log")).name == f"{first:020d}.log"
+    assert not list(bench.directory.glob("*.deleted"))
+    bench.check(log)
+    bench.crash(log)
+    again = bench.open(high_watermark=30)
+    assert (again.log_start_offset, again.next_offset) == (first, 30)
+
+
+def test_a_log_may_lose_all_its_records(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 25)
+    log.config = LogConfig(retention_ms=1)
+    log.advance_high_watermark(25)
+    assert sum(s.next_base_offset - s.base_offset for s in log.apply_retention(2 * T0, tiered=None))
+    assert (log.log_start_offset, log.next_offset, log.size_bytes) == (25, 25, 0)
+    bench.fill(log, [1])
+    bench.check(log)
+    bench.crash(log)
+    assert bench.open(high_watermark=26).log_start_offset == 25
+
+
+def test_tiered_segments_go_once_the_log_start_is_on_disk(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=500, local_retention_bytes=600, retention_ms=-1)
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    log.advance_high_watermark(30)
+    asked = []
+    log.persist_checkpoints = lambda: asked.append(log.local_log_start_offset)
+    highest = log.segments()[2].next_base_offset - 1
+    gone = log.apply_retention(T0, tiered=_remote(highest))
+    assert asked == [0]
+    assert len(gone) == 3
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, highest + 1)
+    assert log.apply_retention(T0, tiered=_remote(29, suspended=True)) == []
+    bench.check(log)
+
+
+def test_records_below_the_log_start_go_by_segments(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=500, retention_ms=-1)
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    log.flush()
+    log.advance_high_watermark(30)
+    second = log.segments()[1]
+    log.raise_log_start(second.base_offset + 1)
+    gone = log.apply_retention(T0, tiered=None)
+    assert [s.base_offset for s in gone] == [0]
+    assert log.log_start_offset == second.base_offset + 1
+    assert log.segments()[0].base_offset == second.base_offset

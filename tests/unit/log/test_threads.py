@@ -1,0 +1,65 @@
+"""What runs in threads (flush, retention, lookups) beside the loop's appends and reads."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tidemark.records.batch import iter_headers
+from tidemark_broker.log import LogConfig, OffsetOutOfRange, TieredRetention
+
+T0 = 1_700_000_000_000
+Bench = Any  # the LogBench of conftest.py
+
+
+def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench) -> None:
+    bench.config = LogConfig(
+        segment_bytes=2000, index_interval_bytes=100, retention_ms=-1, local_retention_bytes=9000
+    )
+    log = bench.create()
+    done, errors = threading.Event(), []
+
+    def repeat(work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                while not done.is_set():
+                    work()
+            except Exception as error:  # noqa: BLE001 - carried to the test's own thread
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def retain() -> None:
+        highest = log.recovery_point - 1
+        log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=highest))
+
+    threads = [
+        repeat(log.flush),
+        repeat(retain),
+        repeat(lambda: log.offset_by_timestamp(T0 + 10 * (log.next_offset - 5))),
+    ]
+    try:
+        offset = 0
+        for number in range(1500):
+            bench.fill(log, [1], epoch=number // 100)
+            log.advance_high_watermark(log.next_offset - 1)
+            try:
+                read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
+            except OffsetOutOfRange:
+                offset = log.local_log_start_offset
+                continue
+            assert next(iter_headers(read.data))[1].base_offset == offset
+            offset = read.next_offset
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert log.flush() == 1500
+    assert log.log_start_offset == 0 < log.local_log_start_offset
+    bench.check(log)
+    epochs = log.epochs
+    bench.crash(log)
+    again = bench.open(recovery_point=1500, log_start_offset=0, high_watermark=1500)
+    assert (again.next_offset, again.epochs) == (1500, epochs)

@@ -1,0 +1,324 @@
+"""The listener with real sockets: order, back-pressure, limits, and what a bad client costs."""
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from tidemark.wire.framing import FrameError
+from tidemark.wire.receiver import Frame
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.net.server import KafkaServer
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def _echo(frame: Frame, peer: str) -> Sequence[bytes] | None:
+    return [struct.pack(">i", len(frame)), bytes(frame)]
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    serve: Callable[..., object] = _echo, **limits: int
+) -> AsyncIterator[KafkaServer]:
+    server = await KafkaServer(serve, ServerConfig(**limits)).start("127.0.0.1", 0)  # type: ignore[arg-type]
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _client(
+    server: KafkaServer,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 26)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+async def _closed(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(), 5) == b""
+    return True
+
+
+def _value(server: KafkaServer, name: str, **labels: str) -> float:
+    registry_value = [
+        sample.value
+        for metric in (server.metrics._closed.collect())
+        for sample in metric.samples
+        if sample.name == name and sample.labels == labels
+    ]
+    return registry_value[0] if registry_value else 0.0
+
+
+async def test_frames_of_all_sizes_come_back() -> None:
+    async with _serving() as server, _client(server) as (reader, writer):
+        for size in (0, 1, 5000, 300_000, 5_000_000):
+            body = bytes([size % 251]) * size
+            writer.write(_framed(body))
+            assert await asyncio.wait_for(_read(reader), 10) == body
+
+
+async def test_answers_keep_the_order_of_the_requests() -> None:
+    gates = {bytes([number]): asyncio.Event() for number in range(5)}
+    begun: list[int] = []
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        begun.append(frame[0])
+        await gates[bytes(frame)].wait()
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(b"".join(_framed(bytes([number])) for number in range(5)))
+        for number in reversed(range(5)):
+            gates[bytes([number])].set()
+        got = [await asyncio.wait_for(_read(reader), 5) for _ in range(5)]
+        assert got == [bytes([number]) for number in range(5)]
+        assert begun == [0, 1, 2, 3, 4]
+
+
+async def test_no_more_than_the_limit_are_in_flight() -> None:
+    running = most = 0
+    gate = asyncio.Event()
+    full = asyncio.Event()
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            full.set()
+        await gate.wait()
+        running -= 1
+        return [_framed(bytes(frame))]
+
+    async with (
+        _serving(serve, requests_in_flight_max=3) as server,
+        _client(server) as (reader, writer),
+    ):
+        writer.write(b"".join(_framed(b"%d" % number) for number in range(20)))
+        await asyncio.wait_for(full.wait(), 5)
+        gate.set()
+        got = [await asyncio.wait_for(_read(reader), 5) for _ in range(20)]
+        assert got == [b"%d" % number for number in range(20)]
+        assert most == 3
+
+
+async def test_a_request_without_an_answer_does_not_hold_up_the_others() -> None:
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes] | None:
+        return None if frame[:1] == b"-" else [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"-1") + _framed(b"a") + _framed(b"-2") + _framed(b"b"))
+        assert await _read(reader) == b"a"
+        assert await _read(reader) == b"b"
+
+
+@pytest.mark.parametrize(
+    "junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x16\x03\x01\x02\x00\x01"]
+)
+async def test_what_is_no_frame_ends_that_connection_with_one_line(
+    junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidemark_broker.net.connection")
+    async with _serving(request_bytes_max=100_000) as server, _client(server) as (other, speaks):
+        async with _client(server) as (reader, writer):
+            writer.write(junk)
+            assert await _closed(reader)
+        assert len([r for r in caplog.records if r.name.endswith("connection")]) == 1
+        assert "at most 100000" in caplog.text
+        assert (
+            _value(server, "tidemark_broker_connections_closed_by_broker_total", reason="malformed")
+            == 1
+        )
+        speaks.write(_framed(b"still here"))
+        assert await _read(other) == b"still here"
+
+
+async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        raise FrameError("it makes no sense")
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"x") * 6)
+        assert await _closed(reader)
+    lines = [record.getMessage() for record in caplog.records if "closed" in record.getMessage()]
+    assert len(lines) == 1
+    assert "it makes no sense" in lines[0]
+
+
+async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        if frame == b"bad":
+            raise RuntimeError("boom")
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"bad"))
+        assert await _closed(reader)
+        assert "boom" in caplog.text
+        async with _client(server) as (again, writes):
+            writes.write(_framed(b"fine"))
+            assert await _read(again) == b"fine"
+
+
+async def test_a_handler_may_end_the_connection_after_earlier_answers() -> None:
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        if frame == b"end":
+            raise CloseConnection("acks=0 and no leader")
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"a") + _framed(b"end"))
+        assert await _read(reader) == b"a"
+        assert await _closed(reader)
+
+
+async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
+    gate = asyncio.Event()
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        await gate.wait()
+        return [_framed(bytes(frame))]
+
+    async with (
+        _serving(serve, idle_ms_max=100) as server,
+        _client(server) as (busy, asks),
+        _client(server) as (silent, _),
+    ):
+        asks.write(_framed(b"wait"))
+        assert await _closed(silent)
+        gate.set()
+        assert await _read(busy) == b"wait"
+
+
+async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> None:
+    served = 0
+    answer = _framed(bytes(1_000_000))
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        nonlocal served
+        served += 1
+        return [answer]
+
+    async with (
+        _serving(serve, unsent_bytes_max=100_000) as server,
+        _client(server) as (reader, writer),
+    ):
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(_framed(b"x") * 200)
+        settled = -1
+        while served != settled:
+            settled = served
+            await asyncio.sleep(0.05)
+        assert 0 < served < 60  # what sockets and one buffer hold, not all 200
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(200):
+            assert len(await asyncio.wait_for(_read(reader), 10)) == 1_000_000
+
+
+async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
+    held = most = 0
+    gate = asyncio.Event()
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        nonlocal held, most
+        held += len(frame)
+        most = max(most, held)
+        await gate.wait()
+        held -= len(frame)
+        return [_framed(b"ok")]
+
+    body = bytes(400_000)
+    async with (
+        _serving(serve, queued_request_bytes_max=1_000_000) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        clients = [await stack.enter_async_context(_client(server)) for _ in range(4)]
+        for _, writer in clients:
+            writer.write(_framed(body) * 5)
+        while server.budget.used_bytes < 1_000_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        gate.set()
+        for reader, _ in clients:
+            for _ in range(5):
+                assert await asyncio.wait_for(_read(reader), 10) == b"ok"
+        # each connection may finish the frame that it had begun
+        assert most <= 1_000_000 + 4 * 400_000
+        assert server.budget.used_bytes == 0
+
+
+async def test_a_lost_connection_gives_back_what_it_held() -> None:
+    begun = asyncio.Event()
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        begun.set()
+        await asyncio.Event().wait()
+        return []
+
+    async with _serving(serve) as server:
+        async with _client(server) as (_, writer):
+            writer.write(_framed(bytes(1000)) * 3)
+            await asyncio.wait_for(begun.wait(), 5)
+            assert server.budget.used_bytes > 0
+        while server.budget.used_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_connections_over_the_limit_are_refused_and_places_come_back() -> None:
+    async with _serving(connections_max=1) as server:
+        async with _client(server) as (first, writer):
+            writer.write(_framed(b"1"))
+            assert await _read(first) == b"1"
+            async with _client(server) as (second, _):
+                assert await _closed(second)
+        while server._connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        async with _client(server) as (third, writer):
+            writer.write(_framed(b"3"))
+            assert await _read(third) == b"3"
+
+
+async def test_stop_lets_what_is_under_way_finish() -> None:
+    begun = asyncio.Event()
+
+    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+        begun.set()
+        await asyncio.sleep(0.02)
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"last"))
+        await asyncio.wait_for(begun.wait(), 5)
+        await server.stop(grace_s=5)
+        assert await _read(reader) == b"last"
+        assert await _closed(reader)
+
+
+def test_limits_are_read_from_kafkas_keys() -> None:
+    config = ServerConfig.of({"socket.request.max.bytes": "1000", "max.connections": "5"})
+    assert (config.request_bytes_max, config.connections_max) == (1000, 5)
+    assert config.idle_ms_max == 600_000
+    with pytest.raises(ValueError, match=r"max\.connections"):
+        ServerConfig.of({"max.connections": "many"})
+    with pytest.raises(ValueError, match=r"at least 1"):
+        ServerConfig.of({"socket.request.max.bytes": "0"})

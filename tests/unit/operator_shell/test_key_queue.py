@@ -1,0 +1,159 @@
+"""The queue of keys: deduplicated, one worker per key, retried later, never lost."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark_operator.kube.kinds import Key
+from tidemark_operator.reconcile.queue import KeyQueue
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def key(name: str) -> Key:
+    return Key("Topic", "default", name)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(clock: Clock) -> KeyQueue:
+    return KeyQueue(clock)
+
+
+async def next_of(queue: KeyQueue) -> Key | None:
+    """The next key if there is one now."""
+    try:
+        async with asyncio.timeout(0.01):
+            return await queue.get()
+    except TimeoutError:
+        return None
+
+
+async def test_a_key_stands_in_it_once_and_first_come_goes_first(queue: KeyQueue) -> None:
+    for name in ("b", "a", "b", "a"):
+        queue.add(key(name))
+    assert queue.depth == 2
+    assert [await next_of(queue), await next_of(queue), await next_of(queue)] == [
+        key("b"),
+        key("a"),
+        None,
+    ]
+
+
+async def test_a_key_is_worked_on_by_one_worker_and_comes_again_if_added_meanwhile(
+    queue: KeyQueue,
+) -> None:
+    queue.add(key("a"))
+    assert await queue.get() == key("a")
+    queue.add(key("a"))
+    queue.add(key("a"))
+    assert await next_of(queue) is None
+    queue.done(key("a"))
+    assert await next_of(queue) == key("a")
+    queue.done(key("a"))
+    assert await next_of(queue) is None
+
+
+async def test_a_failed_key_waits_longer_each_time_and_success_forgets_it(
+    queue: KeyQueue, clock: Clock
+) -> None:
+    delays: list[float] = []
+    for _ in range(6):
+        queue.add(key("a"))
+        assert await next_of(queue) == key("a")
+        delays.append(queue.failed(key("a")))
+        assert await next_of(queue) is None
+        clock.now_s += delays[-1] + 0.001
+        assert await next_of(queue) == key("a")
+        queue.failed(key("a"))
+        clock.now_s += 60
+        assert await next_of(queue) == key("a")
+        queue.failed(key("a"))
+        clock.now_s += 60
+        assert await next_of(queue) == key("a")
+        queue.done(key("a"))
+    assert max(delays) <= 0.2
+
+
+async def test_the_servers_wish_to_wait_is_respected(queue: KeyQueue, clock: Clock) -> None:
+    queue.add(key("a"))
+    await queue.get()
+    assert queue.failed(key("a"), at_least_s=7.0) >= 7.0
+    clock.now_s += 6.9
+    assert await next_of(queue) is None
+    clock.now_s += 0.2
+    assert await next_of(queue) == key("a")
+
+
+async def test_of_several_later_times_the_earliest_counts(queue: KeyQueue, clock: Clock) -> None:
+    queue.add_later(key("a"), 10.0)
+    queue.add_later(key("a"), 2.0)
+    queue.add_later(key("a"), 30.0)
+    clock.now_s += 2.1
+    assert await next_of(queue) == key("a")
+    queue.done(key("a"))
+    clock.now_s += 100
+    assert await next_of(queue) is None
+
+
+async def test_a_waiting_worker_wakes_when_a_key_is_added(queue: KeyQueue) -> None:
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add(key("a"))
+    assert await waiting == key("a")
+
+
+async def test_the_age_of_the_head_counts_waiting_and_work(queue: KeyQueue, clock: Clock) -> None:
+    assert queue.head_age_s() == 0
+    queue.add(key("a"))
+    clock.now_s += 3
+    queue.add(key("b"))
+    assert queue.head_age_s() == 3
+    await queue.get()
+    clock.now_s += 2
+    assert queue.head_age_s() == 2
+    queue.done(key("a"))
+    assert queue.head_age_s() == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "work", "fail"]))))
+def test_no_key_is_ever_lost(steps: list[tuple[str, str]]) -> None:
+    """Whatever happens, a key that was added after its last success is worked on in the end."""
+
+    async def run() -> None:
+        clock = Clock()
+        queue = KeyQueue(clock)
+        wanted: set[Key] = set()
+        for name, step in steps:
+            if step == "add":
+                queue.add(key(name))
+                wanted.add(key(name))
+            elif (got := await next_of(queue)) is not None:
+                if step == "fail":
+                    queue.failed(got)
+                else:
+                    wanted.discard(got)
+                    queue.done(got)
+        clock.now_s += 1000
+        for _ in range(len(wanted)):
+            got = await next_of(queue)
+            assert got is not None
+            wanted.discard(got)
+            queue.done(got)
+        assert not wanted
+
+    asyncio.run(run())

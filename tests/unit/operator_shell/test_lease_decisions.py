@@ -1,0 +1,90 @@
+"""What to do about the Lease: a pure function of the record and the local monotonic clock."""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from tidemark_operator.leadership.lease import (
+    Create,
+    LeaseTimes,
+    Renew,
+    Seen,
+    Take,
+    Wait,
+    decide,
+    lease_body,
+    observe,
+    released,
+)
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def lease(holder: str, *, renewed: str = "t1", transitions: int = 3) -> dict[str, Any]:
+    spec = {
+        "holderIdentity": holder,
+        "renewTime": renewed,
+        "leaseTransitions": transitions,
+        "leaseDurationSeconds": 15,
+    }
+    return {"metadata": {"name": "l", "namespace": "n", "resourceVersion": "7"}, "spec": spec}
+
+
+def test_without_a_lease_it_is_made() -> None:
+    assert decide(None, "me", None, 0.0) == Create()
+
+
+def test_our_own_is_renewed_and_counts_no_transition() -> None:
+    assert decide(lease("me"), "me", Seen(("me", "t1", 3), 0.0), 1.0) == Renew(3)
+
+
+def test_a_released_one_is_taken_at_once() -> None:
+    assert decide(lease(""), "me", Seen(("", "t1", 3), 5.0), 5.0) == Take(4)
+
+
+def test_anothers_is_waited_for_a_whole_duration_on_our_own_clock() -> None:
+    held = lease("other")
+    seen = observe(held, None, 100.0)
+    assert decide(held, "me", seen, 100.0) == Wait("other")
+    assert decide(held, "me", observe(held, seen, 115.0), 115.0) == Wait("other")
+    assert decide(held, "me", observe(held, seen, 115.1), 115.1) == Take(4)
+
+
+def test_a_renewal_starts_the_wait_again_whatever_its_time_stamp_says() -> None:
+    seen = observe(lease("other", renewed="t1"), None, 100.0)
+    renewed = lease("other", renewed="1970-01-01T00:00:00Z")
+    seen = observe(renewed, seen, 114.0)
+    assert decide(renewed, "me", seen, 120.0) == Wait("other")
+    assert decide(renewed, "me", seen, 129.5) == Take(4)
+
+
+def test_what_is_written_keeps_the_resource_version_and_counts_transitions() -> None:
+    times = LeaseTimes.of_duration(4.2)
+    body = lease_body("l", "n", "me", transitions=4, times=times, now=NOW, held=lease("other"))
+    assert body["metadata"]["resourceVersion"] == "7"
+    assert body["spec"]["leaseTransitions"] == 4
+    assert body["spec"]["leaseDurationSeconds"] == 5, "never less than we count ourselves"
+    assert body["spec"]["acquireTime"] == body["spec"]["renewTime"]
+    later = lease_body(
+        "l", "n", "me", transitions=4, times=times, now=NOW + dt.timedelta(seconds=9), held=body
+    )
+    assert later["spec"]["acquireTime"] == body["spec"]["acquireTime"]
+    assert later["spec"]["renewTime"] != body["spec"]["renewTime"]
+
+
+def test_a_released_lease_names_nobody() -> None:
+    assert released(lease("me"), NOW)["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("duration_s", [1.0, 3.0, 15.0])
+def test_the_usual_proportions_leave_room_for_a_second_try(duration_s: float) -> None:
+    times = LeaseTimes.of_duration(duration_s)
+    assert times.request_timeout_s + times.retry_s < times.renew_deadline_s < times.duration_s
+
+
+def test_times_under_which_two_would_lead_are_refused() -> None:
+    with pytest.raises(ValueError, match="renew deadline"):
+        LeaseTimes(duration_s=10, renew_deadline_s=10, retry_s=2, request_timeout_s=4)
+    with pytest.raises(ValueError, match="request time-out"):
+        LeaseTimes(duration_s=15, renew_deadline_s=10, retry_s=2, request_timeout_s=10)

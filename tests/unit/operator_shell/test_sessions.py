@@ -1,0 +1,105 @@
+"""Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise."""
+
+from tidemark_operator.control.sessions import Session, Sessions
+
+TIMEOUT_S = 9.0
+TICK_S = 0.25
+
+
+def sessions_of(*broker_ids: int, now_s: float = 0.0) -> Sessions:
+    held = Sessions(TIMEOUT_S, TICK_S)
+    for broker_id in broker_ids:
+        held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
+    held.tick(now_s)
+    return held
+
+
+def beat(
+    held: Sessions,
+    broker_id: int,
+    now_s: float,
+    *,
+    snapshot: int = -1,
+    shut_down: bool = False,
+    loop_age_s: float = 0.0,
+) -> tuple[Session, bool] | None:
+    return held.heartbeat(
+        broker_id,
+        broker_id * 10,
+        now_s,
+        snapshot_controller_epoch=snapshot,
+        want_shut_down=shut_down,
+        loop_age_s=loop_age_s,
+    )
+
+
+def run_to(held: Sessions, start_s: float, end_s: float) -> list[tuple[int, int]]:
+    """Regular ticks; everybody that expired."""
+    expired: list[tuple[int, int]] = []
+    ticks = round((end_s - start_s) / TICK_S)
+    for number in range(1, ticks + 1):
+        expired += held.tick(start_s + number * TICK_S)
+    return expired
+
+
+def test_a_silent_broker_expires_once_after_its_session() -> None:
+    held = sessions_of(1, 2)
+    assert run_to(held, 0.0, 5.0) == []
+    beat(held, 2, 5.0)
+    assert run_to(held, 5.0, 9.0) == []
+    assert run_to(held, 9.0, 13.0) == [(1, 10)]
+    assert not held.alive(1)
+    assert held.alive(2)
+
+
+def test_after_a_stall_of_the_intake_nobody_expires_and_the_stall_is_given_back() -> None:
+    held = sessions_of(1)
+    run_to(held, 0.0, 1.0)
+    assert held.tick(61.0) == []
+    assert run_to(held, 61.0, 68.0) == []
+    assert run_to(held, 68.0, 70.0) == [(1, 10)]
+
+
+def test_a_broker_whose_loop_stands_still_counts_as_dead_though_its_thread_reports() -> None:
+    held = sessions_of(1)
+    expired: list[tuple[int, int]] = []
+    for second in range(1, 12):
+        beat(held, 1, float(second), loop_age_s=20.0)
+        expired += run_to(held, float(second - 1), float(second))
+    assert expired == [(1, 10)]
+
+
+def test_news_is_told_once_and_a_return_from_expiry_is_news() -> None:
+    held = sessions_of(1)
+    taken = beat(held, 1, 1.0)
+    assert taken is not None
+    assert not taken[1]
+    snapshot = beat(held, 1, 2.0, snapshot=4)
+    assert snapshot is not None
+    assert snapshot[1]
+    again = beat(held, 1, 3.0, snapshot=4)
+    assert again is not None
+    assert not again[1]
+    assert run_to(held, 3.0, 14.0) == [(1, 10)]
+    back = beat(held, 1, 14.5, snapshot=4)
+    assert back is not None
+    assert back[1]
+    assert held.alive(1)
+
+
+def test_a_heartbeat_of_a_former_registration_has_to_register_again() -> None:
+    held = sessions_of(1)
+    held.open(1, 99, 1.0)
+    assert beat(held, 1, 2.0) is None
+    assert beat(held, 7, 2.0) is None
+
+
+def test_the_answer_carries_what_the_controller_decided() -> None:
+    held = sessions_of(1)
+    held.set_state(1, 10, fenced=False, should_shut_down=True)
+    taken = beat(held, 1, 1.0)
+    assert taken is not None
+    assert not taken[0].is_fenced
+    assert taken[0].should_shut_down
+    held.set_state(1, 11, fenced=True, should_shut_down=False)
+    assert not taken[0].is_fenced

@@ -1,0 +1,195 @@
+"""Health, settings, Event aggregation, latest objects, storage locations, frames."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control, framing
+from tidemark_operator.control.frames import decode_request, read_frame
+from tidemark_operator.events import Aggregator
+from tidemark_operator.handlers.objects import Objects
+from tidemark_operator.health import Pulse, verdict
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, Unavailable, error_of
+from tidemark_operator.kube.kinds import TOPIC, Key
+from tidemark_operator.reconcile.storage import location_of, moved
+from tidemark_operator.settings import Address, BadSettings, parse_arguments, settings_of
+
+# ---------------------------------------------------------------- health
+
+
+def pulse(**changes: Any) -> Pulse:
+    fields: dict[str, Any] = {"leads": True, "since_pass_s": 0.0, "head_age_s": 0.0, "depth": 0}
+    return Pulse(**(fields | changes))
+
+
+def test_an_idle_leader_is_well_however_long_nothing_was_to_do() -> None:
+    assert verdict(pulse(since_pass_s=10_000.0), 120.0)[0]
+
+
+def test_a_stuck_key_and_a_line_that_does_not_move_are_not() -> None:
+    assert not verdict(pulse(head_age_s=121.0), 120.0)[0]
+    assert not verdict(pulse(depth=3, since_pass_s=121.0), 120.0)[0]
+
+
+def test_an_operator_that_waits_for_the_lease_is_well() -> None:
+    assert verdict(pulse(leads=False, head_age_s=500.0), 120.0)[0]
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "operator.json"
+    file.write_text(json.dumps({"namespace": "a", "control": "127.0.0.1:7", "lease-duration-s": 4}))
+    found = parse_arguments(["--config", str(file), "--namespace", "b"])
+    assert found.namespace == "b"
+    assert found.control == Address(host="127.0.0.1", port=7)
+    assert found.lease_times.duration_s == 4.0
+
+
+def test_settings_that_cannot_work_are_refused_by_name() -> None:
+    for values, name in (
+        ({"metrics": "nonsense"}, "nonsense"),
+        ({"lease_duration_s": "soon"}, "lease-duration-s"),
+        ({"lease_duration_s": 0}, "lease-duration-s"),
+        ({"colour": "red"}, "colour"),
+    ):
+        with pytest.raises(BadSettings, match=name):
+            settings_of(values)
+
+
+def test_addresses_read_back() -> None:
+    for text in ("127.0.0.1:0", "[::1]:9000"):
+        assert str(Address.parse(text)) == text
+
+
+# ---------------------------------------------------------------- events
+
+
+def test_of_the_same_event_at_most_one_in_a_few_seconds_and_the_rest_is_counted() -> None:
+    aggregator = Aggregator(quiet_s=5.0)
+    assert aggregator.admit("u1", "BrokerFenced", 0.0) == 0
+    assert aggregator.admit("u1", "BrokerFenced", 1.0) is None
+    assert aggregator.admit("u1", "BrokerFenced", 2.0) is None
+    assert aggregator.admit("u1", "BrokerReady", 2.0) == 0
+    assert aggregator.admit("u2", "BrokerFenced", 2.0) == 0
+    assert aggregator.admit("u1", "BrokerFenced", 6.0) == 2
+
+
+def test_what_the_aggregator_remembers_is_bounded() -> None:
+    aggregator = Aggregator(quiet_s=5.0, remembered_max=2)
+    for number in range(3):
+        aggregator.admit(f"u{number}", "R", 0.0)
+    assert aggregator.admit("u0", "R", 0.1) == 0
+
+
+# ---------------------------------------------------------------- objects
+
+
+def topic(name: str, version: int, uid: str = "u") -> dict[str, Any]:
+    meta = {"name": name, "namespace": "n", "resourceVersion": str(version), "uid": uid}
+    return {"apiVersion": "tidemark.dev/v1alpha1", "kind": "Topic", "metadata": meta}
+
+
+def test_an_older_object_and_an_echo_are_no_news() -> None:
+    objects = Objects()
+    assert objects.put(topic("a", 10))
+    assert not objects.put(topic("a", 10))
+    assert not objects.put(topic("a", 9))
+    assert objects.put(topic("a", 11))
+
+
+def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
+    objects = Objects()
+    objects.put(topic("a", 10, uid="new"))
+    assert not objects.remove(topic("a", 9, uid="old"))
+    assert objects.get(Key("Topic", "n", "a")) is not None
+    assert objects.remove(topic("a", 10, uid="new"))
+
+
+def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
+    objects = Objects()
+    for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
+        objects.put(body)
+    found = objects.replace_kind(
+        TOPIC, [topic("same", 1), topic("changed", 5), topic("appeared", 6)]
+    )
+    assert {key.name for key in found} == {"changed", "gone", "appeared"}
+    assert {key.name for key in objects.keys(TOPIC)} == {"same", "changed", "appeared"}
+
+
+# ---------------------------------------------------------------- storage
+
+
+S3 = {
+    "endpoint": "http://127.0.0.1:9000",
+    "region": "r",
+    "buckets": ["a", "b"],
+    "credentialsSecretRef": {"name": "s"},
+}
+
+
+def test_the_recorded_location_holds_no_credentials() -> None:
+    assert location_of(None) is None
+    assert "credentialsSecretRef" not in json.dumps(location_of({"s3": S3}))
+
+
+def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
+    here = location_of({"s3": S3}) or {}
+    cases = {
+        "": {"buckets": ["a", "b", "c"]},
+        "endpoint": {"endpoint": "http://127.0.0.1:9001"},
+        "prefix": {"prefix": "p"},
+        "bucket b was dropped": {"buckets": ["a"]},
+        "stay the first": {"buckets": ["b", "a"]},
+    }
+    for why, change in cases.items():
+        found = moved(here, location_of({"s3": S3 | change}) or {})
+        assert (why in found) if why else found == ""
+    folder = location_of({"filesystem": {"path": "/tier"}}) or {}
+    assert "kind" in moved(here, folder)
+    assert moved(folder, folder) == ""
+
+
+# ---------------------------------------------------------------- errors and frames
+
+
+def test_answers_become_small_errors_and_5xx_means_that_the_effect_is_unknown() -> None:
+    body = json.dumps({"message": "no"}).encode()
+    for status, kind in ((409, Conflict), (403, Forbidden), (422, Invalid), (503, Unavailable)):
+        error = error_of(status, body, "3", "PUT /x")
+        assert type(error) is kind
+        assert "no" in str(error)
+    late = error_of(429, b"<html>", "3", "PUT /x")
+    assert isinstance(late, Unavailable)
+    assert late.retry_after_s == 3.0
+
+
+async def frame_of(data: bytes, limit: int = 1000) -> bytes | None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return await read_frame(reader, limit)
+
+
+async def test_frames_are_read_whole_and_nonsense_is_refused() -> None:
+    request = control.AttachRequest(broker_id=1, broker_epoch=7)
+    whole = framing.encode_request(request, 5, "broker-1")
+    frame = await frame_of(whole)
+    assert frame is not None
+    received = decode_request(frame)
+    assert (received.correlation_id, received.request) == (5, request)
+    assert await frame_of(b"") is None
+    for data in (b"\x00\x00", whole[:-1], b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"GET / HTTP"):
+        with pytest.raises(framing.FrameError):
+            await frame_of(data)
+
+
+def test_requests_that_the_controller_does_not_serve_are_refused() -> None:
+    answer = control.AttachResponse(error_code=int(ErrorCode.none), controller_epoch=1)
+    with pytest.raises(framing.FrameError, match="not served"):
+        decode_request(framing.encode_response(answer, 1)[4:] + b"\x00" * 8)

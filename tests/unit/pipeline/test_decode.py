@@ -1,0 +1,67 @@
+"""Record batches become Arrow rows: one for each data record that is wanted, byte for byte."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.decode import decode_records
+from tidemark_pipeline.decode import CorruptData, Source, complete_bytes, decode
+
+EVERYTHING = Source("t", 3, "remote", 0, 2**62)
+_bytes = st.none() | st.binary(max_size=40)
+_headers = st.lists(st.tuples(st.text(max_size=8), _bytes), max_size=3)
+_records = st.lists(
+    st.builds(
+        Record,
+        key=_bytes,
+        value=_bytes,
+        headers=_headers.map(tuple),
+        timestamp_ms=st.integers(0, 2**41),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def rows(data: bytes, source: Source = EVERYTHING) -> list[dict[str, object]]:
+    return [row for batch in decode(data, source) for row in batch.to_pylist()]
+
+
+@settings(deadline=None)
+@given(records=_records, codec=st.integers(0, 4), base_offset=st.integers(0, 2**40))
+def test_every_record_comes_back(records: list[Record], codec: int, base_offset: int) -> None:
+    data = build_batch(records, base_offset=base_offset, codec=codec)
+    got = rows(data)
+    expected = list(decode_records(data))
+    assert [row["key"] for row in got] == [record.key for record in records]
+    assert [row["value"] for row in got] == [record.value for record in records]
+    assert [row["offset"] for row in got] == [record.offset for record in expected]
+    for row, record in zip(got, records, strict=True):
+        headers = row["headers"] or []
+        assert [(h["key"], h["value"]) for h in headers] == list(record.headers)
+        assert int(row["timestamp"].timestamp() * 1000 + 0.5) == record.timestamp_ms
+        assert (row["topic"], row["partition"], row["tier"]) == ("t", 3, "remote")
+
+
+def test_only_the_wanted_offsets_come_back() -> None:
+    records = [
+        Record(key=None, value=str(i).encode(), headers=(), timestamp_ms=i) for i in range(10)
+    ]
+    data = b"".join(build_batch(records, base_offset=base) for base in (0, 10, 20))
+    got = rows(data, Source("t", 0, "local", 7, 21))
+    assert [row["offset"] for row in got] == list(range(7, 22))
+
+
+def test_a_flipped_bit_is_refused_with_its_place() -> None:
+    data = bytearray(build_batch([Record(b"k", b"value", (), 5)], base_offset=42))
+    data[-3] ^= 0x10
+    with pytest.raises(CorruptData, match=r"t-3, offsets 42 to 42 \(remote\)"):
+        rows(bytes(data))
+
+
+def test_a_partial_batch_at_the_end_is_left_alone() -> None:
+    one = build_batch([Record(b"k", b"v", (), 5)], base_offset=0)
+    data = one + build_batch([Record(b"k", b"v", (), 5)], base_offset=1)[:-1]
+    assert complete_bytes(data) == len(one)
+    assert len(rows(data)) == 1

@@ -1,0 +1,67 @@
+"""Codecs: round trips, damage, and a limit that a bomb cannot pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.records.batch import CorruptBatch
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.codecs import Codec, compress, decompress
+from tidemark.records.decode import decode_records
+from tidemark.records.varint import VarintError, read_varint, write_varint
+
+PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 400_000])
+def test_round_trip(codec: Codec, size: int) -> None:
+    data = b"abcdefgh" * (size // 8) + b"x" * (size % 8)
+    assert decompress(codec, compress(codec, data)) == data
+
+
+def test_lz4_blocks_are_independent() -> None:
+    """Bit 5 of the frame's flags; Kafka's Java reader takes nothing else."""
+    assert compress(Codec.LZ4, bytes(200_000))[4] & 0x20
+
+
+@pytest.mark.parametrize("codec", PACKING)
+def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
+    packed = compress(codec, bytes(2_000_000))
+    assert len(decompress(codec, packed, limit_bytes=2_000_000)) == 2_000_000
+    with pytest.raises(CorruptBatch):
+        decompress(codec, packed, limit_bytes=1_999_999)
+
+
+@pytest.mark.parametrize("codec", PACKING)
+def test_damage_is_an_error_not_a_crash(codec: Codec) -> None:
+    packed = compress(codec, b"some text that is long enough to be packed" * 20)
+    for broken in (packed[:-3], packed[: len(packed) // 2], b"\xff" * 40):
+        with pytest.raises(CorruptBatch):
+            decompress(codec, broken)
+
+
+def test_an_unknown_codec_is_named() -> None:
+    with pytest.raises(CorruptBatch, match="codec 6"):
+        decompress(6, b"")
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints(value: int) -> None:
+    out = bytearray(b"\x07")
+    write_varint(out, value)
+    assert len(out) <= 11
+    assert read_varint(out, 1) == (value, len(out))
+    with pytest.raises(VarintError):
+        read_varint(out[:-1], 1)
+
+
+@given(st.binary(max_size=60))
+def test_garbage_records_never_get_past_the_decoder(garbage: bytes) -> None:
+    batch = bytearray(build_batch([Record(b"k", b"v")]))
+    batch[8:12] = (49 + len(garbage)).to_bytes(4, "big")
+    try:
+        records = list(decode_records(bytes(batch[:61]) + garbage))
+    except CorruptBatch:
+        return
+    assert len(records) == 1

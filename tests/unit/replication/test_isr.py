@@ -1,0 +1,151 @@
+"""The leader's decisions about its followers (kafka-facts section 6)."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark_broker.replication import isr
+from tidemark_broker.replication.isr import FetchSeen, FollowerProgress, LeaderView
+
+LAG = 30.0
+
+
+def follower(next_offset: int, *, caught_up_s: float = 100.0) -> FollowerProgress:
+    return FollowerProgress(
+        next_offset=next_offset, broker_epoch=1, last_fetch_s=100.0, last_caught_up_s=caught_up_s
+    )
+
+
+def view(
+    *,
+    next_offset: int = 100,
+    hw: int = 0,
+    members: tuple[int, ...] = (1, 2, 3),
+    maximal: frozenset[int] | None = None,
+    followers: dict[int, FollowerProgress] | None = None,
+    min_isr: int = 1,
+    epoch_start: int = 0,
+    eligible: frozenset[int] = frozenset({2, 3}),
+) -> LeaderView:
+    return LeaderView(
+        leader=1,
+        next_offset=next_offset,
+        high_watermark=hw,
+        epoch_start_offset=epoch_start,
+        isr=members,
+        maximal_isr=frozenset(members) if maximal is None else maximal,
+        followers=followers or {},
+        eligible=eligible,
+        min_isr=min_isr,
+        now_s=100.0,
+        lag_max_s=LAG,
+    )
+
+
+def seen(offset: int, *, leader: int, now_s: float) -> FetchSeen:
+    return FetchSeen(
+        fetch_offset=offset,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        broker_epoch=1,
+        leader_next_offset=leader,
+        now_s=now_s,
+    )
+
+
+def test_the_high_watermark_is_the_smallest_end_of_the_isr() -> None:
+    assert isr.high_watermark(view(followers={2: follower(80), 3: follower(90)})) == 80
+
+
+def test_the_high_watermark_never_goes_back() -> None:
+    assert isr.high_watermark(view(hw=85, followers={2: follower(80), 3: follower(90)})) == 85
+
+
+def test_the_high_watermark_stands_still_below_min_isr() -> None:
+    assert isr.high_watermark(view(hw=10, members=(1,), min_isr=2)) == 10
+
+
+def test_a_lone_leader_commits_its_own_end() -> None:
+    assert isr.high_watermark(view(members=(1,))) == 100
+
+
+def test_a_member_being_added_holds_the_high_watermark_back() -> None:
+    late = follower(60, caught_up_s=float("-inf"))
+    looked_at = view(members=(1,), followers={2: late}, eligible=frozenset())
+    assert isr.high_watermark(looked_at) == 100
+    assert isr.high_watermark(replace(looked_at, maximal_isr=frozenset({1, 2}))) == 60
+
+
+def test_a_caught_up_follower_outside_the_isr_is_waited_for() -> None:
+    assert isr.high_watermark(view(members=(1,), followers={2: follower(70)})) == 70
+
+
+def test_a_fenced_follower_outside_the_isr_is_not_waited_for() -> None:
+    looked_at = view(members=(1,), followers={2: follower(70)}, eligible=frozenset())
+    assert isr.high_watermark(looked_at) == 100
+
+
+def test_a_follower_joins_only_at_the_high_watermark_and_in_the_current_epoch() -> None:
+    looked_at = view(members=(1,), hw=90, followers={2: follower(90)}, epoch_start=90)
+    assert isr.may_join(looked_at, 2)
+    assert not isr.may_join(replace(looked_at, high_watermark=91), 2)
+    assert not isr.may_join(replace(looked_at, epoch_start_offset=91), 2)
+    assert not isr.may_join(replace(looked_at, eligible=frozenset({3})), 2)
+    assert not isr.may_join(replace(looked_at, maximal_isr=frozenset({1, 2})), 2)
+
+
+def test_a_follower_that_lags_too_long_is_out_of_sync() -> None:
+    looked_at = view(
+        followers={2: follower(50, caught_up_s=69.0), 3: follower(50, caught_up_s=71.0)}
+    )
+    assert isr.out_of_sync(looked_at) == frozenset({2})
+
+
+def test_an_idle_follower_with_the_same_end_stays_in_sync() -> None:
+    looked_at = view(members=(1, 2), followers={2: follower(100, caught_up_s=float("-inf"))})
+    assert isr.out_of_sync(looked_at) == frozenset()
+
+
+def test_caught_up_time_follows_the_previous_fetch() -> None:
+    first = isr.after_fetch(FollowerProgress(), seen(50, leader=100, now_s=10.0))
+    assert first.last_caught_up_s == float("-inf")
+    second = isr.after_fetch(first, seen(100, leader=200, now_s=11.0))
+    assert second.last_caught_up_s == 10.0
+    third = isr.after_fetch(second, seen(200, leader=200, now_s=12.0))
+    assert third.last_caught_up_s == 12.0
+
+
+def test_a_new_epoch_forgets_offsets_and_keeps_log_starts() -> None:
+    before = replace(follower(80), log_start_offset=7)
+    fresh = isr.at_new_epoch(before, in_isr=True, now_s=5.0)
+    assert (fresh.next_offset, fresh.log_start_offset, fresh.last_caught_up_s) == (-1, 7, 5.0)
+    assert isr.at_new_epoch(None, in_isr=False, now_s=5.0).last_caught_up_s == float("-inf")
+
+
+def test_effective_min_isr_is_bounded_by_the_replication_factor() -> None:
+    assert isr.effective_min_isr(3, 2) == 2
+    assert isr.effective_min_isr(1, 3) == 1
+
+
+@given(
+    hw=st.integers(0, 100),
+    ends=st.dictionaries(st.sampled_from([2, 3, 4]), st.integers(-1, 120)),
+    members=st.sets(st.sampled_from([2, 3, 4])),
+    min_isr=st.integers(1, 4),
+)
+def test_what_is_committed_is_held_by_every_isr_member(
+    hw: int, ends: dict[int, int], members: set[int], min_isr: int
+) -> None:
+    looked_at = view(
+        hw=hw,
+        members=(1, *sorted(members)),
+        followers={node: follower(ends.get(node, -1)) for node in (2, 3, 4)},
+        min_isr=min_isr,
+        eligible=frozenset({2, 3, 4}),
+    )
+    committed = isr.high_watermark(looked_at)
+    assert committed >= hw
+    if committed > hw:
+        assert len(looked_at.isr) >= min_isr
+        assert all(ends.get(node, -1) >= committed for node in members)

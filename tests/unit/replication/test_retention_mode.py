@@ -1,0 +1,28 @@
+"""Local retention in each tiering state."""
+
+import pytest
+
+from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.log import TieredRetention
+from tidemark_broker.replication.retention_mode import retention_mode
+
+SUSPENDED = TieredRetention(highest_remote_offset=50, copy_enabled=False, suspended=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "policy", "start", "expected"),
+    [
+        (TieringState.NONE, DisablePolicy.RETAIN, 0, None),
+        (TieringState.ENABLED, DisablePolicy.RETAIN, 0, TieredRetention(highest_remote_offset=50)),
+        (TieringState.DISABLING, DisablePolicy.RETAIN, 0, SUSPENDED),
+        (TieringState.DISABLING, DisablePolicy.DELETE, 99, SUSPENDED),
+        (TieringState.DISABLED, DisablePolicy.RETAIN, 0, SUSPENDED),
+        (TieringState.DISABLED, DisablePolicy.RETAIN, 51, None),
+        (TieringState.DISABLED, DisablePolicy.DELETE, 0, None),
+    ],
+)
+def test_modes(
+    state: TieringState, policy: DisablePolicy, start: int, expected: TieredRetention | None
+) -> None:
+    mode = retention_mode(state, policy, highest_remote_offset=50, log_start_offset=start)
+    assert mode == expected

@@ -1,0 +1,153 @@
+"""Low watermark, prefix rule, backoff, effective configuration, the state file, metadata."""
+
+import json
+import uuid
+
+import pytest
+
+from tidemark.wire import control
+from tidemark_broker.replication import prefix, state_file, topic_config
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.low_watermark import low_watermark
+from tidemark_broker.replication.metadata import MetadataCache, is_newer
+from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.state_file import StoredState
+
+TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+
+def test_the_low_watermark_waits_for_every_alive_follower() -> None:
+    assert low_watermark(10, {2: 5, 3: 7}, {2, 3}) == 5
+    assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
+    assert low_watermark(10, {3: 12}, {2, 3}) == -1
+    assert low_watermark(10, {}, ()) == 10
+
+
+def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:
+    end = RemoteEnd(99, 4)
+    assert prefix.contradicts(end, next_offset=99, epoch_at_end=-1)
+    assert prefix.contradicts(end, next_offset=100, epoch_at_end=5)
+    assert not prefix.contradicts(end, next_offset=100, epoch_at_end=4)
+    assert not prefix.contradicts(end, next_offset=100, epoch_at_end=-1)
+    assert not prefix.contradicts(None, next_offset=0, epoch_at_end=-1)
+
+
+def test_the_known_end_of_the_tier_only_grows() -> None:
+    end = prefix.later(None, 9, 1)
+    assert end == RemoteEnd(9, 1)
+    assert prefix.later(end, 5, 2) == end
+    assert prefix.later(end, 12, 2) == RemoteEnd(12, 2)
+    empty = prefix.later(None, -1, -1)
+    assert empty == RemoteEnd(-1, -1)
+    assert prefix.later(empty, 3, 0) == RemoteEnd(3, 0)
+    assert not prefix.contradicts(empty, next_offset=0, epoch_at_end=-1)
+
+
+def test_backoff_doubles_up_to_its_most_and_starts_anew() -> None:
+    backoff = Backoff(first_s=1.0, most_s=3.0)
+    assert backoff.ready(0.0)
+    first = backoff.failed(10.0)
+    assert (first.until_s, first.ready(10.5), first.ready(11.0)) == (11.0, False, True)
+    assert first.failed(20.0).until_s == 22.0
+    assert first.failed(0.0).failed(0.0).until_s == 3.0
+    assert first.succeeded() == backoff
+
+
+def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
+    merged = topic_config.effective(
+        {"log.retention.hours": "2", "log.segment.bytes": "1000", "min.insync.replicas": "1"},
+        {"log.retention.ms": "500", "min.insync.replicas": "2"},
+        {"segment.bytes": "2000"},
+    )
+    assert merged["retention.ms"] == "500"
+    assert merged["segment.bytes"] == "2000"
+    assert merged["min.insync.replicas"] == "2"
+    assert topic_config.effective({"log.retention.hours": "2"})["retention.ms"] == "7200000"
+    assert topic_config.effective({"log.retention.hours": "-1"})["retention.ms"] == "-1"
+
+
+def row(**changes: object) -> control.PartitionState:
+    values: dict[str, object] = {
+        "partition": 0,
+        "leader": 1,
+        "leader_epoch": 3,
+        "partition_epoch": 7,
+        "replicas": (1, 2, -1),
+        "isr": (1, 2),
+        "manifest": False,
+    }
+    return control.PartitionState(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_the_state_file_comes_back() -> None:
+    state = StoredState(
+        topic="flights",
+        topic_id=TOPIC,
+        controller_epoch=4,
+        tiered_epoch=2,
+        tiering_state=control.TieringState.DISABLING,
+        disable_policy=control.DisablePolicy.DELETE,
+        row=row(manifest=True),
+        remote_end=RemoteEnd(41, 3),
+    )
+    assert state_file.from_json(json.loads(json.dumps(state_file.to_json(state)))) == state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"topicId": "no"}, {"row": {"partition": 0}}, {"tieringState": "MAYBE"}],
+)
+def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
+    state = StoredState(
+        topic="t",
+        topic_id=TOPIC,
+        controller_epoch=1,
+        tiered_epoch=0,
+        tiering_state=control.TieringState.NONE,
+        disable_policy=control.DisablePolicy.RETAIN,
+        row=None,
+        remote_end=None,
+    )
+    with pytest.raises(ValueError, match=r".+"):
+        state_file.from_json(state_file.to_json(state) | change)
+
+
+def request(
+    *, full: bool, rows: tuple[control.PartitionState, ...]
+) -> control.PartitionStatesRequest:
+    topic = control.TopicState(
+        topic_id=TOPIC,
+        name="flights",
+        config=(),
+        tiering_state=0,
+        tiered_epoch=0,
+        disable_policy=0,
+        partitions=rows,
+    )
+    return control.PartitionStatesRequest(
+        controller_id="c",
+        controller_epoch=1,
+        full=full,
+        cluster_id="x",
+        cluster_config=(),
+        remote_storage="",
+        store_id="",
+        brokers=(),
+        topics=(topic,),
+        removals=(),
+    )
+
+
+def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
+    cache = MetadataCache("x")
+    cache.apply(request(full=True, rows=(row(), row(partition=1))))
+    cache.apply(request(full=False, rows=(row(leader_epoch=4, partition_epoch=8, leader=2),)))
+    cache.apply(request(full=False, rows=(row(),)))
+    view = cache.topics["flights"]
+    assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
+
+
+def test_a_manifest_is_news_in_the_same_epochs() -> None:
+    assert is_newer(row(manifest=True), row())
+    assert not is_newer(row(), row(manifest=True))
+    assert is_newer(row(partition_epoch=8), row(manifest=True))

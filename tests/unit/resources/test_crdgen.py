@@ -1,0 +1,121 @@
+"""The generated CRDs: fresh, deterministic, structural, bounded."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tidemark_operator.resources import crdgen
+from tidemark_operator.resources.kinds import KINDS
+from tidemark_operator.resources.schema import ResourceKind
+
+CRDS = Path(__file__).parents[3] / "crds"
+
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+
+
+def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from _nodes(child, f"{path}.{name}")
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            yield from _nodes(schema[name], f"{path}[{name}]")
+
+
+def test_files_in_the_repository_are_what_the_models_say() -> None:
+    assert crdgen.stale_files(CRDS) == []
+
+
+def test_check_finds_changed_missing_and_foreign_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "crds"
+    shutil.copytree(CRDS, folder)
+    assert crdgen.main(["--check", str(folder)]) == 0
+    (folder / "tidemark.dev_topics.yaml").write_text("changed: true\n", encoding="utf-8")
+    (folder / "tidemark.dev_brokers.yaml").unlink()
+    (folder / "tidemark.dev_others.yaml").write_text("{}\n", encoding="utf-8")
+    assert crdgen.main(["--check", str(folder)]) == 1
+    told = capsys.readouterr().err
+    assert all(name in told for name in ("_topics", "_brokers", "_others"))
+    assert crdgen.main([str(folder)]) == 0
+    assert crdgen.main(["--check", str(folder)]) == 0
+
+
+@each_kind
+def test_file_is_yaml_of_the_definition(kind: ResourceKind) -> None:
+    text = (CRDS / crdgen.file_name(kind)).read_text(encoding="utf-8")
+    assert yaml.safe_load(text) == crdgen.custom_resource_definition(kind)
+
+
+@each_kind
+def test_schema_is_structural(kind: ResourceKind) -> None:
+    for path, node in _nodes(crdgen.structural_schema(kind)):
+        assert "type" in node or node.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "$defs", "anyOf", "allOf", "oneOf", "title", "const"} & node.keys(), (
+            path
+        )
+        assert isinstance(node.get("additionalProperties", {}), dict), path
+
+
+@each_kind
+def test_everything_that_can_grow_has_a_limit(kind: ResourceKind) -> None:
+    """Without limits the API server's cost estimate refuses the CRD, and etcd the object."""
+    for path, node in _nodes(crdgen.structural_schema(kind)):
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+            assert "x-kubernetes-list-type" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        bounded = {"maxLength", "enum", "format"} & node.keys() or "{22}$" in node.get(
+            "pattern", ""
+        )
+        if node.get("type") == "string" and path not in (".apiVersion", ".kind"):
+            assert bounded, path
+
+
+@each_kind
+def test_only_status_has_a_default(kind: ResourceKind) -> None:
+    """No operational default is written into the schema: it would be persisted in objects."""
+    defaults = {p for p, node in _nodes(crdgen.structural_schema(kind)) if "default" in node}
+    assert defaults == ({".status"} if kind.has_status else set())
+
+
+@each_kind
+def test_default_status_can_be_read(kind: ResourceKind) -> None:
+    if kind.has_status:
+        schema = crdgen.structural_schema(kind)["properties"]["status"]
+        model = kind.model.model_fields["status"].annotation
+        assert model is not None
+        (condition,) = model.model_validate(schema["default"]).conditions
+        assert (condition.status, condition.reason) == ("Unknown", "Pending")
+
+
+@each_kind
+def test_rules_have_messages_and_paths_that_exist(kind: ResourceKind) -> None:
+    for path, node in _nodes(crdgen.structural_schema(kind)):
+        for rule in node.get("x-kubernetes-validations", []):
+            assert rule["message"], path
+            assert len(rule["message"]) <= 2048
+            assert "\n" not in rule["message"]
+            target = node
+            for step in rule.get("fieldPath", "").split(".")[1:]:
+                target = target["properties"][step]
+
+
+def test_transition_messages_begin_with_their_token() -> None:
+    """Clients look for these tokens."""
+    text = {kind.kind: crdgen.render(kind) for kind in KINDS}
+    assert "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: " in text["Topic"]
+    assert "STALE_CONTROLLER_EPOCH: " in text["PartitionSlice"]
+    assert "STALE_CONTROLLER_EPOCH: " in text["Cluster"]
+
+
+def test_a_union_of_two_types_is_refused() -> None:
+    union = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    with pytest.raises(ValueError, match="no structural schema"):
+        crdgen._structural(union, {})

@@ -1,0 +1,61 @@
+"""The Kafka configuration that a Topic amounts to."""
+
+from typing import Any
+
+import pytest
+
+from tidemark_operator.resources.topic import TopicSpec
+from tidemark_operator.resources.topic_config import (
+    kafka_config,
+    retention_problem,
+    topic_defaults,
+)
+
+
+def _spec(**fields: Any) -> TopicSpec:
+    body = {"clusterRef": {"name": "demo"}, "partitions": 1, "replicationFactor": 1, **fields}
+    return TopicSpec.model_validate(body)
+
+
+def test_layers_win_in_their_order() -> None:
+    spec = _spec(
+        config={"retention.ms": "5000", "segment.bytes": 1048576},
+        tiering={"enabled": True, "localRetention": {"time": "1s", "size": "1Mi"}},
+    )
+    defaults = topic_defaults(
+        {"log.retention.ms": "9000", "log.local.retention.ms": "8000", "log.roll.ms": "7000"}
+    )
+    assert kafka_config(spec, defaults) == {
+        "local.retention.bytes": "1048576",
+        "local.retention.ms": "1000",
+        "remote.storage.enable": "true",
+        "retention.ms": "5000",
+        "segment.bytes": "1048576",
+        "segment.ms": "7000",
+    }
+
+
+@pytest.mark.parametrize("tiering", [None, {"enabled": False, "disablePolicy": "Delete"}])
+def test_untiered(tiering: dict[str, Any] | None) -> None:
+    assert kafka_config(_spec(tiering=tiering)) == {"remote.storage.enable": "false"}
+
+
+def test_cluster_keys_that_are_no_defaults_do_not_reach_topics() -> None:
+    assert topic_defaults({"enable.under.replicated.topic.creation": "true"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({}, None),
+        ({"local.retention.ms": "1000"}, None),
+        ({"local.retention.ms": "604800001"}, "local.retention.ms 604800001 is more than"),
+        ({"local.retention.ms": "604800001", "retention.ms": "-1"}, None),
+        ({"local.retention.bytes": "10"}, None),
+        ({"local.retention.bytes": "10", "retention.bytes": "9"}, "more than retention.bytes 9"),
+        ({"local.retention.bytes": "-2", "retention.bytes": "9"}, None),
+    ],
+)
+def test_local_retention_against_the_total(config: dict[str, str], problem: str | None) -> None:
+    found = retention_problem(config)
+    assert found is None if problem is None else problem in (found or "")

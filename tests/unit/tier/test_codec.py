@@ -1,0 +1,132 @@
+"""Heads, pages and topic objects as JSON: byte for byte back, and nothing unknown let in."""
+
+import json
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemark.tier.codec import ManifestCorrupt, decode_head, decode_page, encode_head, encode_page
+from tidemark.tier.head import PAGE_ENTRIES, Mark, Page, PageRef
+from tidemark.tier.layout import (
+    head_key,
+    id_text,
+    parse_id,
+    partition_of_head,
+    segment_key,
+    topic_data_prefix,
+)
+from tidemark.tier.segment import SegmentState
+from tidemark.wire.control import DisablePolicy, TieringState
+
+
+def reference(number: int) -> PageRef:
+    return PageRef(
+        name=f"{number:08d}-{'x' * 22}",
+        count=PAGE_ENTRIES,
+        start_offset=number * 10**9,
+        first_end_offset_inclusive=number * 10**9 + 10**6,
+        end_offset_inclusive=(number + 1) * 10**9 - 1,
+        end_leader_epoch=1000,
+        size_bytes=2**38,
+        min_tiered_epoch=3,
+        max_tiered_epoch=3,
+        max_timestamp_ms=1_790_000_000_000,
+    )
+
+
+def test_a_full_head_comes_back(place: Any) -> None:
+    entry = replace(
+        place.segment(5, 9, epochs=((1, 2), (4, 8))),
+        from_offset=7,
+        state=SegmentState.DELETE_STARTED,
+        marked_at_ms=77,
+        custom_metadata=bytes(range(256)),
+    )
+    ref = replace(reference(1), gone=0b1011, gone_bytes=3)
+    head = replace(
+        place.head(),
+        version=9,
+        commit_id="abc",
+        state=TieringState.DISABLING,
+        policy=DisablePolicy.DELETE,
+        entries=(entry, place.segment(10, 10)),
+        pages=(ref,),
+        marks=(Mark(1, 2, 3),),
+        trash=("p",),
+        next_page=4,
+        deleted_at_ms=5,
+    )
+    assert decode_head(encode_head(head), "head") == head
+    page = Page("p", place.topic, place.topic_id, place.partition, (entry,))
+    assert decode_page(encode_page(page), "page") == page
+
+
+@given(data=st.none() | st.binary(max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_custom_metadata_comes_back_byte_for_byte(place: Any, data: bytes | None) -> None:
+    head = replace(place.head(), entries=(replace(place.segment(0, 9), custom_metadata=data),))
+    (entry,) = decode_head(encode_head(head), "head").entries
+    assert entry.custom_metadata == data
+
+
+def test_what_is_unknown_is_refused(place: Any) -> None:
+    good = json.loads(encode_head(replace(place.head(), entries=(place.segment(0, 9),))))
+    bad: list[bytes] = [b"", b"[]", b"{}", b"\xff"]
+    changes: tuple[dict[str, object], ...] = (
+        {"formatVersion": 2},
+        {"surprise": 1},
+        {"version": "1"},
+        {"version": True},
+        {"topicId": "short"},
+        {"state": "SLEEPING"},
+        {"entries": [{**good["entries"][0], "surprise": 1}]},
+        {"entries": [{**good["entries"][0], "leaderEpochs": []}]},
+        {"entries": [{**good["entries"][0], "endOffset": -1}]},
+        {"pages": [["x"]]},
+        {"marks": [[1, 2]]},
+    )
+    bad += [json.dumps({**good, **change}).encode() for change in changes]
+    for data in bad:
+        with pytest.raises(ManifestCorrupt, match=r"the head of t-0 is no manifest .* upgrade"):
+            decode_head(data, "the head of t-0")
+    with pytest.raises(ManifestCorrupt):
+        decode_page(b"{}", "page")
+
+
+def test_the_head_of_a_hundred_thousand_segments_stays_small(place: Any) -> None:
+    """A copy costs two writes of the head, whatever the length of the log."""
+    entries = tuple(
+        replace(
+            place.segment(10**11 + n, 10**11 + n, epochs=((1000, 10**11),)),
+            state=SegmentState.COPY_FINISHED,
+            custom_metadata=b'{"b":"tier-bucket-one","n":1073741824}',
+        )
+        for n in range(PAGE_ENTRIES)
+    )
+    pages = tuple(reference(n) for n in range(100_000 // PAGE_ENTRIES))
+    assert len(encode_head(replace(place.head(), entries=entries, pages=pages))) < 160_000
+
+
+def test_keys_are_the_layouts() -> None:
+    topic_id, segment_id = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
+    zeros, ones = "A" * 22, "_" * 21 + "w"
+    assert segment_key("t.x", topic_id, 4, 17, segment_id) == (
+        f"data/t.x-{zeros}/4/00000000000000000017-{ones}"
+    )
+    assert topic_data_prefix("t.x", topic_id) == f"data/t.x-{zeros}/"
+    assert partition_of_head(head_key(topic_id, 12)) == 12
+
+
+@given(st.uuids())
+def test_ids_come_back(value: uuid.UUID) -> None:
+    assert parse_id(id_text(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "A" * 23, "!" * 22, "A" * 21 + "\n"])
+def test_other_texts_are_no_ids(text: str) -> None:
+    with pytest.raises(ValueError, match="22 base64url"):
+        parse_id(text)

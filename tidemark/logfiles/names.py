@@ -1,0 +1,59 @@
+"""How Kafka names a partition's files and directories.
+
+A segment's files share the 20-digit offset of its first record; a partition's directory is
+``<topic>-<partition>``, and ``<topic>-<partition>.<32 hex digits>-delete`` while it is removed.
+"""
+
+import re
+import uuid
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
+
+_FILE_NAME_BYTES_MAX = 255
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
+
+
+def segment_file_name(offset: int, suffix: str) -> str:
+    """``00000000000000000042.log`` and its kin."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_segment_file_name(name: str) -> tuple[int, str] | None:
+    """(offset, suffix), or None for any other file."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def partition_directory_name(topic: str, partition: int) -> str:
+    """``<topic>-<partition>``."""
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition), or None where the directory is no partition's."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def deleted_directory_name(topic: str, partition: int, unique: uuid.UUID) -> str:
+    """The name a directory gets before it is removed; long topics are cut to fit a file name."""
+    tail = f"-{partition}.{unique.hex}-delete"
+    return topic[: _FILE_NAME_BYTES_MAX - len(tail)] + tail
+
+
+def is_deleted_directory(name: str) -> bool:
+    """Whether a removal of this directory was begun."""
+    return _DELETED_DIRECTORY.fullmatch(name) is not None

@@ -1,0 +1,95 @@
+"""``.index``: where in a segment's log a batch stands.
+
+Entries of 8 bytes, big endian: i32 last offset of a batch minus the segment's base offset, i32
+position of that batch's first byte. A lookup takes the greatest entry not above the offset asked
+for and walks batches from there; with no such entry it walks from position 0.
+"""
+
+import sys
+from array import array
+from bisect import bisect_right
+
+ENTRY_BYTES = 8
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class IndexFormatError(ValueError):
+    """Bytes that are no index of the segment; the index is to be rebuilt from the log."""
+
+
+def _array_of(data: bytes) -> "array[int]":
+    values = array("i")
+    values.frombytes(data)
+    if sys.byteorder == "little":
+        values.byteswap()
+    return values
+
+
+def _bytes_of(values: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        return values.tobytes()
+    swapped = array("i", values)
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+class OffsetIndex:
+    """The entries of one segment's index in memory: two int32 arrays, 8 bytes an entry."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    @classmethod
+    def from_bytes(cls, base_offset: int, data: bytes) -> "OffsetIndex":
+        """Read a whole file. Only its shape and its ends are checked, so that a large one costs
+        little: whoever uses an entry checks that a fitting batch stands there."""
+        if len(data) % ENTRY_BYTES:
+            raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
+        index = cls(base_offset)
+        values = _array_of(data)
+        index._offsets, index._positions = values[0::2], values[1::2]
+        for column in (index._offsets, index._positions):
+            if column and not 0 <= column[0] <= column[-1]:
+                raise IndexFormatError("entries do not rise")
+        return index
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def to_bytes(self, first_entry: int = 0) -> bytes:
+        """The file's bytes from entry number ``first_entry`` on."""
+        both = array("i", bytes(ENTRY_BYTES * (len(self) - first_entry)))
+        both[0::2], both[1::2] = self._offsets[first_entry:], self._positions[first_entry:]
+        return _bytes_of(both)
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Add the batch that ends with ``last_offset`` and begins at ``position``."""
+        self._offsets.append(last_offset - self.base_offset)
+        self._positions.append(position)
+
+    def last(self) -> tuple[int, int]:
+        """(last offset, position) of the last entry; (base offset, 0) when empty."""
+        if not self._offsets:
+            return self.base_offset, 0
+        return self.base_offset + self._offsets[-1], self._positions[-1]
+
+    def position_for(self, offset: int) -> int:
+        """Where to begin walking for the batch that holds ``offset``."""
+        found = bisect_right(self._offsets, offset - self.base_offset)
+        return self._positions[found - 1] if found else 0
+
+    def floor_position(self, position: int, before_offset: int) -> int:
+        """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or 0."""
+        by_offset = bisect_right(self._offsets, before_offset - 1 - self.base_offset)
+        found = bisect_right(self._positions, position, 0, by_offset)
+        return self._positions[found - 1] if found else 0
+
+    def truncate_to_position(self, position: int) -> None:
+        """Drop the entries of batches at or behind ``position``."""
+        keep = bisect_right(self._positions, position - 1)
+        del self._offsets[keep:]
+        del self._positions[keep:]

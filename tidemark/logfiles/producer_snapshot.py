@@ -1,0 +1,70 @@
+"""``.snapshot``: the producers that a log knew at an offset (the file's name).
+
+i16 version 1, u32 CRC-32C of what follows, i32 count, then per producer: id i64, epoch i16, last
+sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset
+of the open transaction i64 (-1: none).
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import google_crc32c
+
+SNAPSHOT_VERSION = 1
+
+_FRONT = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class SnapshotFormatError(ValueError):
+    """Bytes that are no producer snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerEntry:
+    """What is kept of one producer; fields in the file's order."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+def encode_snapshot(producers: Sequence[ProducerEntry] = ()) -> bytes:
+    """The file's bytes; with no producers an empty, valid snapshot."""
+    body = _COUNT.pack(len(producers)) + b"".join(_ENTRY.pack(*astuple(p)) for p in producers)
+    return _FRONT.pack(SNAPSHOT_VERSION, google_crc32c.value(body)) + body
+
+
+def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
+    """The producers; :class:`SnapshotFormatError` for a wrong version, CRC or length."""
+    if len(data) < _FRONT.size + _COUNT.size:
+        raise SnapshotFormatError(f"{len(data)} bytes are too few")
+    version, crc = _FRONT.unpack_from(data)
+    body = data[_FRONT.size :]
+    if version != SNAPSHOT_VERSION:
+        raise SnapshotFormatError(f"version {version}: only {SNAPSHOT_VERSION} is known")
+    if google_crc32c.value(body) != crc:
+        raise SnapshotFormatError("the CRC does not fit")
+    (count,) = _COUNT.unpack_from(body)
+    if len(body) != _COUNT.size + count * _ENTRY.size:
+        raise SnapshotFormatError(f"{count} producers do not take {len(body)} bytes")
+    return tuple(
+        ProducerEntry(
+            producer_id=fields[0],
+            producer_epoch=fields[1],
+            last_sequence=fields[2],
+            last_offset=fields[3],
+            offset_delta=fields[4],
+            timestamp_ms=fields[5],
+            coordinator_epoch=fields[6],
+            current_txn_first_offset=fields[7],
+        )
+        for fields in _ENTRY.iter_unpack(body[_COUNT.size :])
+    )

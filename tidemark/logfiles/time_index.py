@@ -1,0 +1,90 @@
+"""``.timeindex``: which offset a timestamp leads to.
+
+Entries of 12 bytes, big endian: i64 the largest timestamp so far (ms), i32 offset of the batch
+that carries it (its last offset, minus the segment's base). Every record before an entry's offset
+has a timestamp not above the entry's, so a lookup takes the greatest entry not above the
+timestamp asked for and searches from its offset on.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from tidemark.logfiles.offset_index import IndexFormatError
+
+ENTRY_BYTES = 12
+_ENTRY = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEntry:
+    """One entry with its absolute offset."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class TimeIndex:
+    """The entries of one segment's time index in memory: 12 bytes an entry."""
+
+    __slots__ = ("_offsets", "_timestamps", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    @classmethod
+    def from_bytes(cls, base_offset: int, data: bytes) -> "TimeIndex":
+        """Read a whole file; :class:`IndexFormatError` unless timestamps rise and offsets do not fall."""
+        if len(data) % ENTRY_BYTES:
+            raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
+        index = cls(base_offset)
+        previous = (-1, -1)
+        for timestamp_ms, relative_offset in _ENTRY.iter_unpack(data):
+            if timestamp_ms <= previous[0] or relative_offset < max(previous[1], 0):
+                raise IndexFormatError("entries do not rise")
+            index._timestamps.append(timestamp_ms)
+            index._offsets.append(relative_offset)
+            previous = (timestamp_ms, relative_offset)
+        return index
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def to_bytes(self, first_entry: int = 0) -> bytes:
+        """The file's bytes from entry number ``first_entry`` on."""
+        return b"".join(
+            _ENTRY.pack(timestamp_ms, offset)
+            for timestamp_ms, offset in zip(
+                self._timestamps[first_entry:], self._offsets[first_entry:], strict=True
+            )
+        )
+
+    def maybe_append(self, timestamp_ms: int, offset: int) -> bool:
+        """Add an entry unless the timestamp is not above the last one's (or is none at all)."""
+        if timestamp_ms < 0 or (self._timestamps and timestamp_ms <= self._timestamps[-1]):
+            return False
+        self._timestamps.append(timestamp_ms)
+        self._offsets.append(offset - self.base_offset)
+        return True
+
+    def last(self) -> TimeEntry:
+        """The last entry; timestamp -1 at the base offset when empty."""
+        if not self._timestamps:
+            return TimeEntry(-1, self.base_offset)
+        return TimeEntry(self._timestamps[-1], self.base_offset + self._offsets[-1])
+
+    def lookup(self, timestamp_ms: int) -> TimeEntry:
+        """The greatest entry not above ``timestamp_ms``; (-1, base offset) when there is none."""
+        found = bisect_right(self._timestamps, timestamp_ms)
+        if not found:
+            return TimeEntry(-1, self.base_offset)
+        return TimeEntry(self._timestamps[found - 1], self.base_offset + self._offsets[found - 1])
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose offset is at or above ``offset``."""
+        keep = bisect_left(self._offsets, offset - self.base_offset)
+        del self._offsets[keep:]
+        del self._timestamps[keep:]

@@ -1,0 +1,195 @@
+"""The header of a record batch v2, and the few patches that a broker may make to one.
+
+A broker passes batches through as they came: it reads the 61 bytes of the header, checks the
+CRC-32C (over everything behind the CRC field), and writes base offset and partition leader epoch,
+which stand before the CRC so that they can change without a new one. Only LogAppendTime touches
+what the CRC covers.
+
+Layout (big endian): baseOffset i64@0, length i32@8 (of what follows it), partitionLeaderEpoch
+i32@12, magic i8@16, crc u32@17, attributes i16@21, lastOffsetDelta i32@23, baseTimestamp i64@27,
+maxTimestamp i64@35, producerId i64@43, producerEpoch i16@51, baseSequence i32@53, count i32@57.
+"""
+
+import enum
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import google_crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES = 61
+#: What ``length`` does not count: base offset and length themselves.
+LENGTH_OVERHEAD = 12
+MAGIC = 2
+CRC_COVERS_FROM = 21
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_EXTENT = struct.Struct(">qi")
+_CRC_CHUNK_BYTES = 256 * 1024
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class CorruptBatch(ValueError):
+    """Bytes that are no record batch v2, or whose CRC does not fit."""
+
+
+class TimestampType(enum.IntEnum):
+    """``message.timestamp.type`` as bit 3 of the attributes has it."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """The header's fields. Offsets are absolute, timestamps in ms since the epoch or -1."""
+
+    base_offset: int
+    length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record (inclusive)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """First offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.length + LENGTH_OVERHEAD
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        """A transaction marker rather than data."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """With LogAppendTime, ``max_timestamp`` is the timestamp of every record."""
+        return TimestampType(bool(self.attributes & _LOG_APPEND_TIME))
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at ``position``; :class:`CorruptBatch` if it cannot be one."""
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptBatch(
+            f"{len(buffer) - position} bytes are fewer than a batch header ({HEADER_BYTES})"
+        )
+    fields = _HEADER.unpack_from(buffer, position)
+    header = BatchHeader(
+        base_offset=fields[0],
+        length=fields[1],
+        partition_leader_epoch=fields[2],
+        magic=fields[3],
+        crc=fields[4],
+        attributes=fields[5],
+        last_offset_delta=fields[6],
+        base_timestamp=fields[7],
+        max_timestamp=fields[8],
+        producer_id=fields[9],
+        producer_epoch=fields[10],
+        base_sequence=fields[11],
+        count=fields[12],
+    )
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic}: only record batch version {MAGIC} is supported")
+    if header.length < HEADER_BYTES - LENGTH_OVERHEAD:
+        raise CorruptBatch(f"a batch length of {header.length} is shorter than its own header")
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(
+            f"negative offsets: base {header.base_offset}, last delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch; ends before a partial last one."""
+    end = len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = parse_header(buffer, position)
+        if position + header.size_bytes > end:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def compute_crc(buffer: Buffer, start: int, end: int) -> int:
+    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only ``bytes``)."""
+    crc = 0
+    for begin in range(start, end, _CRC_CHUNK_BYTES):
+        piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]
+        crc = google_crc32c.extend(crc, piece if type(piece) is bytes else bytes(piece))
+    return crc
+
+
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Raise :class:`CorruptBatch` unless the stored CRC is that of the batch at ``position``."""
+    end = position + header.size_bytes
+    if end > len(buffer):
+        raise CorruptBatch(
+            f"the batch at offset {header.base_offset} says {header.size_bytes} bytes, "
+            f"{len(buffer) - position} are there"
+        )
+    actual = compute_crc(buffer, position + CRC_COVERS_FROM, end)
+    if actual != header.crc:
+        raise CorruptBatch(
+            f"CRC of the batch at offset {header.base_offset} is {actual:#010x}, "
+            f"its header says {header.crc:#010x}"
+        )
+
+
+def restamp(
+    buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Write base offset and leader epoch in place; the CRC does not cover them."""
+    struct.pack_into(">q", buffer, position, base_offset)
+    struct.pack_into(">i", buffer, position + 12, leader_epoch)
+
+
+def set_log_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
+) -> None:
+    """Stamp the whole batch with ``timestamp_ms`` (LogAppendTime) and renew its CRC."""
+    struct.pack_into(">h", buffer, position + 21, header.attributes | _LOG_APPEND_TIME)
+    struct.pack_into(">q", buffer, position + 35, timestamp_ms)
+    crc = compute_crc(buffer, position + CRC_COVERS_FROM, position + header.size_bytes)
+    struct.pack_into(">I", buffer, position + 17, crc)
+
+
+def batch_extent(buffer: Buffer, position: int) -> tuple[int, int]:
+    """(base offset, size in bytes) of the batch at ``position``: a glance, nothing is checked."""
+    base_offset, length = _EXTENT.unpack_from(buffer, position)
+    return base_offset, length + LENGTH_OVERHEAD

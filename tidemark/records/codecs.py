@@ -1,0 +1,110 @@
+"""The compression codecs of record batches, with a limit on what a block may unpack to.
+
+Kafka's snappy is xerial's framing (a 16-byte header, then chunks with an int32 length); bare
+snappy is read as well, since some old clients wrote it. lz4 is the frame format with independent
+blocks: Java clients refuse linked ones.
+"""
+
+import enum
+import struct
+
+import cramjam
+
+from tidemark.records.batch import CorruptBatch
+
+#: One batch never unpacks to more than this unless the caller allows it.
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_CHUNK_BYTES = 32 * 1024
+_FIRST_GUESS_BYTES = 64 * 1024
+#: How the library words a buffer that is too small (it has one error for everything).
+_BUFFER_FULL = "whole buffer"
+
+
+class Codec(enum.IntEnum):
+    """Bits 0-2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """Pack ``data`` as one block."""
+    kind = Codec(codec)
+    if kind is Codec.NONE:
+        return data
+    if kind is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if kind is Codec.LZ4:
+        compressor = cramjam.lz4.Compressor(block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
+    return bytes(_MODULES[kind].compress(data))
+
+
+def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
+    """Unpack one block; :class:`CorruptBatch` if it is none, or larger than ``limit_bytes``."""
+    try:
+        kind = Codec(codec)
+    except ValueError as error:
+        raise CorruptBatch(f"unknown compression codec {codec}") from error
+    if kind is Codec.NONE:
+        return data
+    try:
+        if kind is Codec.SNAPPY:
+            return _decompress_snappy(data, limit_bytes)
+        return _decompress_bounded(kind, data, limit_bytes)
+    except (cramjam.DecompressionError, struct.error) as error:
+        raise CorruptBatch(f"{kind.name.lower()} block cannot be unpacked: {error}") from error
+
+
+def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
+    """Into a buffer that doubles until the block fits: a bomb costs no more than the limit."""
+    size = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
+    while True:
+        buffer = bytearray(size)
+        try:
+            written = _MODULES[kind].decompress_into(data, buffer)
+        except cramjam.DecompressionError as error:
+            if size >= limit_bytes or _BUFFER_FULL not in str(error):
+                raise
+        else:
+            return bytes(memoryview(buffer)[:written])
+        size = min(limit_bytes, size * 2)
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_CHUNK_BYTES):
+        chunk = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_CHUNK_BYTES]))
+        out += struct.pack(">i", len(chunk)) + chunk
+    return bytes(out)
+
+
+def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        return _decompress_raw_snappy(data, limit_bytes)
+    out = bytearray()
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        (size,) = struct.unpack_from(">i", data, position)
+        position += 4
+        if size < 0 or position + size > len(data):
+            raise CorruptBatch(f"a snappy chunk of {size} bytes ends outside its block")
+        out += _decompress_raw_snappy(data[position : position + size], limit_bytes - len(out))
+        position += size
+    return bytes(out)
+
+
+def _decompress_raw_snappy(chunk: bytes, limit_bytes: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(chunk) > limit_bytes:
+        raise CorruptBatch(f"a snappy block unpacks to more than {limit_bytes} bytes")
+    return bytes(cramjam.snappy.decompress_raw(chunk))

@@ -1,0 +1,105 @@
+"""Look into one batch: plain Python, for where a single batch matters (ListOffsets by time, tools)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.records.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    CorruptBatch,
+    TimestampType,
+    parse_header,
+)
+from tidemark.records.codecs import UNPACKED_BYTES_MAX, decompress
+from tidemark.records.varint import VarintError, read_varint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRecord:
+    """One record with its absolute offset and timestamp (ms, or -1)."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def decode_records(
+    batch: Buffer, *, limit_bytes: int = UNPACKED_BYTES_MAX
+) -> Iterator[DecodedRecord]:
+    """Every record of the batch at the buffer's start, in order. The CRC is the caller's business.
+
+    Raises :class:`CorruptBatch` where lengths or counts do not fit.
+    """
+    header = parse_header(batch)
+    if header.size_bytes > len(batch):
+        raise CorruptBatch(f"a batch of {header.size_bytes} bytes, {len(batch)} are there")
+    payload = decompress(
+        header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
+    )
+    position = 0
+    for _ in range(header.count):
+        try:
+            record, position = _read_record(payload, position, header)
+        except (VarintError, IndexError, UnicodeDecodeError) as error:
+            raise CorruptBatch(
+                f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
+            ) from error
+        yield record
+    if position != len(payload):
+        raise CorruptBatch(
+            f"{len(payload) - position} bytes behind the last record "
+            f"of the batch at offset {header.base_offset}"
+        )
+
+
+def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[DecodedRecord, int]:
+    size, position = read_varint(payload, position)
+    end = position + size
+    if size < 1 or end > len(payload):
+        raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+    timestamp_delta, position = read_varint(payload, position + 1)
+    offset_delta, position = read_varint(payload, position)
+    key, position = _read_bytes(payload, position)
+    value, position = _read_bytes(payload, position)
+    headers, position = _read_headers(payload, position)
+    if position != end:
+        raise CorruptBatch(f"a record of {size} bytes holds fields of {size - end + position}")
+    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    record = DecodedRecord(
+        offset=header.base_offset + offset_delta,
+        timestamp_ms=header.max_timestamp
+        if append_time
+        else header.base_timestamp + timestamp_delta,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+    return record, end
+
+
+def _read_headers(
+    payload: bytes, position: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = read_varint(payload, position)
+    if count < 0 or count > len(payload) - position:
+        raise CorruptBatch(f"{count} headers in {len(payload) - position} bytes")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(payload, position)
+        if name is None:
+            raise CorruptBatch("a header without a name")
+        value, position = _read_bytes(payload, position)
+        headers.append((name.decode(), value))
+    return tuple(headers), position
+
+
+def _read_bytes(payload: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(payload, position)
+    if size == -1:
+        return None, position
+    if size < 0 or position + size > len(payload):
+        raise CorruptBatch(f"a field of {size} bytes ends outside its batch")
+    return payload[position : position + size], position + size

@@ -1,0 +1,132 @@
+"""All that belongs to a copied segment beside its bytes, packed into one object.
+
+Two objects per segment keep the cost of an upload low (design, "The remote tier"). Layout, big
+endian: magic ``TMAX``, version u16, number of sections u16; per section kind u16, reserved u16,
+length u32, CRC-32C u32; then the sections in that order. A reader checks every CRC and passes over
+kinds that it does not know.
+
+The aborted ranges are complete for the segment: every aborted transaction that touches it, and the
+first offset of one that is still open at its end, so that a reader needs no other segment.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+
+_MAGIC = b"TMAX"
+_VERSION = 1
+_HEADER = struct.Struct(">4sHH")
+_SECTION = struct.Struct(">HHII")
+_OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
+_ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
+
+
+class AuxCorrupt(Exception):
+    """The packed object is damaged, or of a version this code does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An entry of Kafka's transaction index: offsets inclusive, of the data and of the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRanges:
+    """Aborted transactions that touch a segment; ``first_open_offset``: first offset of a
+    transaction still open at its end, None for none."""
+
+    transactions: tuple[AbortedTransaction, ...] = ()
+    first_open_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aux:
+    """Bytes as in Kafka's files; ``leader_epochs`` is the checkpoint's text, from the very
+    beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end."""
+
+    offset_index: bytes
+    time_index: bytes
+    leader_epochs: bytes
+    producer_snapshot: bytes
+    aborted: AbortedRanges = AbortedRanges()
+
+
+def pack(aux: Aux) -> bytes:
+    """The packed object."""
+    sections = (
+        (_OFFSET_INDEX, aux.offset_index),
+        (_TIME_INDEX, aux.time_index),
+        (_LEADER_EPOCHS, aux.leader_epochs),
+        (_PRODUCER_SNAPSHOT, aux.producer_snapshot),
+        (_ABORTED, _encode_aborted(aux.aborted)),
+    )
+    table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
+    header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
+    return b"".join((header, *table, *(data for _, data in sections)))
+
+
+def unpack(data: bytes, where: str) -> Aux:
+    """What ``pack`` packed. ``where`` names the object in errors. Raises AuxCorrupt."""
+    try:
+        sections = _sections(data)
+        return Aux(
+            offset_index=sections[_OFFSET_INDEX],
+            time_index=sections[_TIME_INDEX],
+            leader_epochs=sections[_LEADER_EPOCHS],
+            producer_snapshot=sections[_PRODUCER_SNAPSHOT],
+            aborted=_decode_aborted(sections[_ABORTED]),
+        )
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error
+
+
+def _sections(data: bytes) -> dict[int, bytes]:
+    magic, version, count = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError(f"magic {magic!r}, version {version}")
+    position = _HEADER.size + count * _SECTION.size
+    sections: dict[int, bytes] = {}
+    for index in range(count):
+        kind, _, length, crc = _SECTION.unpack_from(data, _HEADER.size + index * _SECTION.size)
+        section = data[position : position + length]
+        if len(section) != length or _crc(section) != crc:
+            raise ValueError(f"section {kind} is cut off or its CRC differs")
+        sections[kind] = section
+        position += length
+    if position != len(data):
+        raise ValueError(f"{len(data) - position} bytes behind the last section")
+    return sections
+
+
+def _crc(data: bytes) -> int:
+    return int(google_crc32c.value(data))
+
+
+def _encode_aborted(aborted: AbortedRanges) -> bytes:
+    rows = [
+        dict(
+            zip(
+                _ABORTED_KEYS,
+                (t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset),
+                strict=True,
+            )
+        )
+        for t in aborted.transactions
+    ]
+    fields = {"aborted": rows, "firstOpenOffset": aborted.first_open_offset}
+    return json.dumps(fields, separators=(",", ":")).encode("utf-8")
+
+
+def _decode_aborted(data: bytes) -> AbortedRanges:
+    fields = json.loads(data)
+    rows = (tuple(int(row[key]) for key in _ABORTED_KEYS) for row in fields["aborted"])
+    first_open = fields["firstOpenOffset"]
+    transactions = tuple(AbortedTransaction(*row) for row in rows)
+    return AbortedRanges(transactions, None if first_open is None else int(first_open))

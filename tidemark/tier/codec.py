@@ -1,0 +1,301 @@
+"""Heads and pages as JSON bytes (format version 1).
+
+A writer reads, changes and writes the whole head, so a field that it does not know would be lost:
+unknown fields and versions are refused, and every new field comes with a new ``formatVersion``.
+Entries leave out what follows from the rest (their key) and what has its usual value. References to
+pages and marks are rows: there can be thousands.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
+from tidemark.tier.layout import id_text, parse_id, segment_key
+from tidemark.tier.segment import SegmentEntry, SegmentState, check_range
+from tidemark.wire.control import DisablePolicy, TieringState
+
+FORMAT_VERSION = 1
+_Json = Mapping[str, object]
+
+
+class ManifestCorrupt(ManifestError):
+    """The object is there, but is no manifest of a version this code knows."""
+
+
+def encode_head(head: Head) -> bytes:
+    """The head object's bytes."""
+    return _dump(
+        {
+            "formatVersion": FORMAT_VERSION,
+            "topic": head.topic,
+            "topicId": id_text(head.topic_id),
+            "partition": head.partition,
+            "clusterId": head.cluster_id,
+            "version": head.version,
+            "commitId": head.commit_id,
+            "leaderEpoch": head.leader_epoch,
+            "tieredEpoch": head.tiered_epoch,
+            "brokerId": head.broker_id,
+            "state": head.state.name,
+            "policy": None if head.policy is None else head.policy.name,
+            "logStartOffset": head.log_start_offset,
+            "floorEpoch": head.floor_epoch,
+            "lineStartOffset": head.line_start_offset,
+            "nextPage": head.next_page,
+            "marks": [[mark.offset, mark.tiered_epoch, mark.at_ms] for mark in head.marks],
+            "pages": [_encode_ref(ref) for ref in head.pages],
+            "entries": [_encode_entry(entry) for entry in head.entries],
+            "trash": list(head.trash),
+            "deletedAtMs": head.deleted_at_ms,
+        }
+    )
+
+
+def decode_head(data: bytes, where: str) -> Head:
+    """The head in ``data``. ``where`` names the object in errors. Raises ManifestCorrupt."""
+    try:
+        fields = _Fields(_parse(data), "head")
+        head = _head_of(fields)
+        fields.done()
+    except (ValueError, KeyError, TypeError) as error:
+        raise _corrupt(where, error) from error
+    return head
+
+
+def encode_page(page: Page) -> bytes:
+    """A page object's bytes."""
+    return _dump(
+        {
+            "formatVersion": FORMAT_VERSION,
+            "name": page.name,
+            "topic": page.topic,
+            "topicId": id_text(page.topic_id),
+            "partition": page.partition,
+            "entries": [_encode_entry(entry) for entry in page.entries],
+        }
+    )
+
+
+def decode_page(data: bytes, where: str) -> Page:
+    """The page in ``data``. Raises ManifestCorrupt."""
+    try:
+        fields = _Fields(_parse(data), "page")
+        place = _place_of(fields)
+        page = Page(fields.text("name"), *place, _entries_of(fields, place))
+        fields.done()
+    except (ValueError, KeyError, TypeError) as error:
+        raise _corrupt(where, error) from error
+    return page
+
+
+def _corrupt(where: str, error: Exception) -> ManifestCorrupt:
+    return ManifestCorrupt(
+        f"{where} is no manifest that this version of Tidemark reads ({error}); if a newer version "
+        "wrote it, upgrade this one; nothing is copied or deleted meanwhile"
+    )
+
+
+def _head_of(fields: "_Fields") -> Head:
+    place = _place_of(fields)
+    policy = fields.optional_text("policy")
+    return Head(
+        topic=place[0],
+        topic_id=place[1],
+        partition=place[2],
+        cluster_id=fields.text("clusterId"),
+        version=fields.integer("version"),
+        commit_id=fields.text("commitId"),
+        leader_epoch=fields.integer("leaderEpoch"),
+        tiered_epoch=fields.integer("tieredEpoch"),
+        broker_id=fields.integer("brokerId"),
+        state=TieringState[fields.text("state")],
+        policy=None if policy is None else DisablePolicy[policy],
+        log_start_offset=fields.integer("logStartOffset"),
+        floor_epoch=fields.integer("floorEpoch"),
+        line_start_offset=fields.integer("lineStartOffset"),
+        next_page=fields.integer("nextPage"),
+        marks=tuple(Mark(*_integers(row, 3)) for row in fields.items("marks")),
+        pages=tuple(_decode_ref(row) for row in fields.items("pages")),
+        entries=_entries_of(fields, place),
+        trash=tuple(_text(name) for name in fields.items("trash")),
+        deleted_at_ms=fields.optional_integer("deletedAtMs"),
+    )
+
+
+_Place = tuple[str, uuid.UUID, int]
+
+
+def _place_of(fields: "_Fields") -> _Place:
+    version = fields.integer("formatVersion")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"format version {version}, known is {FORMAT_VERSION}")
+    return fields.text("topic"), parse_id(fields.text("topicId")), fields.integer("partition")
+
+
+def _entries_of(fields: "_Fields", place: _Place) -> tuple[SegmentEntry, ...]:
+    return tuple(
+        _decode_entry(_Fields(_object(item), "entry"), place) for item in fields.items("entries")
+    )
+
+
+def _encode_entry(entry: SegmentEntry) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "segmentId": id_text(entry.segment_id),
+        "startOffset": entry.start_offset,
+        "endOffset": entry.end_offset_inclusive,
+        "maxTimestampMs": entry.max_timestamp_ms,
+        "sizeBytes": entry.size_bytes,
+        "brokerId": entry.broker_id,
+        "eventTimeMs": entry.event_time_ms,
+        "leaderEpochs": [list(pair) for pair in entry.leader_epochs],
+        "leaderEpoch": entry.leader_epoch,
+        "tieredEpoch": entry.tiered_epoch,
+    }
+    if entry.state is not SegmentState.COPY_FINISHED:
+        fields["state"] = entry.state.name
+    if entry.from_offset != entry.start_offset:
+        fields["fromOffset"] = entry.from_offset
+    if entry.custom_metadata is not None:
+        fields["customMetadata"] = base64.b64encode(entry.custom_metadata).decode("ascii")
+    if entry.marked_at_ms is not None:
+        fields["markedAtMs"] = entry.marked_at_ms
+    return fields
+
+
+def _decode_entry(fields: "_Fields", place: _Place) -> SegmentEntry:
+    segment_id, start = parse_id(fields.text("segmentId")), fields.integer("startOffset")
+    from_offset = fields.optional_integer("fromOffset")
+    custom = fields.optional_text("customMetadata")
+    state = fields.optional_text("state")
+    pairs = [_integers(pair, 2) for pair in fields.items("leaderEpochs")]
+    entry = SegmentEntry(
+        segment_id=segment_id,
+        start_offset=start,
+        end_offset_inclusive=fields.integer("endOffset"),
+        from_offset=start if from_offset is None else from_offset,
+        max_timestamp_ms=fields.integer("maxTimestampMs"),
+        size_bytes=fields.integer("sizeBytes"),
+        broker_id=fields.integer("brokerId"),
+        event_time_ms=fields.integer("eventTimeMs"),
+        leader_epochs=tuple((epoch, offset) for epoch, offset in pairs),
+        leader_epoch=fields.integer("leaderEpoch"),
+        tiered_epoch=fields.integer("tieredEpoch"),
+        key=segment_key(*place, start, segment_id),
+        state=SegmentState.COPY_FINISHED if state is None else SegmentState[state],
+        custom_metadata=None if custom is None else base64.b64decode(custom, validate=True),
+        marked_at_ms=fields.optional_integer("markedAtMs"),
+    )
+    check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
+    fields.done()
+    return entry
+
+
+def _encode_ref(ref: PageRef) -> list[object]:
+    return [
+        ref.name,
+        ref.count,
+        ref.start_offset,
+        ref.first_end_offset_inclusive,
+        ref.end_offset_inclusive,
+        ref.end_leader_epoch,
+        ref.size_bytes,
+        ref.min_tiered_epoch,
+        ref.max_tiered_epoch,
+        ref.max_timestamp_ms,
+        f"{ref.gone:x}",
+        ref.gone_bytes,
+    ]
+
+
+def _decode_ref(row: object) -> PageRef:
+    values = _array(row)
+    if len(values) != 12:
+        raise ValueError(f"a page reference has 12 values, not {len(values)}")
+    numbers = [_integer(value) for value in (*values[1:10], values[11])]
+    return PageRef(
+        name=_text(values[0]),
+        count=numbers[0],
+        start_offset=numbers[1],
+        first_end_offset_inclusive=numbers[2],
+        end_offset_inclusive=numbers[3],
+        end_leader_epoch=numbers[4],
+        size_bytes=numbers[5],
+        min_tiered_epoch=numbers[6],
+        max_tiered_epoch=numbers[7],
+        max_timestamp_ms=numbers[8],
+        gone=int(_text(values[10]), 16),
+        gone_bytes=numbers[9],
+    )
+
+
+class _Fields:
+    """A JSON object that is read field by field and complains about what nobody asked for."""
+
+    def __init__(self, fields: dict[str, object], what: str) -> None:
+        self._fields = dict(fields)
+        self._what = what
+
+    def integer(self, name: str) -> int:
+        return _integer(self._fields.pop(name))
+
+    def optional_integer(self, name: str) -> int | None:
+        value = self._fields.pop(name, None)
+        return None if value is None else _integer(value)
+
+    def text(self, name: str) -> str:
+        return _text(self._fields.pop(name))
+
+    def optional_text(self, name: str) -> str | None:
+        value = self._fields.pop(name, None)
+        return None if value is None else _text(value)
+
+    def items(self, name: str) -> Sequence[object]:
+        return _array(self._fields.pop(name))
+
+    def done(self) -> None:
+        if self._fields:
+            raise ValueError(
+                f"unknown fields in the {self._what}: {', '.join(sorted(self._fields))}"
+            )
+
+
+def _dump(value: _Json) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("utf-8")
+
+
+def _parse(data: bytes) -> dict[str, object]:
+    return _object(json.loads(data))
+
+
+def _object(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object")
+    return cast("dict[str, object]", value)
+
+
+def _array(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError("not a JSON array")
+    return cast("list[object]", value)
+
+
+def _integers(value: object, count: int) -> list[int]:
+    numbers = [_integer(item) for item in _array(value)]
+    if len(numbers) != count:
+        raise ValueError(f"a row of {count} numbers, not {len(numbers)}")
+    return numbers
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value

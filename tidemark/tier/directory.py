@@ -1,0 +1,290 @@
+"""The object store as a directory that all brokers share (one machine, or one network file system).
+
+Compare-and-set has to hold between processes: a writer takes an flock on one of a fixed number of
+lock files (chosen by hash of the key, so locks do not grow with the objects), compares, writes a
+temporary file, fsyncs it, renames it and fsyncs the folder. A crash at any point leaves the old
+object or the new one; a lock ends with its process.
+
+The version of an object is the SHA-256 of its bytes. Time stamps and inode numbers repeat when a
+file is replaced twice within a tick, and a generation counter in a second file could part from its
+object in a crash; a digest cannot. That equal bodies have equal versions is the port's rule anyway
+(S3's ETag behaves so), and heads carry a number that only grows.
+
+The directory itself is never created here: a file system that is not mounted must show as
+unavailable and not as an empty store.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tidemark.tier.objects import (
+    AlreadyExists,
+    Got,
+    ObjectInfo,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+    Version,
+    check_key,
+    check_prefix,
+)
+
+_INTERNAL = ".tidemark-store"
+_LOCKS = 64
+_MKDIR_ATTEMPTS = 16
+_COPY_BYTES = 1 << 20
+_TEMPORARY_AGE_S = 24 * 3600.0
+
+
+class DirectoryStore:
+    """Objects as files below ``path``, which must exist and be writable."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = path
+        self._drop_old_temporaries()
+
+    def get(self, key: str) -> Got:
+        """The whole object."""
+        with self._translated(key):
+            data = self._file(key).read_bytes()
+        return Got(data, _digest(data))
+
+    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+        """Bytes of the range, cut off at the file's end."""
+        if end_exclusive <= start:
+            return b""
+        with self._translated(key), self._file(key).open("rb", buffering=0) as file:
+            return _read_fully(file.fileno(), start, end_exclusive - start)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write atomically and durably."""
+        with self._translated(key):
+            self._write(key, lambda temporary: _write_bytes(temporary, data))
+
+    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
+        """Copy the first ``size_bytes`` of a local file."""
+        with path.open("rb", buffering=0) as source, self._translated(key):
+            descriptor = source.fileno()
+            size = os.fstat(descriptor).st_size if size_bytes is None else size_bytes
+            self._write(key, lambda temporary: _copy_file(descriptor, temporary, size))
+        return size
+
+    def create(self, key: str, data: bytes) -> Version:
+        """Write only if nothing stands there."""
+        with self._translated(key), self._locked(key):
+            if self._file(key).exists():
+                raise AlreadyExists(f"{key} exists already in {self.describe()}")
+            self._write(key, lambda temporary: _write_bytes(temporary, data))
+        return _digest(data)
+
+    def replace(self, key: str, data: bytes, expected: Version) -> Version:
+        """Write only over the expected version."""
+        with self._translated(key), self._locked(key):
+            if self._current_version(key) != expected:
+                raise PreconditionFailed(
+                    f"{key} in {self.describe()} was changed by another writer"
+                )
+            self._write(key, lambda temporary: _write_bytes(temporary, data))
+        return _digest(data)
+
+    def delete(self, key: str) -> None:
+        """Remove the file, and folders that it leaves empty."""
+        with self._translated(key):
+            target = self._file(key)
+            try:
+                target.unlink()
+            except FileNotFoundError:
+                self._require_root()
+                return
+            _sync_folder(target.parent)
+            self._prune(target.parent)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below a folder, in the order of its keys."""
+        check_prefix(prefix)
+        with self._translated(prefix):
+            self._require_root()
+            yield from self._walk(self._root / prefix, prefix)
+
+    def describe(self) -> str:
+        """``directory /path``."""
+        return f"directory {self._root}"
+
+    def _file(self, key: str) -> Path:
+        if key.split("/", 1)[0] == _INTERNAL:
+            raise ValueError(f"{key!r}: {_INTERNAL} is the store's own folder")
+        return self._root / check_key(key)
+
+    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+        try:
+            children = sorted(os.scandir(folder), key=lambda child: child.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for child in children:
+            if child.is_dir(follow_symlinks=False):
+                if prefix or child.name != _INTERNAL:
+                    yield from self._walk(folder / child.name, f"{prefix}{child.name}/")
+                continue
+            with suppress(FileNotFoundError):
+                status = child.stat()
+                modified_ms = status.st_mtime_ns // 1_000_000
+                yield ObjectInfo(f"{prefix}{child.name}", status.st_size, modified_ms)
+
+    def _current_version(self, key: str) -> Version | None:
+        try:
+            return _digest(self._file(key).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _write(self, key: str, fill: Callable[[Path], None]) -> None:
+        target = self._file(key)
+        temporary = self._internal("tmp") / uuid.uuid4().hex
+        try:
+            fill(temporary)
+            self._rename(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+
+    def _rename(self, temporary: Path, target: Path) -> None:
+        """Rename into a folder that a concurrent ``delete`` may be pruning."""
+        for _ in range(_MKDIR_ATTEMPTS):
+            with suppress(FileNotFoundError):
+                self._make_folder(target.parent)
+                temporary.replace(target)
+                return
+        raise StoreUnavailable(
+            f"{self.describe()}: folder {target.parent.name} keeps disappearing; is another program "
+            "cleaning the tier's directory?",
+            reason="StoreDirectoryUnstable",
+            retriable=True,
+        )
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder below the root and make the new names durable; never the root itself."""
+        if folder.is_dir():
+            return
+        if folder == self._root:
+            self._require_root()
+            return
+        self._make_folder(folder.parent)
+        with suppress(FileExistsError):
+            folder.mkdir()
+        _sync_folder(folder.parent)
+
+    def _prune(self, folder: Path) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    def _internal(self, name: str) -> Path:
+        folder = self._root / _INTERNAL / name
+        self._make_folder(folder)
+        return folder
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        slot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % _LOCKS
+        path = self._internal("locks") / f"{slot:02d}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _drop_old_temporaries(self) -> None:
+        """What writers left that were killed; a day is longer than any write takes."""
+        oldest = time.time() - _TEMPORARY_AGE_S
+        with suppress(OSError):
+            for child in (self._root / _INTERNAL / "tmp").iterdir():
+                if child.stat().st_mtime < oldest:
+                    child.unlink(missing_ok=True)
+
+    def _require_root(self) -> None:
+        if not self._root.is_dir():
+            raise StoreUnavailable(
+                f"{self.describe()} does not exist: create it or mount the file system that holds "
+                "the tier, then it is used again without a restart",
+                reason="StoreDirectoryMissing",
+                retriable=True,
+            )
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._require_root()
+            raise ObjectNotFound(f"no object {key} in {self.describe()}") from error
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: OSError) -> StoreUnavailable:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice, reason = "make room on its file system", "StoreFull"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "give the broker's user write permission on it"
+            reason = "StorePermissionDenied"
+        else:
+            advice, reason = "look at the file system it lies on", "StoreInputOutputError"
+        text = f"{self.describe()}: {error.strerror or error}; {advice}"
+        return StoreUnavailable(text, reason=reason, retriable=True)
+
+
+def _digest(data: bytes) -> Version:
+    return Version(hashlib.sha256(data).hexdigest())
+
+
+def _read_fully(descriptor: int, start: int, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count > 0:
+        part = os.pread(descriptor, count, start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy_file(source: int, path: Path, size_bytes: int) -> None:
+    """Copy exactly ``size_bytes``; a source that is shorter is an error, not a shorter object."""
+    with path.open("xb", buffering=0) as writer:
+        position = 0
+        while position < size_bytes:
+            part = os.pread(source, min(_COPY_BYTES, size_bytes - position), position)
+            if not part:
+                raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
+            view = memoryview(part)
+            while view:
+                view = view[writer.write(view) :]
+            position += len(part)
+        os.fsync(writer.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,256 @@
+"""The head of a partition's manifest: the one small object that says what is in the tier.
+
+An entry's state is its own, overlaid by the head (design, "The remote tier"). The *floor* is the
+pair (log start offset, floor epoch): every copied entry that ends below the offset, or that is of
+an older tiered epoch, counts as DELETE_STARTED. So marking 100,000 entries costs as much as marking
+one. Older entries lie in sealed, immutable pages; the head keeps a reference with a summary of
+each. What is gone of a page stands in its reference as a bit mask; those bits and the own states of
+the entries in the head are the only exceptions to the floor.
+
+Two facts make this small. Entries stand in the order in which they were finished, along which ends
+ascend within a line and tiered epochs never descend: what the floor marks is always a prefix. And
+the log start offset only grows. When the floor moved is remembered as a short list of marks, since
+``remote.delete.delay`` counts from there.
+
+This module has the data and what follows from the head alone; ``transitions`` changes it, ``views``
+reads it together with pages.
+"""
+
+import uuid
+from dataclasses import dataclass
+
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.wire.control import DisablePolicy, TieringState
+
+#: Entries of a sealed page. The head of 100,000 segments then has 390 references and at most 256
+#: entries: below 150 KB.
+PAGE_ENTRIES = 256
+#: Limits of what a head may hold; beyond them nothing new is copied.
+PAGES_MAX = 4096
+ENTRIES_MAX = 1024
+#: Floor movements that are remembered one by one.
+MARKS_MAX = 64
+
+
+class ManifestError(Exception):
+    """Base of what the manifest refuses."""
+
+
+class Fenced(ManifestError):
+    """A newer leader epoch or tiered epoch has claimed the head: stop, and delete nothing."""
+
+
+class IllegalTransition(ManifestError):
+    """The head's state does not allow this; the message says what to do instead."""
+
+
+class Diverged(ManifestError):
+    """The segment contradicts what is in the tier (the prefix rule): this log must take over from
+    the tier before it may copy."""
+
+
+class TopicDeleted(ManifestError):
+    """The head is the tombstone of a deleted topic."""
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Claim:
+    """Under what a leader writes: its leader epoch and the topic's tiered epoch."""
+
+    leader_epoch: int
+    tiered_epoch: int
+
+    def is_older_than(self, other: "Claim") -> bool:
+        """In either epoch: an old leader, or one that has not heard of a disablement."""
+        return self.leader_epoch < other.leader_epoch or self.tiered_epoch < other.tiered_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The floor was at least here from ``at_ms`` on."""
+
+    offset: int
+    tiered_epoch: int
+    at_ms: int
+
+    def covers(self, end_offset_inclusive: int, tiered_epoch: int) -> bool:
+        """Whether an entry with this end and tiered epoch is below the floor."""
+        return end_offset_inclusive < self.offset or tiered_epoch < self.tiered_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRef:
+    """A sealed page and what is in it, so that most questions need no page.
+
+    ``start_offset``: first offset its first entry answers for; ``first_end_offset_inclusive``: that
+    entry's end; ``end_*``: of its last entry. ``gone``: bit i is set when entry i is deleted."""
+
+    name: str
+    count: int
+    start_offset: int
+    first_end_offset_inclusive: int
+    end_offset_inclusive: int
+    end_leader_epoch: int
+    size_bytes: int
+    min_tiered_epoch: int
+    max_tiered_epoch: int
+    max_timestamp_ms: int
+    gone: int = 0
+    gone_bytes: int = 0
+
+    @property
+    def left(self) -> int:
+        """Entries whose objects are not known to be deleted."""
+        return self.count - self.gone.bit_count()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A sealed page: entries in the order in which they were finished. Never changed."""
+
+    name: str
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    entries: tuple[SegmentEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """See the module. ``version`` grows by one with every commit; ``commit_id`` is the last one's.
+
+    ``line_start_offset``: first offset of the line of live entries (meaningful while there is one).
+    ``policy``: of the last disablement, None while ENABLED. ``trash``: pages that no longer belong
+    to the head and are to be deleted. ``deleted_at_ms``: set in a tombstone."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    cluster_id: str
+    version: int = 0
+    commit_id: str = ""
+    leader_epoch: int
+    tiered_epoch: int
+    broker_id: int
+    state: TieringState
+    policy: DisablePolicy | None
+    log_start_offset: int
+    floor_epoch: int
+    line_start_offset: int
+    next_page: int = 0
+    marks: tuple[Mark, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+    entries: tuple[SegmentEntry, ...] = ()
+    trash: tuple[str, ...] = ()
+    deleted_at_ms: int | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """Who may write now."""
+        return Claim(self.leader_epoch, self.tiered_epoch)
+
+    @property
+    def name(self) -> str:
+        """The partition, for messages."""
+        return f"{self.topic}-{self.partition}"
+
+    def is_below_floor(self, end_offset_inclusive: int, tiered_epoch: int) -> bool:
+        """Whether a copied entry with this end and tiered epoch counts as DELETE_STARTED."""
+        return (
+            self.deleted_at_ms is not None
+            or end_offset_inclusive < self.log_start_offset
+            or tiered_epoch < self.floor_epoch
+        )
+
+    @property
+    def finished_entries(self) -> tuple[SegmentEntry, ...]:
+        """Copied entries that are not sealed yet, marked ones included."""
+        return tuple(e for e in self.entries if e.state is SegmentState.COPY_FINISHED)
+
+    @property
+    def copying(self) -> SegmentEntry | None:
+        """The copy under way, if any: never more than one."""
+        return next((e for e in self.entries if e.state is SegmentState.COPY_STARTED), None)
+
+    @property
+    def live_end(self) -> tuple[int, int] | None:
+        """(last offset in the tier, its leader epoch), or None while nothing live is there. Marks
+        are a prefix, so the entry finished last decides, and no page is needed."""
+        last = next(
+            (e for e in reversed(self.entries) if e.state is SegmentState.COPY_FINISHED), None
+        )
+        if last is not None:
+            end, epoch, tiered_epoch = (
+                last.end_offset_inclusive,
+                last.end_leader_epoch,
+                last.tiered_epoch,
+            )
+        elif self.pages:
+            ref = self.pages[-1]
+            end, epoch, tiered_epoch = (
+                ref.end_offset_inclusive,
+                ref.end_leader_epoch,
+                ref.max_tiered_epoch,
+            )
+        else:
+            return None
+        return None if self.is_below_floor(end, tiered_epoch) else (end, epoch)
+
+    @property
+    def highest_remote_offset(self) -> int:
+        """Last offset of the live line, inclusive; -1 for none."""
+        end = self.live_end
+        return -1 if end is None else end[0]
+
+    @property
+    def highest_remote_epoch(self) -> int:
+        """Leader epoch of ``highest_remote_offset``; -1 for none."""
+        end = self.live_end
+        return -1 if end is None else end[1]
+
+    @property
+    def next_copy_offset(self) -> int:
+        """Where copying goes on: max(log start, live end + 1)."""
+        return max(self.log_start_offset, self.highest_remote_offset + 1)
+
+    @property
+    def remote_log_start_offset(self) -> int | None:
+        """First offset that the tier answers for; None while nothing live is there."""
+        if self.live_end is None:
+            return None
+        return max(self.log_start_offset, self.line_start_offset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is left: no entry in any state, no page, no page to be deleted."""
+        return not (self.entries or self.pages or self.trash)
+
+
+def new_head(
+    *,
+    topic: str,
+    topic_id: uuid.UUID,
+    partition: int,
+    cluster_id: str,
+    by: Claim,
+    broker_id: int,
+    state: TieringState,
+    policy: DisablePolicy | None,
+    log_start_offset: int,
+) -> Head:
+    """The first head of a partition, already claimed by the leader that creates it."""
+    delete = state is not TieringState.ENABLED and policy is DisablePolicy.DELETE
+    return Head(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        cluster_id=cluster_id,
+        leader_epoch=by.leader_epoch,
+        tiered_epoch=by.tiered_epoch,
+        broker_id=broker_id,
+        state=state,
+        policy=None if state is TieringState.ENABLED else policy,
+        log_start_offset=log_start_offset,
+        floor_epoch=by.tiered_epoch if delete else 0,
+        line_start_offset=log_start_offset,
+    )

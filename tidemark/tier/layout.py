@@ -1,0 +1,87 @@
+"""Where everything of the tier lies: the keys of one object store, relative to its prefix.
+
+    tidemark.json                                               identity of the store
+    heads/<topicId>/<partition>.json                            head of a partition's manifest
+    pages/<topicId>/<partition>/<seq>-<uuid>.json               sealed page of older entries
+    topics/<topicId>.json                                       name, configuration, partitions
+    data/<topic>-<topicId>/<partition>/<start>-<segmentId>.log  a copied segment
+    data/<topic>-<topicId>/<partition>/<start>-<segmentId>.aux  all that belongs to it
+
+Ids are written as Kafka writes them: base64url without padding, 22 characters. Heads and pages lie
+under prefixes of their own, so that listing data never meets them and the other way round.
+"""
+
+import base64
+import binascii
+import uuid
+
+IDENTITY_KEY = "tidemark.json"
+TOPICS_PREFIX = "topics/"
+HEADS_PREFIX = "heads/"
+LOG_SUFFIX = ".log"
+AUX_SUFFIX = ".aux"
+_JSON = ".json"
+
+
+def id_text(value: uuid.UUID) -> str:
+    """A UUID in Kafka's text form (base64url, no padding, 22 characters)."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def parse_id(text: str) -> uuid.UUID:
+    """The UUID of Kafka's text form. Raises ValueError for anything else."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not an id of 22 base64url characters") from error
+    if len(raw) != 16 or len(text) != 22:
+        raise ValueError(f"{text!r} is not an id of 22 base64url characters")
+    return uuid.UUID(bytes=raw)
+
+
+def heads_prefix(topic_id: uuid.UUID) -> str:
+    """Folder of the heads of one topic."""
+    return f"{HEADS_PREFIX}{id_text(topic_id)}/"
+
+
+def head_key(topic_id: uuid.UUID, partition: int) -> str:
+    """The head object of one partition."""
+    return f"{heads_prefix(topic_id)}{partition}{_JSON}"
+
+
+def partition_of_head(key: str) -> int:
+    """The partition that a head's key names. Raises ValueError for another key."""
+    return int(key.rsplit("/", 1)[1].removesuffix(_JSON))
+
+
+def pages_prefix(topic_id: uuid.UUID, partition: int) -> str:
+    """Folder of the sealed pages of one partition."""
+    return f"pages/{id_text(topic_id)}/{partition}/"
+
+
+def page_key(topic_id: uuid.UUID, partition: int, name: str) -> str:
+    """A sealed page; ``name`` comes from ``page_name``."""
+    return f"{pages_prefix(topic_id, partition)}{name}{_JSON}"
+
+
+def page_name(sequence: int, unique: uuid.UUID) -> str:
+    """A name that no other page has had: pages are immutable, so a name never gets a new body."""
+    return f"{sequence:08d}-{id_text(unique)}"
+
+
+def topic_key(topic_id: uuid.UUID) -> str:
+    """The topic object."""
+    return f"{TOPICS_PREFIX}{id_text(topic_id)}{_JSON}"
+
+
+def topic_data_prefix(topic: str, topic_id: uuid.UUID) -> str:
+    """Folder of all data objects of a topic: empty when nothing of it is left."""
+    return f"data/{topic}-{id_text(topic_id)}/"
+
+
+def segment_key(
+    topic: str, topic_id: uuid.UUID, partition: int, start_offset: int, segment_id: uuid.UUID
+) -> str:
+    """Key of a segment's two objects, without their suffixes."""
+    folder = f"{topic_data_prefix(topic, topic_id)}{partition}/"
+    return f"{folder}{start_offset:020d}-{id_text(segment_id)}"

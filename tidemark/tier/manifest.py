@@ -1,0 +1,266 @@
+"""Reading and committing manifests: the compare-and-set loop around the pure transitions.
+
+A commit that raises may have happened (see ``objects``), so after any error of a conditional write
+the head is read: our commit id there means success; otherwise the transition is tried on what was
+read, which also tells whether a newer claim has fenced us. All attempts of one commit carry the
+same commit id, and at most one of them can land: two on the same base exclude each other, and a
+head that moved on excludes the earlier base for ever, since its version only grows.
+
+Where even reading fails the outcome is unknown and StoreUnavailable is raised. The caller loads the
+head again later and repeats the transition; all of them allow that. It never deletes anything on
+the strength of an error.
+"""
+
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
+from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
+from tidemark.tier.layout import head_key, heads_prefix, page_key, page_name, partition_of_head
+from tidemark.tier.objects import (
+    AlreadyExists,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    Version,
+)
+from tidemark.tier.transitions import seal
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 6
+_BACKOFF_S = 0.05
+_BACKOFF_MAX_S = 1.0
+
+Transition = Callable[[Head], Head]
+
+
+class HeadNotFound(ManifestError):
+    """The store answered that there is no head. Whoever knows that one was created must take this
+    for "unavailable", never for "empty"."""
+
+
+class PageNotFound(ManifestError):
+    """A page that a head refers to is gone: read the head again, it may have dropped the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A head and the object version it was read or written in."""
+
+    head: Head
+    version: Version
+
+
+class PageCache:
+    """Sealed pages of one partition by name, loaded when asked for. Pages never change, so a cached
+    one is right for ever; at most ``limit`` are kept. Safe between threads."""
+
+    def __init__(self, store: ObjectStore, topic_id: uuid.UUID, partition: int, limit: int) -> None:
+        self._store, self._topic_id, self._partition = store, topic_id, partition
+        self._limit = limit
+        self._pages: OrderedDict[str, Page] = OrderedDict()
+        self._lock = Lock()
+
+    def __getitem__(self, name: str, /) -> Page:
+        """The page; blocks on the store for one not seen yet. Raises PageNotFound."""
+        with self._lock:
+            if name in self._pages:
+                self._pages.move_to_end(name)
+                return self._pages[name]
+        page = self._load(name)
+        self.add(page)
+        return page
+
+    def add(self, page: Page) -> None:
+        """Keep a page that is at hand already."""
+        with self._lock:
+            self._pages[page.name] = page
+            while len(self._pages) > self._limit:
+                self._pages.popitem(last=False)
+
+    def _load(self, name: str) -> Page:
+        key = page_key(self._topic_id, self._partition, name)
+        try:
+            data = self._store.get(key).data
+        except ObjectNotFound as error:
+            raise PageNotFound(
+                f"page {key} is not in {self._store.describe()}; if the head still refers to it, the "
+                "tier is damaged"
+            ) from error
+        return decode_page(data, f"{key} in {self._store.describe()}")
+
+
+class ManifestStore:
+    """The manifests of one store. All calls block. ``sleep`` takes seconds (back-off between
+    attempts); ``page_entries``: entries of a sealed page."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        page_entries: int = PAGE_ENTRIES,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._page_entries = page_entries
+        self._sleep = sleep
+
+    def load(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
+        """The head as it is now. Raises HeadNotFound, ManifestCorrupt, StoreUnavailable."""
+        key = head_key(topic_id, partition)
+        try:
+            got = self._store.get(key)
+        except ObjectNotFound as error:
+            raise HeadNotFound(
+                f"there is no manifest {key} in {self._store.describe()}; if the partition was tiered "
+                "there before, check endpoint, bucket and prefix"
+            ) from error
+        return LoadedHead(decode_head(got.data, f"{key} in {self._store.describe()}"), got.version)
+
+    def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
+        """Partitions of a topic that have a head, ascending."""
+        prefix = heads_prefix(topic_id)
+        return tuple(sorted(partition_of_head(info.key) for info in self._store.list(prefix)))
+
+    def pages(self, topic_id: uuid.UUID, partition: int, *, limit: int = 64) -> PageCache:
+        """A loading cache of a partition's pages."""
+        return PageCache(self._store, topic_id, partition, limit)
+
+    def create(self, head: Head) -> LoadedHead:
+        """Create a partition's head (``head.new_head``), or give back the one that stands there
+        already, whoever created it: the caller claims it in any case."""
+        first = replace(head, version=1, commit_id=uuid.uuid4().hex)
+        key, data = head_key(head.topic_id, head.partition), encode_head(first)
+        for attempt in range(ATTEMPTS):
+            try:
+                return LoadedHead(first, self._store.create(key, data))
+            except (AlreadyExists, StoreUnavailable) as error:
+                found = self._load_if_there(head)
+                if found is not None:
+                    return found
+                _give_up_if_last(attempt, error)
+            self._sleep(_backoff_s(attempt))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
+        """Apply a transition and write the result, repeating it on a newer head where another write
+        came first. Gives back the head that stands then; no write where nothing changes (and no
+        dropped page waits to be deleted). Raises what the transition raises (Fenced above all), or StoreUnavailable with unknown outcome."""
+        commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
+        for attempt in range(ATTEMPTS):
+            loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)
+            if changed == loaded.head and not changed.trash:
+                return loaded
+            try:
+                return commit.write(loaded, changed)
+            except (PreconditionFailed, StoreUnavailable) as error:
+                seen = self.load(loaded.head.topic_id, loaded.head.partition)
+                commit.discard_pages(loaded, seen)
+                if seen.head.commit_id == commit.commit_id:
+                    logger.info("%s: commit settled by reading after: %s", seen.head.name, error)
+                    return seen
+                _give_up_if_last(attempt, error)
+                loaded = seen
+            self._sleep(_backoff_s(attempt))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _decide(
+        self, loaded: LoadedHead, transition: Transition, *, may_be_stale: bool
+    ) -> tuple[LoadedHead, Head]:
+        """The transition's result, and the head it was applied to. A refusal is believed only of a
+        head that was just read: the caller's may be older than what stands."""
+        try:
+            return loaded, transition(loaded.head)
+        except ManifestError:
+            if not may_be_stale:
+                raise
+            seen = self.load(loaded.head.topic_id, loaded.head.partition)
+            if seen.version == loaded.version:
+                raise
+            return seen, transition(seen.head)
+
+    def _load_if_there(self, head: Head) -> LoadedHead | None:
+        try:
+            return self.load(head.topic_id, head.partition)
+        except HeadNotFound:
+            return None
+
+
+class _Commit:
+    """One commit: its id, and the pages that its attempts have written."""
+
+    def __init__(self, store: ObjectStore, commit_id: str, page_entries: int) -> None:
+        self.commit_id = commit_id
+        self._store = store
+        self._page_entries = page_entries
+        self._written: list[str] = []
+
+    def write(self, base: LoadedHead, changed: Head) -> LoadedHead:
+        """One attempt: empty the trash, seal if it is time, write the head, empty the new trash."""
+        trash = tuple(name for name in changed.trash if not self._dropped(base.head, name))
+        head = self._sealed(replace(changed, trash=trash))
+        if head == base.head:
+            return base
+        head = replace(head, version=base.head.version + 1, commit_id=self.commit_id)
+        key = head_key(head.topic_id, head.partition)
+        version = self._store.replace(key, encode_head(head), base.version)
+        for name in head.trash:
+            self._delete_page(head, name)
+        return LoadedHead(head, version)
+
+    def discard_pages(self, base: LoadedHead, seen: LoadedHead) -> None:
+        """Delete pages that no head refers to: once the head has moved on, the attempt that wrote
+        them can never land. While it has not, they stay."""
+        if seen.version == base.version:
+            return
+        named = {ref.name for ref in seen.head.pages}
+        for name in [name for name in self._written if name not in named]:
+            if self._delete_page(seen.head, name):
+                self._written.remove(name)
+
+    def _sealed(self, head: Head) -> Head:
+        sealed = seal(head, page_name(head.next_page, uuid.uuid4()), self._page_entries)
+        if sealed is None:
+            return head
+        with_page, page = sealed
+        self._written.append(page.name)
+        key = page_key(head.topic_id, head.partition, page.name)
+        self._store.put(key, encode_page(page))
+        return with_page
+
+    def _dropped(self, committed: Head, name: str) -> bool:
+        """Whether a page that a *committed* head has in its trash is gone now."""
+        return name in committed.trash and self._delete_page(committed, name)
+
+    def _delete_page(self, head: Head, name: str) -> bool:
+        """Best effort; what fails stays in the trash for the next commit."""
+        try:
+            self._store.delete(page_key(head.topic_id, head.partition, name))
+        except StoreError as error:
+            logger.warning("%s: page %s is not deleted yet: %s", head.name, name, error)
+            return False
+        return True
+
+
+def _backoff_s(attempt: int) -> float:
+    return float(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S))
+
+
+def _give_up_if_last(attempt: int, error: StoreError) -> None:
+    if attempt < ATTEMPTS - 1:
+        return
+    if isinstance(error, StoreUnavailable):
+        raise error
+    raise StoreUnavailable(
+        f"{error}; it happened {ATTEMPTS} times in a row, so it is tried again later",
+        reason="ManifestContended",
+        retriable=True,
+    ) from error

@@ -1,0 +1,116 @@
+"""The port to an object store: the few operations that the tier needs, and their errors.
+
+What every implementation keeps to:
+
+* ``put`` and its kin are atomic: a reader sees the whole object or none of it, and what was
+  acknowledged is durable.
+* ``replace`` is compare-and-set on the object's *version*. A version is derived from the body (S3's
+  ETag is; the directory does the same on purpose, so that tests meet the same rules), so equal
+  bodies have equal versions: whoever uses compare-and-set puts a number that only grows into the
+  body (design, "The head").
+* A conditional write that raises may still have happened, whatever the error says: clients retry
+  inside, and their own success then looks like a conflict. Only reading tells.
+* ``delete`` of a missing object succeeds.
+* ``ObjectNotFound`` means that the store answered and has no such object. Anything else that keeps
+  us from knowing is ``StoreUnavailable``: absence is not evidence unless the store said so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType, Protocol
+
+Version = NewType("Version", str)
+
+
+class StoreError(Exception):
+    """Base of all errors of the tier's storage."""
+
+
+class ObjectNotFound(StoreError):
+    """The store answered: there is no object under this key."""
+
+
+class PreconditionFailed(StoreError):
+    """The object is not (or no longer) in the expected version, as far as the store says."""
+
+
+class AlreadyExists(StoreError):
+    """An object under this key exists already, as far as the store says."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be used now. ``reason`` is CamelCase for a condition; the message says what
+    to do; ``retriable`` is False when only a person can help (wrong key, missing bucket)."""
+
+    def __init__(self, message: str, *, reason: str, retriable: bool) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retriable = retriable
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A whole object and the version it was read in."""
+
+    data: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One line of a listing: key relative to the store's prefix, bytes, time of last change."""
+
+    key: str
+    size_bytes: int
+    last_modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """All calls block; callers use threads. Keys are relative, ``/`` separates folders."""
+
+    def get(self, key: str) -> Got:
+        """The whole object. Raises ObjectNotFound."""
+
+    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+        """Bytes of the range, cut off at the object's end; empty beyond it. Raises
+        ObjectNotFound."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write, whatever stood there."""
+
+    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
+        """Write the first ``size_bytes`` of a local file (all of it by default); returns how many
+        bytes were stored."""
+
+    def create(self, key: str, data: bytes) -> Version:
+        """Write only if nothing stands there. Raises AlreadyExists."""
+
+    def replace(self, key: str, data: bytes, expected: Version) -> Version:
+        """Write only over the expected version. Raises PreconditionFailed."""
+
+    def delete(self, key: str) -> None:
+        """Remove; a missing object is fine."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""
+
+    def describe(self) -> str:
+        """Where this store is, for messages; without secrets."""
+
+
+def check_key(key: str) -> str:
+    """``key`` itself, or ValueError where it could leave the store's prefix."""
+    parts = key.split("/")
+    if not key or any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
+        raise ValueError(f"{key!r} is not a key: folders and names, separated by single slashes")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """``prefix`` itself, or ValueError where it is not empty and not a folder."""
+    if prefix and not prefix.endswith("/"):
+        raise ValueError(f"{prefix!r} is not a folder: end it with a slash")
+    if prefix:
+        check_key(prefix.rstrip("/"))
+    return prefix

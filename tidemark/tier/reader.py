@@ -1,0 +1,103 @@
+"""Reading a tier without a broker: what Spark's driver and executors and the fetcher use.
+
+A snapshot pins the head as it was (its version, log start and end); plans made from it name
+segments whose objects stay for ``remote.delete.delay`` after they are marked. Pages are immutable
+and cached by name. A page that is gone means that the head has dropped it since: a new snapshot
+tells (design, "The pipeline": on a missing object the head is read again).
+"""
+
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+
+from tidemark.tier import views
+from tidemark.tier.head import Head
+from tidemark.tier.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
+from tidemark.tier.objects import ObjectStore, Version
+from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.topics import TopicCatalog, TopicObject
+from tidemark.tier.views import SegmentRange
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One partition as its head said at one moment."""
+
+    head: Head
+    version: Version
+    pages: PageCache
+
+    def plan(self, start_offset: int, until_offset: int) -> tuple[SegmentRange, ...]:
+        """``views.plan``: which segment answers which of the offsets [start, until)."""
+        return views.plan(self.head, self.pages, start_offset, until_offset)
+
+    def find(self, offset: int) -> SegmentEntry | None:
+        """``views.find``: the segment that answers for one offset."""
+        return views.find(self.head, self.pages, offset)
+
+    def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
+        """``views.find_by_timestamp``."""
+        return views.find_by_timestamp(self.head, self.pages, timestamp_ms)
+
+
+class TierReader:
+    """Reads manifests and topic objects of one store. Calls block; safe between threads.
+    ``partitions_max``: partitions whose page caches are kept, ``pages_max``: pages in each."""
+
+    def __init__(
+        self, store: ObjectStore, *, partitions_max: int = 1024, pages_max: int = 64
+    ) -> None:
+        self._manifests = ManifestStore(store)
+        self._topics = TopicCatalog(store)
+        self._partitions_max, self._pages_max = partitions_max, pages_max
+        self._caches: OrderedDict[tuple[uuid.UUID, int], PageCache] = OrderedDict()
+        self._lock = Lock()
+
+    def snapshot(self, topic_id: uuid.UUID, partition: int) -> Snapshot:
+        """The partition as it is now. Raises HeadNotFound, StoreUnavailable."""
+        return self._snapshot_of(self._manifests.load(topic_id, partition))
+
+    def plan(
+        self, topic_id: uuid.UUID, partition: int, start_offset: int, until_offset: int
+    ) -> tuple[Snapshot, tuple[SegmentRange, ...]]:
+        """A snapshot and a plan from it, read again where a page was dropped in between. Raises
+        RemoteOffsetOutOfRange, and PageNotFound where the tier is damaged."""
+        for _ in range(_ATTEMPTS - 1):
+            snapshot = self.snapshot(topic_id, partition)
+            try:
+                return snapshot, snapshot.plan(start_offset, until_offset)
+            except PageNotFound:
+                continue
+        snapshot = self.snapshot(topic_id, partition)
+        return snapshot, snapshot.plan(start_offset, until_offset)
+
+    def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
+        """Partitions of a topic that have a manifest."""
+        return self._manifests.partitions(topic_id)
+
+    def find_topic(self, name: str) -> TopicObject:
+        """Raises TopicNotFound, TopicAmbiguous."""
+        return self._topics.find(name)
+
+    def topic(self, topic_id: uuid.UUID) -> TopicObject:
+        """Raises TopicNotFound."""
+        return self._topics.get(topic_id)
+
+    def _snapshot_of(self, loaded: LoadedHead) -> Snapshot:
+        head = loaded.head
+        return Snapshot(head, loaded.version, self._cache(head.topic_id, head.partition))
+
+    def _cache(self, topic_id: uuid.UUID, partition: int) -> PageCache:
+        key = (topic_id, partition)
+        with self._lock:
+            if key not in self._caches:
+                self._caches[key] = self._manifests.pages(
+                    topic_id, partition, limit=self._pages_max
+                )
+            self._caches.move_to_end(key)
+            while len(self._caches) > self._partitions_max:
+                self._caches.popitem(last=False)
+            return self._caches[key]

@@ -1,0 +1,301 @@
+"""The object store as a bucket of any S3 (MinIO is the reference), through ``obstore``.
+
+``obstore`` retries inside, so a conditional write of ours that succeeded may come back as
+PreconditionError or AlreadyExistsError; the manifest's commit id settles that. What matters here is
+to tell absence from trouble: a missing bucket, a wrong key or an endpoint that does not answer must
+never look like a missing object. Time-outs are short and explicit: a request takes at most
+``REQUEST_S``, and no retry begins later than that after the first; a part of an upload has
+``UPLOAD_S``. Ranges are read in parts, so that the size of a read never meets a time-out that was
+meant for a silent server.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store as _Bucket
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config as _Config
+
+from tidemark.tier.objects import (
+    AlreadyExists,
+    Got,
+    ObjectInfo,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    Version,
+    check_key,
+    check_prefix,
+)
+
+CONNECT_S = 3
+REQUEST_S = 10
+UPLOAD_S = 60
+RETRIES = 4
+_PART_BYTES = 8 << 20
+_UPLOADS_AT_ONCE = 4
+_LIST_CHUNK = 1000
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """``endpoint`` empty: AWS of the region. ``buckets``: the first holds all metadata, data goes
+    to all. ``prefix``: folder below which everything lies, empty for none."""
+
+    buckets: tuple[str, ...]
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    endpoint: str = ""
+    region: str = "us-east-1"
+    prefix: str = ""
+
+
+class S3Store:
+    """One bucket (by default the first) of an S3 configuration."""
+
+    def __init__(self, config: S3Config, bucket: str | None = None) -> None:
+        self._config = config
+        self._name = config.buckets[0] if bucket is None else bucket
+        self._bucket = _open(config, self._name, REQUEST_S)
+        self._uploads = _open(config, self._name, UPLOAD_S)
+
+    def get(self, key: str) -> Got:
+        """The whole object."""
+        result = self._call(key, lambda path: obstore.get(self._bucket, path))
+        data = self._call(key, lambda _: bytes(result.bytes()))
+        return Got(data, self._version(key, result.meta["e_tag"]))
+
+    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+        """Bytes of the range, read in parts, cut off at the object's end."""
+        parts: list[bytes] = []
+        while start < end_exclusive:
+            end = min(end_exclusive, start + _PART_BYTES)
+            part = self._part(key, start, end)
+            parts.append(part)
+            if len(part) < end - start:
+                break
+            start = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write, whatever stood there."""
+        self._call(key, lambda path: obstore.put(self._bucket, path, data))
+
+    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
+        """Upload the first ``size_bytes`` of a local file, large ones in parts."""
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            wanted = size if size_bytes is None else size_bytes
+            if wanted > size:
+                raise ValueError(f"{path} has {size} of the {wanted} bytes to be copied")
+            if wanted == size:
+                self._upload(key, path)
+            else:
+                self._upload(key, file.read(wanted))
+        return wanted
+
+    def create(self, key: str, data: bytes) -> Version:
+        """Write only if nothing stands there (If-None-Match)."""
+        result = self._call(key, lambda path: obstore.put(self._bucket, path, data, mode="create"))
+        return self._version(key, result["e_tag"])
+
+    def replace(self, key: str, data: bytes, expected: Version) -> Version:
+        """Write only over the expected ETag (If-Match)."""
+        result = self._call(
+            key, lambda path: obstore.put(self._bucket, path, data, mode={"e_tag": expected})
+        )
+        return self._version(key, result["e_tag"])
+
+    def delete(self, key: str) -> None:
+        """Remove; a missing object is fine."""
+        try:
+            self._call(key, lambda path: obstore.delete(self._bucket, path))
+        except ObjectNotFound:
+            return
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object in a folder and below it."""
+        folder = check_prefix(prefix).rstrip("/") or None
+        stream = self._call(
+            "", lambda _: obstore.list(self._bucket, folder, chunk_size=_LIST_CHUNK)
+        )
+        chunks = iter(stream)
+        while True:
+            chunk = self._call("", lambda _: next(chunks, None))
+            if chunk is None:
+                return
+            for meta in chunk:
+                modified_ms = int(meta["last_modified"].timestamp() * 1000)
+                yield ObjectInfo(meta["path"], meta["size"], modified_ms)
+
+    def describe(self) -> str:
+        """``bucket NAME at ENDPOINT``; no keys."""
+        prefix = f", prefix {self._config.prefix}" if self._config.prefix else ""
+        return f"bucket {self._name} at {self._config.endpoint or 'AWS ' + self._config.region}{prefix}"
+
+    def _upload(self, key: str, source: Path | bytes) -> None:
+        self._call(
+            key,
+            lambda path: obstore.put(
+                self._uploads,
+                path,
+                source,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_UPLOADS_AT_ONCE,
+            ),
+        )
+
+    def _part(self, key: str, start: int, end: int) -> bytes:
+        def read(path: str) -> bytes:
+            return bytes(obstore.get_range(self._bucket, path, start=start, end=end))
+
+        try:
+            return self._call(key, read)
+        except _RangeBeyondEnd:
+            return b""
+
+    def _version(self, key: str, e_tag: str | None) -> Version:
+        if not e_tag:
+            raise StoreUnavailable(
+                f"{self.describe()} gives no ETag for {key}: Tidemark needs an S3 with conditional writes",
+                reason="StoreWithoutETags",
+                retriable=False,
+            )
+        return Version(e_tag)
+
+    def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
+        """Run one operation with errors in the port's words."""
+        path = check_key(key) if key else key
+        try:
+            return operation(path)
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            raise _translated(self.describe(), key, error) from error
+
+
+def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
+    endpoint: _Config = {"endpoint": config.endpoint} if config.endpoint else {}
+    return _Bucket(
+        bucket,
+        prefix=config.prefix.strip("/") or None,
+        config={
+            "access_key_id": config.access_key_id,
+            "secret_access_key": config.secret_access_key,
+            "region": config.region,
+            "virtual_hosted_style_request": not config.endpoint,
+            **endpoint,
+        },
+        client_options={
+            "allow_http": config.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=CONNECT_S),
+            "timeout": timedelta(seconds=request_s),
+        },
+        retry_config={
+            "max_retries": RETRIES,
+            "retry_timeout": timedelta(seconds=request_s),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=2),
+                "base": 2,
+            },
+        },
+    )
+
+
+class _RangeBeyondEnd(StoreError):
+    """The range starts at or behind the object's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What a server's answer means to a person: S3 error codes or HTTP statuses, and advice."""
+
+    answers: frozenset[str]
+    reason: str
+    advice: str
+    retriable: bool
+
+
+_TROUBLES = (
+    _Trouble(
+        frozenset({"NoSuchBucket"}),
+        "BucketMissing",
+        "the bucket does not exist: create it, or correct the name",
+        False,
+    ),
+    _Trouble(
+        frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "401"}),
+        "StoreAccessDenied",
+        "the access key or secret is wrong: correct the credentials",
+        False,
+    ),
+    _Trouble(
+        frozenset({"AccessDenied", "403"}),
+        "StoreAccessDenied",
+        "access is denied: correct the credentials, or allow them to read, write, delete and list",
+        False,
+    ),
+    _Trouble(
+        frozenset({"QuotaExceeded", "XMinioStorageFull", "507"}),
+        "StoreFull",
+        "the store is full: make room",
+        True,
+    ),
+    _Trouble(
+        frozenset({"NotS3"}),
+        "StoreNotS3",
+        "what answers there is not an S3: correct the endpoint",
+        False,
+    ),
+    _Trouble(
+        frozenset({"NoAnswer"}),
+        "StoreUnreachable",
+        "the endpoint does not answer: check that it runs, its address and the network",
+        True,
+    ),
+)
+
+
+def _translated(where: str, key: str, error: Exception) -> StoreError:
+    """The port's error for one of obstore's. What the server said comes first: a missing bucket is
+    "not found" to the client, and so is every path of a server that is no S3 at all."""
+    answer = _answer(error)
+    trouble = next((t for t in _TROUBLES if answer & t.answers), None)
+    if trouble is not None:
+        message = f"{where}: {trouble.advice}"
+        return StoreUnavailable(message, reason=trouble.reason, retriable=trouble.retriable)
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFound(f"no object {key} in {where}")
+    if isinstance(error, exceptions.PreconditionError):
+        return PreconditionFailed(f"{key} in {where} was changed by another writer")
+    if isinstance(error, exceptions.AlreadyExistsError):
+        return AlreadyExists(f"{key} exists already in {where}")
+    if answer & {"InvalidRange", "416"}:
+        return _RangeBeyondEnd(f"{key} in {where} ends before the range")
+    first_line = (str(error).strip() or repr(error)).splitlines()[0]
+    message = f"{where}: {first_line[:300]}; it is tried again"
+    return StoreUnavailable(message, reason="StoreError", retriable=True)
+
+
+def _answer(error: Exception) -> frozenset[str]:
+    """The S3 error code and HTTP status in an error of obstore, which has them only in its text.
+    Names of objects stand there too, so nothing is looked for that a name could contain."""
+    text = str(error)
+    code, status = _CODE.search(text), _STATUS.search(text)
+    found = {match[1] for match in (code, status) if match}
+    if isinstance(error, FileNotFoundError) and (code is None or code[1] == "NoSuchBucket"):
+        found.add("NotS3" if code is None else code[1])
+    if "- HTTP error: " in text:
+        found.add("NoAnswer")
+    return frozenset(found)

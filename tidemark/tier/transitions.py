@@ -1,0 +1,417 @@
+"""Every change of a manifest's head, as a pure function from head to head.
+
+Rules (design, "What must always hold" 5, 6, 8, 10; "The remote tier"):
+
+* A claim is a write. It never goes to a lower leader epoch or tiered epoch, and within a tiered
+  epoch the state only goes DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).
+  Every other change is refused unless the caller's claim is the head's.
+* COPY_STARTED is committed before the upload; COPY_FINISHED only while that entry is still
+  COPY_STARTED. What a fenced copier left is marked by the claim that fenced it.
+* What the head calls live is one line without holes. Overlap is trimmed by recording the range for
+  which the new segment answers; a hole, or another history, is refused.
+* Marking is moving the floor, together with the log start offset: O(1).
+* An entry goes only when it was marked before.
+
+Each function gives back the very head it got when there is nothing to change, so that it can be
+repeated after an error whose outcome is not known.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tidemark.tier.head import (
+    ENTRIES_MAX,
+    MARKS_MAX,
+    PAGES_MAX,
+    Claim,
+    Diverged,
+    Fenced,
+    Head,
+    IllegalTransition,
+    Mark,
+    Page,
+    PageRef,
+    TopicDeleted,
+)
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.wire.control import DisablePolicy, TieringState
+
+_ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENABLED: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDelete:
+    """An entry whose objects may be deleted now, and where it stands: ``page`` None for the head
+    itself, else the page's name and the entry's place in it."""
+
+    entry: SegmentEntry
+    page: str | None = None
+    index: int = 0
+
+
+def claim(
+    head: Head,
+    by: Claim,
+    *,
+    cluster_id: str,
+    broker_id: int,
+    state: TieringState,
+    policy: DisablePolicy | None,
+    now_ms: int,
+) -> Head:
+    """Take the head for a leader epoch and tiered epoch, with the topic's state and policy. Needed
+    before the first copy, expiration or mark in a new epoch; fences every older claim. A
+    disablement with Delete is claimed by ``disable_delete``, which also moves the floor."""
+    _check_claim(head, by, cluster_id, state)
+    wanted = _policy_of(state, policy)
+    _check_policy(head, by, wanted)
+    if wanted is DisablePolicy.DELETE and by.tiered_epoch > head.tiered_epoch:
+        raise IllegalTransition(
+            f"{head.name}: tiered epoch {by.tiered_epoch} disables with Delete, which moves the floor "
+            "in the same commit: use disable_delete"
+        )
+    return _taken(head, by, broker_id, state, wanted, now_ms)
+
+
+def disable_delete(
+    head: Head,
+    by: Claim,
+    *,
+    cluster_id: str,
+    broker_id: int,
+    log_start_offset: int,
+    now_ms: int,
+    delete_delay_ms: int,
+) -> Head:
+    """The leader's part of a disablement with Delete in one commit: claim, state DISABLING, log
+    start (the largest local log start of the ISR) and the floor under which everything lies."""
+    _check_claim(head, by, cluster_id, TieringState.DISABLING)
+    _check_policy(head, by, DisablePolicy.DELETE)
+    state, policy = TieringState.DISABLING, DisablePolicy.DELETE
+    taken = _taken(head, by, broker_id, state, policy, now_ms)
+    floor = Mark(max(log_start_offset, head.log_start_offset), by.tiered_epoch, now_ms)
+    return _raise_floor(taken, floor, delete_delay_ms)
+
+
+def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
+    """Record COPY_STARTED; only after this is committed may the upload begin. One at a time: what
+    an attempt left is given up first (``abandon_copy``)."""
+    _check_holder(head, by)
+    _check_copying_allowed(head)
+    known = _find(head, entry)
+    if known == entry:
+        return head
+    if known is not None:
+        raise IllegalTransition(f"{head.name}: segment id {entry.segment_id} was used before")
+    if (entry.leader_epoch, entry.tiered_epoch) != (by.leader_epoch, by.tiered_epoch):
+        raise IllegalTransition(f"{head.name}: the entry's epochs are not those of the claim")
+    if entry.state is not SegmentState.COPY_STARTED:
+        raise IllegalTransition(f"{head.name}: a copy begins as COPY_STARTED")
+    if head.copying is not None:
+        raise IllegalTransition(
+            f"{head.name}: segment {head.copying.key} is still being copied; abandon it first"
+        )
+    _check_room(head)
+    _answering_from(head, entry)
+    return replace(head, entries=(*head.entries, entry))
+
+
+def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: bytes | None) -> Head:
+    """Record COPY_FINISHED with the storage manager's custom metadata (KIP-917), byte for byte.
+    From this commit on the segment is live for what it answers for."""
+    _check_holder(head, by)
+    _check_copying_allowed(head)
+    known = _find(head, entry)
+    if known is None or known.state is SegmentState.DELETE_STARTED:
+        raise IllegalTransition(
+            f"{head.name}: the copy {entry.key} was given up meanwhile; copy again under a new id"
+        )
+    if known.state is SegmentState.COPY_FINISHED:
+        if known.custom_metadata == custom_metadata:
+            return head
+        raise IllegalTransition(f"{head.name}: {entry.key} was finished with other custom metadata")
+    start = _answering_from(head, known)
+    finished = replace(
+        known,
+        state=SegmentState.COPY_FINISHED,
+        custom_metadata=custom_metadata,
+        from_offset=start,
+    )
+    others = tuple(e for e in head.entries if e.segment_id != known.segment_id)
+    line_start = start if head.live_end is None else head.line_start_offset
+    return replace(head, entries=(*others, finished), line_start_offset=line_start)
+
+
+def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> Head:
+    """Give up a copy: COPY_STARTED becomes DELETE_STARTED. A finished one is not given up."""
+    _check_holder(head, by)
+    known = _find(head, entry)
+    if known is None or known.state is SegmentState.DELETE_STARTED:
+        return head
+    if known.state is SegmentState.COPY_FINISHED:
+        raise IllegalTransition(f"{head.name}: {entry.key} is finished; only expiry removes it")
+    marked = replace(known, state=SegmentState.DELETE_STARTED, marked_at_ms=now_ms)
+    return replace(head, entries=_with(head.entries, marked))
+
+
+def expire_to(head: Head, by: Claim, offset: int, *, now_ms: int, delete_delay_ms: int) -> Head:
+    """Raise the log start offset (retention, DeleteRecords), and with it the floor: all segments
+    wholly below are marked, the one that straddles it stays. Never goes back."""
+    _check_holder(head, by)
+    if offset <= head.log_start_offset:
+        return head
+    return _raise_floor(head, Mark(offset, head.floor_epoch, now_ms), delete_delay_ms)
+
+
+def bury(head: Head, *, now_ms: int) -> Head:
+    """Make the head the tombstone of a deleted topic: all of it is marked, no leader may write any
+    more. Whoever the controller names does this; it needs no claim."""
+    if head.deleted_at_ms is not None:
+        return head
+    entries = tuple(_marked_if_copying(entry, now_ms) for entry in head.entries)
+    return replace(head, entries=entries, deleted_at_ms=now_ms)
+
+
+def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelete]) -> Head:
+    """Record DELETE_FINISHED for entries whose objects are gone: they leave the head, or get their
+    bit in the page's reference; a page whose entries are all gone goes to the trash. ``by`` None is
+    for a tombstone."""
+    if by is not None:
+        _check_holder(head, by)
+    elif head.deleted_at_ms is None:
+        raise IllegalTransition(f"{head.name}: without a claim only a tombstone can be cleared")
+    for item in deleted:
+        _check_marked(head, item.entry)
+    here = {item.entry.segment_id for item in deleted if item.page is None}
+    entries = tuple(entry for entry in head.entries if entry.segment_id not in here)
+    refs = tuple(_without(ref, deleted) for ref in head.pages)
+    if entries == head.entries and refs == head.pages:
+        return head
+    kept = tuple(ref for ref in refs if ref.left)
+    dropped = tuple(ref.name for ref in refs if not ref.left)
+    return replace(head, entries=entries, pages=kept, trash=head.trash + dropped)
+
+
+def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
+    """Move the oldest finished entries to a page, when there are more than a page holds (so the
+    newest always stands in the head); None when it is not yet time. The page is to be written
+    before the head that refers to it."""
+    finished = head.finished_entries
+    if len(finished) <= page_entries:
+        return None
+    sealed = finished[:page_entries]
+    page = Page(name, head.topic, head.topic_id, head.partition, sealed)
+    ids = {entry.segment_id for entry in sealed}
+    entries = tuple(entry for entry in head.entries if entry.segment_id not in ids)
+    pages = (*head.pages, _reference(page))
+    return replace(head, entries=entries, pages=pages, next_page=head.next_page + 1), page
+
+
+def _check_holder(head: Head, by: Claim) -> None:
+    _check_not_deleted(head)
+    if by == head.claim:
+        return
+    if by.is_older_than(head.claim):
+        raise _fenced(head, by)
+    raise IllegalTransition(
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not claimed "
+        "the head yet; claim it first"
+    )
+
+
+def _check_not_deleted(head: Head) -> None:
+    if head.deleted_at_ms is not None:
+        raise TopicDeleted(f"{head.name}: the topic with this id was deleted; stop its tasks")
+
+
+def _fenced(head: Head, by: Claim) -> Fenced:
+    return Fenced(
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
+        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
+        f"{head.broker_id}, {head.state.name}); stop, and wait for the controller"
+    )
+
+
+def _check_claim(head: Head, by: Claim, cluster_id: str, state: TieringState) -> None:
+    _check_not_deleted(head)
+    if cluster_id != head.cluster_id:
+        raise IllegalTransition(
+            f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {cluster_id}; "
+            "point this cluster at a storage location of its own"
+        )
+    if state not in _ORDER:
+        raise IllegalTransition(
+            f"{head.name}: a topic in state {state.name} has no manifest to claim"
+        )
+    if by.is_older_than(head.claim):
+        raise _fenced(head, by)
+    if by.tiered_epoch == head.tiered_epoch and _ORDER[state] < _ORDER[head.state]:
+        raise Fenced(
+            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never goes "
+            f"back to {state.name}; wait for the controller's newer state"
+        )
+
+
+def _policy_of(state: TieringState, policy: DisablePolicy | None) -> DisablePolicy | None:
+    if state is TieringState.ENABLED:
+        return None
+    return DisablePolicy.RETAIN if policy is None else policy
+
+
+def _check_policy(head: Head, by: Claim, policy: DisablePolicy | None) -> None:
+    """The policy of a disablement is frozen with its tiered epoch."""
+    frozen = by.tiered_epoch == head.tiered_epoch and head.state is not TieringState.ENABLED
+    if frozen and policy is not None and policy is not head.policy:
+        raise IllegalTransition(
+            f"{head.name}: tiered epoch {by.tiered_epoch} was frozen with another policy than "
+            f"{policy.name}; a new policy needs a new tiered epoch"
+        )
+
+
+def _taken(
+    head: Head,
+    by: Claim,
+    broker_id: int,
+    state: TieringState,
+    policy: DisablePolicy | None,
+    now_ms: int,
+) -> Head:
+    entries = head.entries
+    if by != head.claim:
+        entries = tuple(_marked_if_copying(entry, now_ms) for entry in entries)
+    taken = replace(
+        head,
+        leader_epoch=by.leader_epoch,
+        tiered_epoch=by.tiered_epoch,
+        broker_id=broker_id,
+        state=state,
+        policy=policy,
+        entries=entries,
+    )
+    return head if taken == head else taken
+
+
+def _marked_if_copying(entry: SegmentEntry, now_ms: int) -> SegmentEntry:
+    if entry.state is not SegmentState.COPY_STARTED:
+        return entry
+    return replace(entry, state=SegmentState.DELETE_STARTED, marked_at_ms=now_ms)
+
+
+def _check_copying_allowed(head: Head) -> None:
+    if head.state is not TieringState.ENABLED:
+        raise IllegalTransition(
+            f"{head.name}: tiering is {head.state.name}, nothing new is copied; enable it first"
+        )
+
+
+def _check_room(head: Head) -> None:
+    if len(head.pages) >= PAGES_MAX:
+        raise IllegalTransition(
+            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a shorter "
+            "retention"
+        )
+    if len(head.entries) >= ENTRIES_MAX:
+        raise IllegalTransition(
+            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get through: "
+            "look at the storage errors"
+        )
+
+
+def _answering_from(head: Head, entry: SegmentEntry) -> int:
+    """First offset that a segment would answer for. Raises where it brings nothing new, leaves a
+    hole, or tells another history than the tier."""
+    if entry.end_offset_inclusive < head.log_start_offset:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is expired"
+        )
+    live = head.live_end
+    if live is None:
+        return max(entry.start_offset, head.log_start_offset)
+    end, epoch = live
+    if entry.end_offset_inclusive <= end:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all up to "
+            f"{end} already; copy from {end + 1}"
+        )
+    if entry.start_offset > end + 1:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole behind "
+            f"{end}; copy the segment that contains {end + 1}"
+        )
+    _check_history(head, entry, end, epoch)
+    return max(entry.start_offset, end + 1)
+
+
+def _check_history(head: Head, entry: SegmentEntry, end: int, epoch: int) -> None:
+    overlaps = entry.start_offset <= end
+    ours = entry.epoch_at(end if overlaps else entry.start_offset)
+    if ours == epoch or (ours > epoch and not overlaps):
+        return
+    raise Diverged(
+        f"{head.name}: the tier ends at offset {end} of leader epoch {epoch}, but {entry.key} has "
+        f"leader epoch {ours} there; take this replica's log over from the tier"
+    )
+
+
+def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
+    """Move the floor and remember when. Marks whose delay is over all say the same, so one of them
+    is enough; where too many are younger, the newest moves along (later, never sooner)."""
+    if floor.offset == head.log_start_offset and floor.tiered_epoch == head.floor_epoch:
+        return head
+    marks = head.marks
+    while len(marks) > 1 and marks[1].at_ms + delete_delay_ms <= floor.at_ms:
+        marks = marks[1:]
+    if len(marks) >= MARKS_MAX:
+        marks = marks[:-1]
+    return replace(
+        head,
+        log_start_offset=floor.offset,
+        floor_epoch=floor.tiered_epoch,
+        marks=(*marks, floor),
+    )
+
+
+def _check_marked(head: Head, entry: SegmentEntry) -> None:
+    if entry.state is SegmentState.DELETE_STARTED:
+        return
+    finished = entry.state is SegmentState.COPY_FINISHED
+    if finished and head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch):
+        return
+    raise IllegalTransition(
+        f"{head.name}: {entry.key} is not marked for deletion; nothing is deleted before that is "
+        "committed"
+    )
+
+
+def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
+    """The reference with the bits of the deleted entries of this page."""
+    gone, gone_bytes = ref.gone, ref.gone_bytes
+    for item in deleted:
+        if item.page == ref.name and not gone >> item.index & 1:
+            gone |= 1 << item.index
+            gone_bytes += item.entry.size_bytes
+    return ref if gone == ref.gone else replace(ref, gone=gone, gone_bytes=gone_bytes)
+
+
+def _reference(page: Page) -> PageRef:
+    first, last = page.entries[0], page.entries[-1]
+    return PageRef(
+        name=page.name,
+        count=len(page.entries),
+        start_offset=first.from_offset,
+        first_end_offset_inclusive=first.end_offset_inclusive,
+        end_offset_inclusive=last.end_offset_inclusive,
+        end_leader_epoch=last.end_leader_epoch,
+        size_bytes=sum(entry.size_bytes for entry in page.entries),
+        min_tiered_epoch=first.tiered_epoch,
+        max_tiered_epoch=last.tiered_epoch,
+        max_timestamp_ms=max(entry.max_timestamp_ms for entry in page.entries),
+    )
+
+
+def _find(head: Head, entry: SegmentEntry) -> SegmentEntry | None:
+    return next((e for e in head.entries if e.segment_id == entry.segment_id), None)
+
+
+def _with(entries: tuple[SegmentEntry, ...], changed: SegmentEntry) -> tuple[SegmentEntry, ...]:
+    return tuple(changed if e.segment_id == changed.segment_id else e for e in entries)

@@ -1,0 +1,218 @@
+"""What a head and its pages say to readers and to the deleter: pure functions.
+
+``pages`` is anything that gives a sealed page by its name (a dict in tests, a loading cache in the
+shells); a page is asked for only where its reference in the head does not answer the question.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemark.tier.head import Head, Page, PageRef
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.transitions import PendingDelete
+
+
+class Pages(Protocol):
+    """Sealed pages of one partition by name."""
+
+    def __getitem__(self, name: str, /) -> Page:
+        """The page."""
+
+
+class RemoteOffsetOutOfRange(Exception):
+    """The tier does not answer for this offset. ``log_start_offset`` tells expired data (below it)
+    from data that only brokers have."""
+
+    def __init__(self, message: str, *, log_start_offset: int) -> None:
+        super().__init__(message)
+        self.log_start_offset = log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The part of a plan that one segment answers."""
+
+    entry: SegmentEntry
+    from_offset: int
+    to_offset_inclusive: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Segments and log bytes that are live, and that are still to be deleted."""
+
+    live_segments: int
+    live_bytes: int
+    pending_segments: int
+    pending_bytes: int
+
+
+def state_of(head: Head, entry: SegmentEntry) -> SegmentState:
+    """The entry's state under the head's overlay. A copy under way is never below the floor: it is
+    refused when it wants to finish, and given up by its copier."""
+    if entry.state is SegmentState.COPY_FINISHED and _below_floor(head, entry):
+        return SegmentState.DELETE_STARTED
+    return entry.state
+
+
+def marked_at(head: Head, entry: SegmentEntry) -> int | None:
+    """Since when (ms) the entry is DELETE_STARTED; None while it is not."""
+    if state_of(head, entry) is not SegmentState.DELETE_STARTED:
+        return None
+    if entry.marked_at_ms is not None:
+        return entry.marked_at_ms
+    for mark in head.marks:
+        if mark.covers(entry.end_offset_inclusive, entry.tiered_epoch):
+            return mark.at_ms
+    return head.deleted_at_ms
+
+
+def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[SegmentEntry]:
+    """Live entries that answer for an offset at or above ``start_offset``, in order."""
+    for ref in head.pages:
+        if not _wholly_marked(head, ref) and ref.end_offset_inclusive >= start_offset:
+            yield from _live(head, pages[ref.name].entries, start_offset)
+    yield from _live(head, head.entries, start_offset)
+
+
+def find(head: Head, pages: Pages, offset: int) -> SegmentEntry | None:
+    """The one live segment that answers for an offset (invariant 5); None where the tier does
+    not."""
+    start = head.remote_log_start_offset
+    if start is None or not start <= offset <= head.highest_remote_offset:
+        return None
+    return next(live_segments(head, pages, offset), None)
+
+
+def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEntry | None:
+    """The first live segment that has a record of this time or later. (A record below the log start
+    in it does not count: the caller goes on from ``segment_range``.)"""
+    for ref in head.pages:
+        if ref.max_timestamp_ms >= timestamp_ms and not _wholly_marked(head, ref):
+            for entry in _live(head, pages[ref.name].entries, 0):
+                if entry.max_timestamp_ms >= timestamp_ms:
+                    return entry
+    entries = _live(head, head.entries, 0)
+    return next((entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms), None)
+
+
+def segment_range(head: Head, entry: SegmentEntry) -> SegmentRange:
+    """What a live segment answers for under this head's log start."""
+    start = max(entry.from_offset, head.log_start_offset)
+    return SegmentRange(entry, start, entry.end_offset_inclusive)
+
+
+def plan(
+    head: Head, pages: Pages, start_offset: int, until_offset: int
+) -> tuple[SegmentRange, ...]:
+    """Contiguous ranges that answer the offsets from ``start_offset`` up to, not including,
+    ``until_offset``, each offset by exactly one segment. What lies beyond the end of the tier is
+    left out: it is the brokers'. Raises RemoteOffsetOutOfRange when the first offset is below what
+    the tier answers for."""
+    if until_offset <= start_offset or start_offset > head.highest_remote_offset:
+        _check_not_expired(head, start_offset)
+        return ()
+    first = head.remote_log_start_offset
+    if first is None or start_offset < first:
+        raise _out_of_range(head, start_offset, first)
+    ranges: list[SegmentRange] = []
+    for entry in live_segments(head, pages, start_offset):
+        if entry.from_offset >= until_offset:
+            break
+        begin = max(entry.from_offset, start_offset)
+        ranges.append(SegmentRange(entry, begin, min(entry.end_offset_inclusive, until_offset - 1)))
+    return tuple(ranges)
+
+
+def pending_deletes(
+    head: Head, pages: Pages, *, now_ms: int, delay_ms: int, limit: int = 1000
+) -> tuple[PendingDelete, ...]:
+    """Entries that have been DELETE_STARTED for at least ``delay_ms``, oldest first, at most
+    ``limit``: their objects may go now (``finish_delete`` afterwards)."""
+    found: list[PendingDelete] = []
+    for item in _marked_entries(head, pages):
+        since = marked_at(head, item.entry)
+        if since is None or since + delay_ms > now_ms:
+            continue
+        found.append(item)
+        if len(found) >= limit:
+            break
+    return tuple(found)
+
+
+def totals(head: Head, pages: Pages) -> Totals:
+    """Sums over all entries; at most one page has to be looked into. A copy under way counts as
+    neither."""
+    live = live_bytes = pending = pending_bytes = 0
+    for ref in head.pages:
+        marked, marked_bytes = _marked_of_page(head, ref, pages)
+        live += ref.count - marked
+        live_bytes += ref.size_bytes - marked_bytes
+        pending += marked - ref.gone.bit_count()
+        pending_bytes += marked_bytes - ref.gone_bytes
+    for entry in head.entries:
+        state = state_of(head, entry)
+        live += state is SegmentState.COPY_FINISHED
+        live_bytes += entry.size_bytes * (state is SegmentState.COPY_FINISHED)
+        pending += state is SegmentState.DELETE_STARTED
+        pending_bytes += entry.size_bytes * (state is SegmentState.DELETE_STARTED)
+    return Totals(live, live_bytes, pending, pending_bytes)
+
+
+def _below_floor(head: Head, entry: SegmentEntry) -> bool:
+    return head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch)
+
+
+def _wholly_marked(head: Head, ref: PageRef) -> bool:
+    return head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch)
+
+
+def _wholly_live(head: Head, ref: PageRef) -> bool:
+    return not head.is_below_floor(ref.first_end_offset_inclusive, ref.min_tiered_epoch)
+
+
+def _live(
+    head: Head, entries: tuple[SegmentEntry, ...], start_offset: int
+) -> Iterator[SegmentEntry]:
+    for entry in entries:
+        live = state_of(head, entry) is SegmentState.COPY_FINISHED
+        if live and entry.end_offset_inclusive >= start_offset:
+            yield entry
+
+
+def _marked_entries(head: Head, pages: Pages) -> Iterator[PendingDelete]:
+    for ref in head.pages:
+        if _wholly_live(head, ref):
+            break
+        for index, entry in enumerate(pages[ref.name].entries):
+            if not ref.gone >> index & 1:
+                yield PendingDelete(entry, ref.name, index)
+    for entry in head.entries:
+        yield PendingDelete(entry)
+
+
+def _marked_of_page(head: Head, ref: PageRef, pages: Pages) -> tuple[int, int]:
+    """(entries, bytes) of a page that are below the floor, deleted ones included."""
+    if _wholly_live(head, ref):
+        return 0, 0
+    if _wholly_marked(head, ref):
+        return ref.count, ref.size_bytes
+    marked = [entry for entry in pages[ref.name].entries if _below_floor(head, entry)]
+    return len(marked), sum(entry.size_bytes for entry in marked)
+
+
+def _check_not_expired(head: Head, offset: int) -> None:
+    if offset < head.log_start_offset:
+        raise _out_of_range(head, offset, head.remote_log_start_offset)
+
+
+def _out_of_range(head: Head, offset: int, first: int | None) -> RemoteOffsetOutOfRange:
+    if offset < head.log_start_offset:
+        advice = f"it is expired: the log starts at {head.log_start_offset}"
+    elif first is None:
+        advice = "the tier has nothing of this partition: read it from the brokers"
+    else:
+        advice = f"the tier begins at {first}: read what is before it from the brokers"
+    text = f"{head.name}: offset {offset} is not in the tier; {advice}"
+    return RemoteOffsetOutOfRange(text, log_start_offset=head.log_start_offset)

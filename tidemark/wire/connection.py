@@ -1,0 +1,278 @@
+"""One Kafka connection between our own processes: requests out, answers in, roles reversible.
+
+Used for the control connections (both ends), the replica fetchers and the pipeline's reader. An
+answer finds its request by correlation id, so several may be in flight and be answered in any
+order. A frame that arrives while no request is open is a request of the other side and waits for
+:meth:`KafkaConnection.read_frame`: that is all that reversing the roles takes. The connection is
+an ``asyncio.BufferedProtocol``: a large answer is received into its own buffer, once.
+"""
+
+import asyncio
+import collections
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar, cast
+
+from tidemark.wire.control import FRAME_BYTES_MAX
+from tidemark.wire.framing import FrameError, decode_response, encode_request
+from tidemark.wire.receiver import Frame, FrameReceiver
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+
+#: Frames of the other side that may wait to be read before the socket is no longer read.
+FRAMES_WAITING_MAX = 64
+_SCRATCH_BYTES = 64 * 1024
+_LINGER_S = 1.0
+
+
+class ConnectionClosed(ConnectionError):
+    """The connection is gone; the text says who ended it and why."""
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """See the module. Belongs to the loop it was made on; not safe for threads."""
+
+    def __init__(self, *, client_id: str, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.client_id = client_id
+        self.peer = "?"
+        self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
+        self._transport: asyncio.Transport | None = None
+        self._open: dict[int, asyncio.Future[Frame]] = {}
+        self._correlation_id = 0
+        self._frames: collections.deque[Frame] = collections.deque()
+        self._arrived = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reason = ""
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float = 10.0,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        tls: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Dial; raises ``OSError`` or ``TimeoutError``."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: cls(client_id=client_id, frame_bytes_max=frame_bytes_max),
+                host,
+                port,
+                ssl=tls,
+            )
+        return connection
+
+    # ------------------------------------------------------------ what a user calls
+
+    @property
+    def closed(self) -> bool:
+        """True as soon as either side has ended the connection."""
+        return self._closed
+
+    async def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
+        """Send one request and await its answer.
+
+        Raises ``TimeoutError`` (the connection stays usable, a late answer is dropped),
+        :class:`ConnectionClosed`, or ``FrameError`` for an answer that cannot be read.
+        """
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        correlation_id = self._correlation_id
+        frame = encode_request(entity, correlation_id, self.client_id)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(timeout_s):
+            await self.drain()
+            self._open[correlation_id] = answer
+            self.write(frame)
+            received = await answer
+        return decode_response(response_type, received)[1]
+
+    async def read_frame(self) -> Frame:
+        """The next request of the other side, without its length; raises ConnectionClosed."""
+        while not self._frames:
+            if self._closed:
+                raise ConnectionClosed(self._reason)
+            self._arrived.clear()
+            await self._arrived.wait()
+        frame = self._frames.popleft()
+        if len(self._frames) < FRAMES_WAITING_MAX // 2 and self._transport is not None:
+            self._transport.resume_reading()
+        return frame
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame (length included), without waiting; raises ConnectionClosed."""
+        if self._closed or self._transport is None:
+            raise ConnectionClosed(self._reason or "not connected")
+        self._transport.write(frame)
+
+    async def drain(self) -> None:
+        """Wait until the other side has taken enough of what was written."""
+        if self._closed:
+            raise ConnectionClosed(self._reason)
+        await self._writable.wait()
+
+    async def close(self) -> None:
+        """Send what is buffered (a second at most), end the connection, wait until it has ended."""
+        self._end("closed by this side")
+        try:
+            await asyncio.wait_for(asyncio.shield(self._lost), _LINGER_S)
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()
+
+    # ------------------------------------------------------------ asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._writable.set()
+        self.peer = peer_name(self._transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._take(frame)
+        except FrameError as error:
+            logger.warning("connection to %s closed: %s", self.peer, error)
+            self._end(str(error))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"{self.peer} ended the connection" + (f": {exc}" if exc else ""))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    # ------------------------------------------------------------ inside
+
+    def _take(self, frame: Frame) -> None:
+        if not self._open:
+            self._frames.append(frame)
+            self._arrived.set()
+            if len(self._frames) >= FRAMES_WAITING_MAX and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        correlation_id = int.from_bytes(frame[:4], "big")
+        answer = self._open.pop(correlation_id, None)
+        if answer is None:
+            raise FrameError(f"an answer to request {correlation_id}, which was not asked")
+        if not answer.done():
+            answer.set_result(frame)
+
+    def _end(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._reason = reason
+        for answer in self._open.values():
+            if not answer.done():
+                answer.set_exception(ConnectionClosed(reason))
+                answer.exception()  # retrieved: whoever asked may have given up already
+        self._open.clear()
+        self._arrived.set()
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.close()
+
+
+class KafkaListener:
+    """A listening socket that hands each connection to one coroutine, in a task it owns."""
+
+    def __init__(self, serve: Callable[[KafkaConnection], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._server: asyncio.Server | None = None
+        self._tasks: dict[asyncio.Task[None], KafkaConnection] = {}
+        self.port = 0
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "",
+        connections_max: int = 10_000,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        tls: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Bind and listen; port 0 picks a free one, found in ``port`` afterwards."""
+        loop = asyncio.get_running_loop()
+
+        def made() -> "_Accepted":
+            return _Accepted(self, connections_max, client_id, frame_bytes_max)
+
+        self._server = await loop.create_server(made, host, port, ssl=tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def close(self) -> None:
+        """Stop listening, cancel what serves the open connections, and wait for both."""
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are being served."""
+        return len(self._tasks)
+
+    def accept(self, connection: KafkaConnection) -> None:
+        """Called once for each connection that is up."""
+        task = asyncio.get_running_loop().create_task(self._run(connection))
+        self._tasks[task] = connection
+        task.add_done_callback(self._tasks.pop)
+
+    async def _run(self, connection: KafkaConnection) -> None:
+        try:
+            await self._serve(connection)
+        except (ConnectionError, FrameError, TimeoutError) as error:
+            logger.info("connection from %s ended: %s", connection.peer, error)
+        except Exception:
+            logger.exception("connection from %s failed and is closed", connection.peer)
+        finally:
+            await connection.close()
+
+
+class _Accepted(KafkaConnection):
+    """A connection that reports to its listener."""
+
+    def __init__(
+        self, listener: KafkaListener, connections_max: int, client_id: str, frame_bytes_max: int
+    ) -> None:
+        super().__init__(client_id=client_id, frame_bytes_max=frame_bytes_max)
+        self._listener = listener
+        self._connections_max = connections_max
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._listener.connections >= self._connections_max:
+            logger.warning(
+                "connection from %s refused: %d are open", self.peer, self._connections_max
+            )
+            self._end("too many connections")
+            return
+        self._listener.accept(self)
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """``host:port`` of the other side, for log lines."""
+    name = transport.get_extra_info("peername")
+    raw = transport.get_extra_info("socket")
+    if not name or (raw is not None and raw.family == socket.AF_UNIX):
+        return "?"
+    return f"{name[0]}:{name[1]}"

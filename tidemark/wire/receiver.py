@@ -1,0 +1,96 @@
+"""Cutting a byte stream into Kafka frames with as few copies as possible; no sockets here.
+
+Bytes are received into a scratch buffer that all connections of a loop may share (a read into it is
+always followed at once by :meth:`FrameReceiver.received`). Small frames are copied out of it once.
+A frame that is longer than what has arrived gets a buffer of its own, into which the kernel writes
+the rest directly. That buffer follows what has really arrived: a length prefix alone never makes
+us allocate the length it claims.
+"""
+
+import struct
+
+from tidemark.wire.framing import FrameError
+
+Frame = bytes | memoryview
+
+SCRATCH_BYTES = 256 * 1024
+_FIRST_ALLOCATION_BYTES = 1024 * 1024
+_PREFIX = struct.Struct(">i")
+
+
+class FrameReceiver:
+    """The receiving half of one connection, in the manner of ``asyncio.BufferedProtocol``."""
+
+    __slots__ = ("_filled", "_frame", "_length", "_limit", "_prefix", "_scratch")
+
+    def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
+        self._limit = frame_bytes_max
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
+        self._prefix = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._length = 0
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return self._frame is not None or bool(self._prefix)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes of the stream belong; never empty."""
+        if self._frame is None:
+            kept = len(self._prefix)
+            self._scratch[:kept] = self._prefix
+            return self._scratch[kept:]
+        if self._filled == len(self._frame):
+            self._grow(self._frame)
+        return memoryview(self._frame)[self._filled :]
+
+    def received(self, count: int) -> list[Frame]:
+        """Take note of ``count`` bytes; the frames (without length) that are complete now.
+
+        Raises :class:`FrameError` for a length below zero or above the limit.
+        """
+        if self._frame is None:
+            return self._split(len(self._prefix) + count)
+        self._filled += count
+        if self._filled < self._length:
+            return []
+        whole = memoryview(self._frame).toreadonly()
+        self._frame = None
+        return [whole]
+
+    def _split(self, end: int) -> list[Frame]:
+        frames: list[Frame] = []
+        position = 0
+        while end - position >= _PREFIX.size:
+            (length,) = _PREFIX.unpack_from(self._scratch, position)
+            self._check(length)
+            start = position + _PREFIX.size
+            if start + length > end:
+                self._begin(length, self._scratch[start:end])
+                return frames
+            position = start + length
+            frames.append(bytes(self._scratch[start:position]))
+        self._prefix = bytes(self._scratch[position:end])
+        return frames
+
+    def _check(self, length: int) -> None:
+        if 0 <= length <= self._limit:
+            return
+        raise FrameError(
+            f"a frame of {length} bytes where at most {self._limit} are allowed"
+            " (a client that speaks TLS, HTTP or no Kafka at all looks like this)"
+        )
+
+    def _begin(self, length: int, head: memoryview) -> None:
+        self._prefix = b""
+        self._length = length
+        self._filled = len(head)
+        self._frame = bytearray(max(min(length, _FIRST_ALLOCATION_BYTES), self._filled + 1))
+        self._frame[: self._filled] = head
+
+    def _grow(self, frame: bytearray) -> None:
+        larger = bytearray(min(self._length, 2 * len(frame)))
+        larger[: self._filled] = frame
+        self._frame = larger
