@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
     LogConfig,
@@ -162,6 +163,12 @@ class Storage:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
+        if partition.tiering_state is not TieringState.NONE:
+            await partition.persist_remote_end()
+        async with partition.retention_lock:
+            await self._retain_locked(partition)
+
+    async def _retain_locked(self, partition: Partition) -> None:
         now_ms = partition.context.wall_ms()
         mode = retention_mode(
             partition.tiering_state,
@@ -169,8 +176,6 @@ class Storage:
             highest_remote_offset=partition.log.highest_remote_offset,
             log_start_offset=partition.log_start_offset,
         )
-        if mode is not None:
-            await partition.persist_remote_end()
         before = partition.log_start_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log_start_offset > before:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
+from tidemark.wire.bounds import ELEMENTS_MAX, check_lengths
 from tidemark.wire.tolerant import read_entity
 
 E = TypeVar("E")
@@ -35,9 +36,17 @@ def writer_of(entity_type: type[Any]) -> Any:
     return entity_writer(entity_type)
 
 
-def decode(entity_type: type[E], buffer: bytes | memoryview, offset: int = 0) -> E:
-    """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it."""
+def decode(
+    entity_type: type[E],
+    buffer: bytes | memoryview,
+    offset: int = 0,
+    *,
+    elements_max: int = ELEMENTS_MAX,
+) -> E:
+    """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it, or
+    if its arrays hold more than ``elements_max`` elements in all."""
     try:
+        check_lengths(entity_type, buffer, offset, elements_max=elements_max)
         value, _ = _read(entity_type, buffer, offset)
     except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
         raise FrameError(f"{entity_type.__qualname__} cannot be read: {error}") from error

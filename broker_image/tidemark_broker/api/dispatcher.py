@@ -29,6 +29,9 @@ from tidemark_broker.api.ports import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.net.metrics import NetMetrics
 
+#: Topics, partitions and all other elements that one request of a client may name.
+ELEMENTS_MAX = 200_000
+
 APIS: tuple[Api, ...] = (
     produce.API,
     fetch.API,
@@ -81,7 +84,7 @@ class Dispatcher:
             return api.name, self._unserved_version(api, version)
         request_type = api.request_type(version)
         body = request_body_offset(frame, flexible=request_type.__flexible__)
-        request = decode(request_type, frame, body)
+        request = decode(request_type, frame, body, elements_max=ELEMENTS_MAX)
         call = Call(
             services=self._services,
             shapes=api.shapes(key, version),

@@ -100,9 +100,12 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
-    partition.head_tiered_epoch = max(partition.head_tiered_epoch, result.head_tiered_epoch)
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
-        partition.note_remote_end(result.remote_end_offset, result.remote_end_epoch)
+        partition.learn_remote_end(
+            result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
+        )
+    if result.head_tiered_epoch >= partition.head_tiered_epoch:
+        partition.head_log_start_offset = result.log_start_offset
 
 
 async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:

@@ -21,6 +21,7 @@ class FollowerProgress:
     next_offset: int = UNKNOWN
     log_start_offset: int = UNKNOWN
     local_log_start_offset: int = UNKNOWN
+    tiered_epoch: int = UNKNOWN
     broker_epoch: int = UNKNOWN
     last_fetch_s: float = float("-inf")
     leader_next_offset_at_last_fetch: int = UNKNOWN
@@ -37,6 +38,8 @@ class FetchSeen:
     broker_epoch: int
     leader_next_offset: int
     now_s: float
+    #: The tiered epoch that the follower has stored.
+    tiered_epoch: int = UNKNOWN
 
 
 def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress:
@@ -54,6 +57,7 @@ def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress
         next_offset=seen.fetch_offset,
         log_start_offset=seen.log_start_offset,
         local_log_start_offset=seen.local_log_start_offset,
+        tiered_epoch=seen.tiered_epoch,
         broker_epoch=seen.broker_epoch,
         last_fetch_s=seen.now_s,
         leader_next_offset_at_last_fetch=seen.leader_next_offset,

@@ -14,10 +14,10 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.log import LogError, PartitionLog, StorageError
-from tidemark_broker.replication import isr, low_watermark, prefix, reads
+from tidemark_broker.log import PartitionLog
+from tidemark_broker.replication import in_sync, isr, low_watermark, prefix, produce, reads
 from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.isr import FetchSeen, LeaderView
+from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.metadata import TopicView, is_newer
 from tidemark_broker.replication.prefix import RemoteEnd
@@ -33,7 +33,6 @@ from tidemark_broker.replication.types import (
 
 logger = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 _TIER_TIMEOUT_S = 10.0
 
 
@@ -65,12 +64,16 @@ class Partition:
         self.role = Role.IDLE
         self.stored = stored
         self._on_disk = stored
-        self._manifest_created = False
+        self.manifest_created = False
         self.view = view
         self.leader: LeaderRole | None = None
         self._durable_log_start_seen = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1
+        #: On a follower: its leader's log start when that last told the head's tiered epoch.
+        self.head_log_start_offset = -1
+        #: Held while local retention runs: a change of tiering waits for what began before it.
+        self.retention_lock = asyncio.Lock()
         self.removed = False
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
@@ -228,8 +231,13 @@ class Partition:
                     return False
                 row = known
             tiering_changed = self._tiering_differs(view)
-            await self._persist(view, row, controller_epoch)
-            self.view = view
+            if tiering_changed:
+                async with self.retention_lock:
+                    await self._persist(view, row, controller_epoch)
+                    self.view = view
+            else:
+                await self._persist(view, row, controller_epoch)
+                self.view = view
             await self._take_role(row)
             if tiering_changed and self.context.remote is not None:
                 self.context.remote.on_tiering_change(self)
@@ -256,9 +264,9 @@ class Partition:
             row=row,
             remote_end=self.remote_end,
         )
-        await self._write_state(stored)
+        await self.write_state(stored)
 
-    async def _write_state(self, stored: StoredState) -> None:
+    async def write_state(self, stored: StoredState) -> None:
         """Durable first, then in force."""
         if stored != self._on_disk:
             await self.context.persist(self.log.directory, stored)
@@ -382,96 +390,31 @@ class Partition:
         self.remote_end = prefix.later(self.remote_end, offset, epoch)
         self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
 
-    def reset_remote_end(self) -> None:
-        """After a disablement with Delete nothing of the older tiered epochs counts."""
-        self.remote_end = None
-        self.log.highest_remote_offset = -1
+    def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
+        """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).
+
+        A newer tiered epoch replaces what was known (after Delete nothing of the older ones counts),
+        the same one only adds to it, an older one is out of date.
+        """
+        if tiered_epoch < self.head_tiered_epoch:
+            return
+        if tiered_epoch > self.head_tiered_epoch:
+            self.head_tiered_epoch = tiered_epoch
+            self.remote_end = None
+            self.log.highest_remote_offset = -1
+        self.note_remote_end(offset, epoch)
 
     async def persist_remote_end(self) -> None:
         """Write the known end of the tier, if the file does not have it yet."""
         async with self.lock:
             if self.stored is not None and not self.removed:
-                await self._write_state(replace(self.stored, remote_end=self.remote_end))
-
-    def report_manifest_created(self) -> None:
-        """The leader made the partition's head object: the slice must remember it."""
-        self._manifest_created = True
-        self._propose_manifest()
-
-    def _propose_manifest(self) -> None:
-        leader = self.leader
-        if (
-            leader is not None
-            and leader.pending is None
-            and self._manifest_created
-            and not leader.row.manifest
-        ):
-            self._propose(leader.row.isr)
+                await self.write_state(replace(self.stored, remote_end=self.remote_end))
 
     # ------------------------------------------------------------ produce
 
     async def append(self, data: bytes, *, acks: int, timeout_ms: int) -> ProduceResult:
-        """Append batches as leader; with acks -1 wait until they are committed.
-
-        Nothing is awaited before the append, so calls made in order append in order.
-        """
-        error = self.check_leader()
-        if error is not ErrorCode.none:
-            return ProduceResult(error=error)
-        if acks == ACKS_ALL and self.under_min_isr:
-            return ProduceResult(
-                error=ErrorCode.not_enough_replicas,
-                message=f"the ISR {list(self.isr)} is smaller than {self.min_isr}",
-            )
-        appended = self._append(data)
-        if acks != ACKS_ALL or appended.error is not ErrorCode.none:
-            return appended
-        return await self._committed(appended, self.log.next_offset, timeout_ms)
-
-    def _append(self, data: bytes) -> ProduceResult:
-        context = self.context
-        if not context.failures.may_try(self.tp, context.monotonic()):
-            return ProduceResult(error=ErrorCode.kafka_storage_error)
-        try:
-            info = self.log.append_as_leader(
-                data, leader_epoch=self.leader_epoch, now_ms=context.wall_ms()
-            )
-        except StorageError as error:
-            context.failures.failed(self.tp, error, context.monotonic())
-            return ProduceResult(error=error.error_code, message=str(error))
-        except LogError as error:
-            return ProduceResult(error=error.error_code, message=str(error))
-        context.failures.succeeded(self.tp)
-        context.purgatory.notify(("leo", self.tp))
-        self.advance_high_watermark()
-        return ProduceResult(
-            error=ErrorCode.none,
-            base_offset=info.base_offset,
-            log_append_time_ms=info.log_append_time_ms,
-            log_start_offset=self.log.log_start_offset,
-        )
-
-    async def _committed(
-        self, appended: ProduceResult, end_offset: int, timeout_ms: int
-    ) -> ProduceResult:
-        epoch = self.leader_epoch
-
-        def led() -> bool:
-            return self.is_leader and self.leader_epoch == epoch
-
-        def satisfied() -> bool:
-            return not led() or self.log.high_watermark >= end_offset
-
-        in_time = await self.context.purgatory.wait([("hw", self.tp)], satisfied, timeout_ms / 1000)
-        if not led():
-            return replace(appended, error=ErrorCode.not_leader_or_follower, base_offset=-1)
-        if not in_time:
-            return replace(appended, error=ErrorCode.request_timed_out, base_offset=-1)
-        if self.leader is not None and len(self.leader.maximal_isr) < self.min_isr:
-            return replace(
-                appended, error=ErrorCode.not_enough_replicas_after_append, base_offset=-1
-            )
-        return appended
+        """Append as leader; with acks -1 wait until it is committed. See :mod:`produce`."""
+        return await produce.append(self, data, acks=acks, timeout_ms=timeout_ms)
 
     # ------------------------------------------------------------ reads
 
@@ -553,35 +496,9 @@ class Partition:
 
     # ------------------------------------------------------------ leader's decisions
 
-    def leader_view(self, leader: LeaderRole) -> LeaderView:
-        """What :mod:`isr` decides upon."""
-        metadata = self.context.metadata
-        return LeaderView(
-            leader=self.context.node_id,
-            next_offset=self.log.next_offset,
-            high_watermark=self.log.high_watermark,
-            epoch_start_offset=leader.epoch_start_offset,
-            isr=leader.row.isr,
-            maximal_isr=leader.maximal_isr,
-            followers=leader.followers,
-            eligible=frozenset(
-                node
-                for node, seen in leader.followers.items()
-                if metadata.is_alive(node) and metadata.broker_epoch(node) == seen.broker_epoch
-            ),
-            min_isr=self.min_isr,
-            now_s=self.context.monotonic(),
-            lag_max_s=self.context.lag_max_s,
-        )
-
     def advance_high_watermark(self) -> None:
         """Commit what enough replicas have."""
-        leader = self.leader
-        if leader is None:
-            return
-        offset = isr.high_watermark(self.leader_view(leader))
-        if offset > self.log.high_watermark and self.log.advance_high_watermark(offset):
-            self.context.purgatory.notify(("hw", self.tp))
+        in_sync.advance_high_watermark(self)
 
     def after_change(self) -> None:
         """ISR, replicas or brokers changed: the high watermark and the low watermark may move."""
@@ -590,103 +507,17 @@ class Partition:
 
     def follower_fetched(self, node: int, seen: FetchSeen) -> None:
         """A follower has everything below its fetch offset: commit, and let it into the ISR."""
-        leader = self.leader
-        if leader is None:
-            return
-        before = leader.seen(node, seen)
-        if before.log_start_offset != seen.log_start_offset:
-            self.context.purgatory.notify(("lw", self.tp))
-        self.advance_high_watermark()
-        if leader.pending is None and node not in leader.row.isr:
-            view = self.leader_view(leader)
-            if isr.may_join(view, node):
-                self._propose(isr.expanded(leader.row.isr, node))
+        in_sync.follower_fetched(self, node, seen)
 
     def shrink_isr(self) -> None:
-        """Called every lag/2: propose an ISR without those who fell behind; repeat a proposal that
-        was never settled (the same epochs: it cannot take effect twice)."""
-        leader = self.leader
-        if leader is None:
-            return
-        if leader.pending is not None:
-            self.context.propose_isr(self, self._change(leader, leader.pending))
-            return
-        self._propose_manifest()
-        gone = isr.out_of_sync(self.leader_view(leader))
-        if gone and leader.pending is None:
-            self._propose(isr.shrunk(leader.row.isr, gone))
-
-    def _propose(self, new_isr: tuple[int, ...]) -> None:
-        leader = self.leader
-        if leader is None:
-            return
-        leader.pending = new_isr
-        if new_isr != leader.row.isr:
-            logger.info("%s: proposing ISR %s instead of %s", self.tp, new_isr, leader.row.isr)
-        self.context.propose_isr(self, self._change(leader, new_isr))
-
-    def _change(self, leader: LeaderRole, new_isr: tuple[int, ...]) -> control.IsrChange:
-        return control.IsrChange(
-            topic_id=self.topic_id,
-            partition=self.partition,
-            leader_epoch=leader.row.leader_epoch,
-            partition_epoch=leader.row.partition_epoch,
-            new_isr=new_isr,
-            remote_manifest=self._manifest_created or leader.row.manifest,
-        )
+        """Called every lag/2. See :func:`in_sync.shrink_isr`."""
+        in_sync.shrink_isr(self)
 
     async def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
-        """The controller answered a proposal.
+        """The controller answered a proposal. See :func:`in_sync.answered`."""
+        await in_sync.answered(self, change, result)
 
-        A newer row of our epoch is adopted even with an error: an earlier try may have been
-        committed. With the row that we have, nothing is pending. Otherwise a push will tell; until
-        then the maximal ISR stays what it was.
-        """
-        async with self.lock:
-            leader = self.leader
-            if leader is None or leader.epoch != change.leader_epoch:
-                return
-            if (
-                result.leader_epoch == leader.epoch
-                and result.partition_epoch > self.partition_epoch
-            ):
-                await self._adopt_answer(leader, change, result)
-            elif result.partition_epoch == self.partition_epoch:
-                leader.pending = None
-            if result.error_code:
-                logger.warning(
-                    "%s: ISR %s was refused: %s", self.tp, change.new_isr, error_name(result)
-                )
-            self._propose_manifest()
-            self.after_change()
-
-    async def _adopt_answer(
-        self, leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
-    ) -> None:
-        if self.stored is None or self.stored.row is None:
-            return
-        manifest = self.stored.row.manifest or (not result.error_code and change.remote_manifest)
-        row = replace(
-            self.stored.row,
-            isr=tuple(result.isr),
-            partition_epoch=result.partition_epoch,
-            manifest=manifest,
-        )
-        stored = self.stored.with_row(row)
-        try:
-            await self._write_state(stored)
-        except StorageError as error:
-            # The controller has it; the file is only for reports, and is written with the next row.
-            self.context.failures.failed(self.tp, error, self.context.monotonic())
-            self.stored = stored
-        leader.adopt(row, self.context.monotonic())
-        self.context.metadata.update(self.topic_id, row)
-        logger.info("%s: ISR is %s (partition epoch %d)", self.tp, row.isr, row.partition_epoch)
-
-
-def error_name(result: control.IsrResult) -> str:
-    """Kafka's name of an answer's error."""
-    try:
-        return ErrorCode(result.error_code).name
-    except ValueError:
-        return str(result.error_code)
+    def report_manifest_created(self) -> None:
+        """The leader made the partition's head object: the slice must remember it."""
+        self.manifest_created = True
+        in_sync.propose_manifest(self)

@@ -121,3 +121,6 @@ class RemoteLog(Protocol):
 
     def status(self) -> RemoteStatus:
         """Health of the store."""
+
+    async def close(self) -> None:
+        """End every task and every pool; the log folder stays open."""

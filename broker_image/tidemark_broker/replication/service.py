@@ -122,6 +122,7 @@ class ReplicaFetchService:
                 broker_epoch=request.broker_epoch,
                 leader_next_offset=partition.next_offset,
                 now_s=now_s,
+                tiered_epoch=wanted.tiered_epoch,
             ),
         )
         return _records(partition, wanted, left)

@@ -137,6 +137,7 @@ def test_an_endpoint_that_refuses_is_unavailable(config: S3Config) -> None:
         assert (caught.value.reason, caught.value.retriable) == ("StoreUnreachable", True)
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_silent_is_given_up_in_time(config: S3Config) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         store = S3Store(replace(config, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}"))
@@ -171,8 +172,9 @@ class TestLostAnswers:
     def test_our_own_claim_is_recognised(self, config: S3Config, store: S3Store) -> None:
         loaded = ManifestStore(store).create(_head())
         with _losing_an_answer(config.endpoint) as endpoint:
-            lossy = S3Store(replace(config, endpoint=endpoint))
-            after = ManifestStore(lossy).commit(loaded, _claim(Claim(2, 0)))
+            lossy = ManifestStore(S3Store(replace(config, endpoint=endpoint)))
+            after = lossy.commit(loaded, _claim(Claim(2, 0)))
+            del lossy
         assert (after.head.version, after.head.claim) == (2, Claim(2, 0))
         assert after == ManifestStore(store).load(TOPIC_ID, 0)
 

@@ -37,7 +37,7 @@ def queue(clock: Clock) -> KeyQueue:
 async def next_of(queue: KeyQueue) -> Key | None:
     """The next key if there is one now."""
     try:
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(0):
             return await queue.get()
     except TimeoutError:
         return None

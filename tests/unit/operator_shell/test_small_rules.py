@@ -125,7 +125,7 @@ def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
 # ---------------------------------------------------------------- storage
 
 
-S3 = {
+S3: dict[str, Any] = {
     "endpoint": "http://127.0.0.1:9000",
     "region": "r",
     "buckets": ["a", "b"],
@@ -140,7 +140,7 @@ def test_the_recorded_location_holds_no_credentials() -> None:
 
 def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
     here = location_of({"s3": S3}) or {}
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "": {"buckets": ["a", "b", "c"]},
         "endpoint": {"endpoint": "http://127.0.0.1:9001"},
         "prefix": {"prefix": "p"},

@@ -1,0 +1,180 @@
+"""The leader and its ISR: what commits, who may join, who must leave, what the controller said.
+
+Decisions are :mod:`isr`'s; here they are applied to a partition. One proposal is in flight at a
+time. It is settled by a newer row of the same leader epoch or by an answer that shows the row we
+have; until then the maximal ISR bounds the high watermark.
+"""
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication import isr
+from tidemark_broker.replication.isr import FetchSeen, LeaderView
+from tidemark_broker.replication.leader import LeaderRole
+
+if TYPE_CHECKING:
+    from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
+    """What :mod:`isr` decides upon."""
+    metadata = partition.context.metadata
+    return LeaderView(
+        leader=partition.context.node_id,
+        next_offset=partition.log.next_offset,
+        high_watermark=partition.log.high_watermark,
+        epoch_start_offset=leader.epoch_start_offset,
+        isr=leader.row.isr,
+        maximal_isr=leader.maximal_isr,
+        followers=leader.followers,
+        eligible=frozenset(
+            node
+            for node, seen in leader.followers.items()
+            if metadata.is_alive(node) and metadata.broker_epoch(node) == seen.broker_epoch
+        ),
+        min_isr=partition.min_isr,
+        now_s=partition.context.monotonic(),
+        lag_max_s=partition.context.lag_max_s,
+    )
+
+
+def advance_high_watermark(partition: "Partition") -> None:
+    """Commit what enough replicas have."""
+    leader = partition.leader
+    if leader is None:
+        return
+    offset = isr.high_watermark(leader_view(partition, leader))
+    if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
+        partition.context.purgatory.notify(("hw", partition.tp))
+
+
+def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None:
+    """A follower has everything below its fetch offset: commit, and let it into the ISR."""
+    leader = partition.leader
+    if leader is None:
+        return
+    before = leader.seen(node, seen)
+    if before.log_start_offset != seen.log_start_offset:
+        partition.context.purgatory.notify(("lw", partition.tp))
+    advance_high_watermark(partition)
+    if leader.pending is None and node not in leader.row.isr:
+        view = leader_view(partition, leader)
+        if isr.may_join(view, node):
+            _propose(partition, isr.expanded(leader.row.isr, node))
+
+
+def shrink_isr(partition: "Partition") -> None:
+    """Called every lag/2: propose an ISR without those who fell behind; repeat a proposal that
+    was never settled (the same epochs: it cannot take effect twice)."""
+    leader = partition.leader
+    if leader is None:
+        return
+    if leader.pending is not None:
+        partition.context.propose_isr(partition, _change(partition, leader, leader.pending))
+        return
+    propose_manifest(partition)
+    gone = isr.out_of_sync(leader_view(partition, leader))
+    if gone and leader.pending is None:
+        _propose(partition, isr.shrunk(leader.row.isr, gone))
+
+
+def _propose(partition: "Partition", new_isr: tuple[int, ...]) -> None:
+    leader = partition.leader
+    if leader is None:
+        return
+    leader.pending = new_isr
+    if new_isr != leader.row.isr:
+        logger.info("%s: proposing ISR %s instead of %s", partition.tp, new_isr, leader.row.isr)
+    partition.context.propose_isr(partition, _change(partition, leader, new_isr))
+
+
+def _change(
+    partition: "Partition", leader: LeaderRole, new_isr: tuple[int, ...]
+) -> control.IsrChange:
+    return control.IsrChange(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        leader_epoch=leader.row.leader_epoch,
+        partition_epoch=leader.row.partition_epoch,
+        new_isr=new_isr,
+        remote_manifest=partition.manifest_created or leader.row.manifest,
+    )
+
+
+async def answered(
+    partition: "Partition", change: control.IsrChange, result: control.IsrResult
+) -> None:
+    """The controller answered a proposal.
+
+    A newer row of our epoch is adopted even with an error: an earlier try may have been
+    committed. With the row that we have, nothing is pending. Otherwise a push will tell; until
+    then the maximal ISR stays what it was.
+    """
+    async with partition.lock:
+        leader = partition.leader
+        if leader is None or leader.epoch != change.leader_epoch:
+            return
+        if (
+            result.leader_epoch == leader.epoch
+            and result.partition_epoch > partition.partition_epoch
+        ):
+            await _adopt_answer(partition, leader, change, result)
+        elif result.partition_epoch == partition.partition_epoch:
+            leader.pending = None
+        if result.error_code:
+            logger.warning(
+                "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
+            )
+        propose_manifest(partition)
+        partition.after_change()
+
+
+async def _adopt_answer(
+    partition: "Partition", leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
+) -> None:
+    if partition.stored is None or partition.stored.row is None:
+        return
+    manifest = partition.stored.row.manifest or (not result.error_code and change.remote_manifest)
+    row = replace(
+        partition.stored.row,
+        isr=tuple(result.isr),
+        partition_epoch=result.partition_epoch,
+        manifest=manifest,
+    )
+    stored = partition.stored.with_row(row)
+    try:
+        await partition.write_state(stored)
+    except StorageError as error:
+        # The controller has it; the file is only for reports, and is written with the next row.
+        partition.context.failures.failed(partition.tp, error, partition.context.monotonic())
+        partition.stored = stored
+    leader.adopt(row, partition.context.monotonic())
+    partition.context.metadata.update(partition.topic_id, row)
+    logger.info("%s: ISR is %s (partition epoch %d)", partition.tp, row.isr, row.partition_epoch)
+
+
+def propose_manifest(partition: "Partition") -> None:
+    """Have the slice remember that the head object was created, unless it does or will."""
+    leader = partition.leader
+    if (
+        leader is not None
+        and leader.pending is None
+        and partition.manifest_created
+        and not leader.row.manifest
+    ):
+        _propose(partition, leader.row.isr)
+
+
+def error_name(result: control.IsrResult) -> str:
+    """Kafka's name of an answer's error."""
+    try:
+        return ErrorCode(result.error_code).name
+    except ValueError:
+        return str(result.error_code)

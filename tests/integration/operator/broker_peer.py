@@ -1,0 +1,328 @@
+"""The broker's end of the control protocol, nothing behind it: what the operator says is kept, and
+each test decides how it is answered."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kio.schema.delete_records.v2 import request as delete_request
+from kio.schema.delete_records.v2 import response as delete_response
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v8 import request as list_request
+from kio.schema.list_offsets.v8 import response as list_response
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from tidemark.wire import control
+from tidemark.wire.framing import (
+    decode,
+    decode_response,
+    encode_request,
+    encode_response,
+    peek_request,
+    request_body_offset,
+)
+
+R = TypeVar("R")
+NO_TIME = i32Timedelta.parse(dt.timedelta(0))
+
+
+class Refused(Exception):
+    """The controller answered with an error code."""
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(f"{ErrorCode(code).name}: {message}")
+        self.code = code
+
+
+class Connection:
+    """One connection to the controller, request after request."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._number = 0
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def frame(self) -> bytes:
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        return await self.reader.readexactly(size)
+
+    async def ask(self, request: Any, response_type: type[R], timeout_s: float = 20.0) -> R:
+        self._number += 1
+        self.writer.write(encode_request(request, self._number, "peer"))
+        async with asyncio.timeout(timeout_s):
+            number, response = decode_response(response_type, await self.frame())
+        assert number == self._number
+        return response
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class BrokerPeer:
+    """Registers, attaches, heartbeats; applies states into ``topics`` and ``removed``."""
+
+    def __init__(self, node_id: int, cluster_id: str) -> None:
+        self.node_id, self.cluster_id = node_id, cluster_id
+        self.incarnation_id, self.directory_id = uuid.uuid4(), uuid.uuid4()
+        self.broker_epoch = -1
+        self.clean_epoch = -1
+        self.highest_epoch = 0
+        self.controller_epoch = -1
+        self.snapshots = 0
+        self.fenced = True
+        self.should_shut_down = False
+        self.want_shut_down = False
+        self.remote_storage = ""
+        self.store_id = ""
+        self.brokers: dict[int, control.BrokerState] = {}
+        self.topics: dict[str, control.TopicState] = {}
+        self.rows: dict[tuple[str, int], control.PartitionState] = {}
+        self.removed: set[tuple[uuid.UUID, int]] = set()
+        self.disable_requests: list[control.DisableRemoteTopicRequest] = []
+        self.remote_deletions: list[control.DeleteRemoteTopicRequest] = []
+        self.deleted: dict[tuple[str, int], int] = {}
+        self.acknowledge_disable = True
+        self.high_watermark = 1000
+        self.offset_of_time: Callable[[int], int] = lambda _: 100
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open: list[Connection] = []
+        self.requests: Connection | None = None
+
+    # ------------------------------------------------------------ session
+
+    async def register(self, address: str) -> control.BrokerRegistrationResponse:
+        """Register on a new connection; raises Refused."""
+        self.requests = await self._connect(address)
+        response = await self.requests.ask(
+            control.BrokerRegistrationRequest(
+                broker_id=self.node_id,
+                cluster_id=self.cluster_id,
+                incarnation_id=self.incarnation_id,
+                directory_id=self.directory_id,
+                previous_broker_epoch=self.clean_epoch,
+                highest_controller_epoch=self.highest_epoch,
+                rack=None,
+                listeners=(control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),),
+            ),
+            control.BrokerRegistrationResponse,
+        )
+        if response.error_code:
+            raise Refused(response.error_code, response.error_message)
+        self.broker_epoch = response.broker_epoch
+        self.controller_epoch = response.controller_epoch
+        return response
+
+    async def start(self, address: str, timeout_s: float = 20.0) -> None:
+        """Register (again and again while the controller is not ready), attach, send heartbeats."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    await self.register(address)
+                    break
+                except (Refused, OSError) as error:
+                    if isinstance(error, Refused) and error.code not in (41, 101):
+                        raise
+                    await asyncio.sleep(0.1)
+        await self.attach(address)
+        self._spawn(self._heartbeats(address))
+
+    async def attach(self, address: str) -> None:
+        """Open the command connection and serve it."""
+        commands = await self._connect(address)
+        response = await commands.ask(
+            control.AttachRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch),
+            control.AttachResponse,
+        )
+        if response.error_code:
+            raise Refused(response.error_code)
+        self._spawn(self._serve(commands))
+
+    async def close(self) -> None:
+        """Vanish: no word to anybody."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+
+    def restarted(self, *, clean: bool) -> "BrokerPeer":
+        """The same broker as a new process on the same disk."""
+        other = BrokerPeer(self.node_id, self.cluster_id)
+        other.directory_id = self.directory_id
+        other.clean_epoch = self.broker_epoch if clean else -1
+        return other
+
+    async def _connect(self, address: str) -> Connection:
+        connection = await Connection.open(address)
+        self._open.append(connection)
+        return connection
+
+    def _spawn(self, work: Any) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _heartbeats(self, address: str) -> None:
+        connection = await self._connect(address)
+        while True:
+            with contextlib.suppress(Refused):
+                await self.heartbeat(connection)
+            await asyncio.sleep(0.1)
+
+    async def heartbeat(self, connection: Connection, loop_age_ms: int = 0) -> None:
+        """One heartbeat; raises Refused."""
+        response = await connection.ask(
+            control.BrokerHeartbeatRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                snapshot_controller_epoch=self.controller_epoch if self.snapshots else -1,
+                loop_age_ms=loop_age_ms,
+                want_shut_down=self.want_shut_down,
+            ),
+            control.BrokerHeartbeatResponse,
+        )
+        if response.error_code:
+            raise Refused(response.error_code)
+        self.fenced = response.is_fenced
+        self.should_shut_down = response.should_shut_down
+
+    # ------------------------------------------------------------ requests
+
+    async def alter(self, topic: str, partition: int, isr: tuple[int, ...]) -> control.IsrResult:
+        """Propose an ISR as the leader under the epochs last heard; raises Refused."""
+        row = self.rows[topic, partition]
+        change = control.IsrChange(
+            topic_id=self.topics[topic].topic_id,
+            partition=partition,
+            leader_epoch=row.leader_epoch,
+            partition_epoch=row.partition_epoch,
+            new_isr=isr,
+            remote_manifest=False,
+        )
+        assert self.requests is not None
+        response = await self.requests.ask(
+            control.AlterPartitionRequest(
+                broker_id=self.node_id, broker_epoch=self.broker_epoch, changes=(change,)
+            ),
+            control.AlterPartitionResponse,
+        )
+        if response.error_code:
+            raise Refused(response.error_code)
+        return response.results[0]
+
+    # ------------------------------------------------------------ commands
+
+    async def _serve(self, connection: Connection) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                frame = await connection.frame()
+                key, _, number = peek_request(frame)
+                answer = self._answer(key, frame)
+                connection.writer.write(encode_response(answer, number))
+
+    def _answer(self, key: int, frame: bytes) -> Any:
+        offset = request_body_offset(frame, flexible=True)
+        match key:
+            case control.PARTITION_STATES:
+                return self._apply(decode(control.PartitionStatesRequest, frame, offset))
+            case control.DISABLE_REMOTE_TOPIC:
+                return self._disable(decode(control.DisableRemoteTopicRequest, frame, offset))
+            case control.DELETE_REMOTE_TOPIC:
+                self.remote_deletions.append(
+                    decode(control.DeleteRemoteTopicRequest, frame, offset)
+                )
+                return control.DeleteRemoteTopicResponse(
+                    error_code=0, remaining_segments=0, message=""
+                )
+            case 2:
+                return self._list(decode(list_request.ListOffsetsRequest, frame, offset))
+            case 21:
+                return self._delete(decode(delete_request.DeleteRecordsRequest, frame, offset))
+        raise AssertionError(f"unexpected command {key}")
+
+    def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:
+        self.controller_epoch = request.controller_epoch
+        self.remote_storage, self.store_id = request.remote_storage, request.store_id
+        self.brokers = {broker.broker_id: broker for broker in request.brokers}
+        if request.full:
+            self.snapshots += 1
+            self.rows.clear()
+            self.topics.clear()
+        for topic in request.topics:
+            self.topics[topic.name] = topic
+            for row in topic.partitions:
+                self.rows[topic.name, row.partition] = row
+        self.removed.update((gone.topic_id, gone.partition) for gone in request.removals)
+        return control.PartitionStatesResponse(
+            error_code=0, broker_epoch=self.broker_epoch, errors=()
+        )
+
+    def _disable(
+        self, request: control.DisableRemoteTopicRequest
+    ) -> control.DisableRemoteTopicResponse:
+        self.disable_requests.append(request)
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        results = []
+        for partition in request.partitions:
+            row = self.rows[names[request.topic_id], partition]
+            done = ErrorCode.none if self.acknowledge_disable else ErrorCode.request_timed_out
+            results.append(
+                control.DisableRemoteTopicResult(
+                    partition=partition,
+                    error_code=int(done),
+                    leader_epoch=row.leader_epoch,
+                    is_leader=row.leader == self.node_id,
+                    local_log_start_offset=0,
+                    message="",
+                )
+            )
+        return control.DisableRemoteTopicResponse(
+            error_code=0,
+            broker_epoch=self.broker_epoch,
+            tiered_epoch=request.tiered_epoch,
+            results=tuple(results),
+        )
+
+    def _list(self, request: list_request.ListOffsetsRequest) -> list_response.ListOffsetsResponse:
+        (topic,) = request.topics
+        found = []
+        for part in topic.partitions:
+            start = self.deleted.get((topic.name, int(part.partition_index)), 0)
+            fixed = {-1: self.high_watermark, -2: start}
+            timestamp = int(part.timestamp)
+            offset = fixed[timestamp] if timestamp < 0 else self.offset_of_time(timestamp)
+            found.append(
+                list_response.ListOffsetsPartitionResponse(
+                    partition_index=part.partition_index,
+                    error_code=ErrorCode.none,
+                    offset=i64(offset),
+                    leader_epoch=i32(0),
+                )
+            )
+        answer = list_response.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(found))
+        return list_response.ListOffsetsResponse(throttle_time=NO_TIME, topics=(answer,))
+
+    def _delete(
+        self, request: delete_request.DeleteRecordsRequest
+    ) -> delete_response.DeleteRecordsResponse:
+        (topic,) = request.topics
+        done = []
+        for part in topic.partitions:
+            key = (str(topic.name), int(part.partition_index))
+            self.deleted[key] = max(self.deleted.get(key, 0), int(part.offset))
+            done.append(
+                delete_response.DeleteRecordsPartitionResult(
+                    partition_index=part.partition_index,
+                    low_watermark=i64(self.deleted[key]),
+                    error_code=ErrorCode.none,
+                )
+            )
+        answer = delete_response.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(done))
+        return delete_response.DeleteRecordsResponse(throttle_time=NO_TIME, topics=(answer,))

@@ -1,0 +1,233 @@
+"""One namespace with a Cluster, operators and peers that act as brokers: what a test works with."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    PARTITION_SLICE,
+    RECORD_DELETION,
+    TOPIC,
+    Json,
+    Kind,
+)
+
+TIMEOUT_S = 30.0
+_numbers = itertools.count(1)
+
+
+class ClusterWorld:
+    """Everything that it started ends with ``close``."""
+
+    def __init__(self, api: KubeApi, kubeconfig: Path, folder: Path, namespace: str) -> None:
+        self.api, self.kubeconfig, self.folder = api, kubeconfig, folder
+        self.namespace = namespace
+        self.tier = folder / "tier"
+        self.operators: list[OperatorProcess] = []
+        self.peers: list[BrokerPeer] = []
+
+    @classmethod
+    async def open(cls, kubeconfig: Path, folder: Path) -> "ClusterWorld":
+        namespace = f"world-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
+        api = await KubeApi.open(Access(kubeconfig))
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await api._call("POST", "/api/v1/namespaces", body=body)
+        world = cls(api, kubeconfig, folder, namespace)
+        world.tier.mkdir()
+        return world
+
+    async def close(self) -> None:
+        """Stop peers and operators, close the connections."""
+        for peer in self.peers:
+            await peer.close()
+        for operator in self.operators:
+            await operator.kill()
+        await self.api.close()
+
+    # ------------------------------------------------------------ processes
+
+    def operator(self, control: str = "127.0.0.1:0") -> OperatorProcess:
+        """An operator of this namespace that is not started yet."""
+        log = self.folder / f"operator-{len(self.operators)}.log"
+        made = OperatorProcess(self.kubeconfig, self.namespace, log, control)
+        self.operators.append(made)
+        return made
+
+    async def start_operator(self, control: str = "127.0.0.1:0") -> OperatorProcess:
+        """An operator that leads."""
+        made = self.operator(control)
+        await made.start()
+        return made
+
+    async def start_broker(self, node_id: int, operator: OperatorProcess) -> BrokerPeer:
+        """A Broker object, and a peer that is unfenced."""
+        try:
+            await self.get(BROKER, f"broker-{node_id}")
+        except NotFound:
+            await self.create(BROKER, f"broker-{node_id}", nodeId=node_id, workload="External")
+        peer = BrokerPeer(node_id, await self.cluster_id())
+        self.peers.append(peer)
+        await peer.start(operator.control)
+        await self.until(lambda: not peer.fenced, f"broker {node_id} is unfenced")
+        return peer
+
+    async def start_peer(self, peer: BrokerPeer, operator: OperatorProcess) -> BrokerPeer:
+        """A peer that was made by hand."""
+        self.peers.append(peer)
+        await peer.start(operator.control)
+        await self.until(lambda: not peer.fenced, f"broker {peer.node_id} is unfenced")
+        return peer
+
+    # ------------------------------------------------------------ objects
+
+    async def create_cluster(self, **config: str) -> Json:
+        """The Cluster, with the folder as its tier."""
+        return await self.api.create(
+            CLUSTER,
+            self.namespace,
+            {
+                "apiVersion": CLUSTER.api_version,
+                "kind": "Cluster",
+                "metadata": {"name": "demo"},
+                "spec": {
+                    "config": {"remote.log.storage.system.enable": "true"} | config,
+                    "remoteStorage": {"filesystem": {"path": str(self.tier)}},
+                },
+            },
+        )
+
+    async def create(self, kind: Kind, name: str, **spec: Any) -> Json:
+        """A Broker or a Topic of the Cluster."""
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name},
+            "spec": {"clusterRef": {"name": "demo"}} | spec,
+        }
+        return await self.api.create(kind, self.namespace, body)
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, replicas: int = 2, **spec: Any
+    ) -> Json:
+        """A Topic."""
+        return await self.create(
+            TOPIC, name, partitions=partitions, replicationFactor=replicas, **spec
+        )
+
+    async def create_deletion(self, name: str, topic: str, **spec: Any) -> Json:
+        """A RecordDeletion."""
+        body = {
+            "apiVersion": RECORD_DELETION.api_version,
+            "kind": "RecordDeletion",
+            "metadata": {"name": name},
+            "spec": {"topicRef": {"name": topic}} | spec,
+        }
+        return await self.api.create(RECORD_DELETION, self.namespace, body)
+
+    async def get(self, kind: Kind, name: str) -> Json:
+        """An object; raises NotFound."""
+        return await self.api.get(kind, self.namespace, name)
+
+    async def patch(self, kind: Kind, name: str, **spec: Any) -> Json:
+        """Change a spec."""
+        return await self.api.merge_patch(kind, self.namespace, name, {"spec": spec})
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        """Ask for a deletion."""
+        await self.api.delete(kind, self.namespace, name)
+
+    async def gone(self, kind: Kind, name: str) -> bool:
+        """Whether an object does not exist."""
+        try:
+            await self.get(kind, name)
+        except NotFound:
+            return True
+        return False
+
+    async def cluster_id(self) -> str:
+        """The id that brokers need, once a controller has written it."""
+        body = await self.status_where(CLUSTER, "demo", lambda status: "clusterId" in status)
+        return str(body["clusterId"])
+
+    async def slices(self) -> list[Json]:
+        """Every PartitionSlice."""
+        return await self.api.list_all(PARTITION_SLICE, self.namespace)
+
+    async def rows(self) -> list[str]:
+        """Every row of every slice."""
+        return [row for body in await self.slices() for row in body.get("partitions") or []]
+
+    async def versions(self) -> dict[str, str]:
+        """resourceVersion of every object of ours: equal twice means that nothing was written."""
+        found: dict[str, str] = {}
+        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, PARTITION_SLICE):
+            for body in await self.api.list_all(kind, self.namespace):
+                meta = body["metadata"]
+                found[f"{kind.kind}/{meta['name']}"] = meta["resourceVersion"]
+        return found
+
+    # ------------------------------------------------------------ waiting
+
+    async def until(
+        self,
+        holds: Callable[[], bool | Awaitable[bool]],
+        what: str,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = holds()
+            if found if isinstance(found, bool) else await found:
+                return
+            if time.monotonic() > deadline:
+                tails = "\n".join(operator.log[-3000:] for operator in self.operators)
+                raise AssertionError(f"not so in {timeout_s} s: {what}\n{tails}")
+            await asyncio.sleep(0.05)
+
+    async def status_where(
+        self, kind: Kind, name: str, holds: Callable[[Json], bool], timeout_s: float = TIMEOUT_S
+    ) -> Json:
+        """The status of an object once it is as wanted."""
+        last: Json = {}
+
+        async def look() -> bool:
+            nonlocal last
+            try:
+                last = (await self.get(kind, name)).get("status") or {}
+            except NotFound:
+                return False
+            return holds(last)
+
+        try:
+            await self.until(look, f"{kind.kind} {name}", timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nlast status: {last}") from None
+        return last
+
+    async def condition(
+        self, kind: Kind, name: str, type_: str, status: str, reason: str = ""
+    ) -> Json:
+        """Wait for a condition; the condition."""
+
+        def holds(found: Json) -> bool:
+            item = condition_of(found, type_)
+            return item.get("status") == status and reason in ("", item.get("reason"))
+
+        return condition_of(await self.status_where(kind, name, holds), type_)
+
+
+def condition_of(status: Json, type_: str) -> Json:
+    """A condition of a status, {} when it is not there."""
+    found = (item for item in status.get("conditions") or [] if item["type"] == type_)
+    return next(found, {})

@@ -1,0 +1,91 @@
+"""An operator as a process: started with short times, killed or stopped by the test."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+
+class OperatorProcess:
+    """One ``python -m tidemark_operator`` on a namespace; its log goes to a file."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, log: Path, control: str) -> None:
+        self._arguments = [
+            *("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--control", control),
+            *("--lease-duration-s", "3", "--session-timeout-s", "2", "--log-level", "DEBUG"),
+        ]
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self.control = control
+        self.metrics = ""
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log.read_text("utf-8")
+
+    async def launch(self) -> None:
+        """Start the process; it need not become the leader."""
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tidemark_operator", *self._arguments),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+
+    async def wait_ready(self, timeout_s: float = 30.0) -> None:
+        """Wait for the ready line."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(timeout_s):
+            line = await self._process.stdout.readline()
+        ready = json.loads(line)
+        assert ready["ready"] is True
+        self.control, self.metrics = ready["control"], ready["metrics"]
+
+    async def start(self) -> None:
+        """Start and wait until it leads."""
+        await self.launch()
+        await self.wait_ready()
+
+    async def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        return await self._end(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        await self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process hangs, its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    async def _end(self, number: signal.Signals) -> int:
+        if self._process is None or self._process.returncode is not None:
+            return 0
+        self._process.send_signal(number)
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """(status, body) of a page on the metrics address."""
+        host, _, port = self.metrics.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+        head, _, body = answer.partition("\r\n\r\n")
+        return int(head.split(" ")[1]), body
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        _, page = await self.get("/metrics")
+        lines = [line for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

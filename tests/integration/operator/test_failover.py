@@ -1,0 +1,197 @@
+"""Controllers and brokers that die, hang and come back: nothing lands late, nothing is lost."""
+
+import asyncio
+
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld
+from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.kube.errors import Invalid
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, LEASE, PARTITION_SLICE, TOPIC
+
+UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
+
+
+async def epoch_of(world: ClusterWorld) -> int:
+    status = (await world.get(CLUSTER, "demo")).get("status") or {}
+    return int((status.get("controller") or {}).get("epoch", 0))
+
+
+async def test_a_killed_operator_is_followed_by_one_that_knows_everything(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    first = await world.start_operator()
+    peer = await world.start_broker(1, first)
+    await world.create_topic("t", partitions=3, replicas=1)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    epoch, rows = await epoch_of(world), sorted(await world.rows())
+    await first.kill()
+    await peer.close()
+    second = await world.start_operator()
+    await peer.start(second.control)
+    await world.until(lambda: peer.snapshots == 2 and not peer.fenced, "a new snapshot")
+    assert await epoch_of(world) > epoch
+    assert sorted(await world.rows()) == rows, "a take-over changes no row"
+    assert {key: row.leader for key, row in peer.rows.items()} == {("t", n): 1 for n in range(3)}
+    assert peer.controller_epoch == await epoch_of(world)
+    assert await second.stop() == 0
+
+
+async def test_the_api_server_refuses_what_an_older_controller_writes(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    first = await world.start_operator()
+    await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
+    held = (await world.slices())[0]
+    await first.stop()
+    second = await world.start_operator()
+    await world.until(
+        lambda: _all_claimed(world, held["controllerEpoch"]), "every slice is claimed"
+    )
+    now = await world.get(PARTITION_SLICE, held["metadata"]["name"])
+    late = {**now, "controllerEpoch": held["controllerEpoch"], "commit": now["commit"] + 1}
+    try:
+        await world.api.replace(PARTITION_SLICE, late)
+    except Invalid as error:
+        assert "STALE_CONTROLLER_EPOCH" in error.message
+    else:
+        raise AssertionError("a write under an older controller epoch was taken")
+    await second.stop()
+
+
+async def _all_claimed(world: ClusterWorld, above: int) -> bool:
+    found = await world.slices()
+    return len(found) == 64 and all(body["controllerEpoch"] > above for body in found)
+
+
+async def test_a_controller_that_hung_does_no_harm_when_it_wakes(world: ClusterWorld) -> None:
+    await world.create_cluster(**UNDER_REPLICATED)
+    hung = await world.start_operator()
+    peer = await world.start_broker(1, hung)
+    await world.create_topic("before", replicas=1)
+    await world.condition(TOPIC, "before", "Ready", "True")
+    standby = world.operator()
+    await standby.launch()
+    hung.pause()
+    await standby.wait_ready()
+    await peer.close()
+    await peer.start(standby.control)
+    await world.create_topic("after", replicas=1)
+    await world.until(lambda: ("after", 0) in peer.rows, "the standby leads")
+    epoch, rows = await epoch_of(world), sorted(await world.rows())
+    hung.resume()
+    await world.until(lambda: "no longer the leader" in hung.log, "it notices")
+    await asyncio.sleep(1)
+    assert await epoch_of(world) == epoch
+    assert sorted(await world.rows()) == rows
+    assert not peer.fenced
+
+
+async def test_the_lease_changes_hands_and_counts_it(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    first = await world.start_operator()
+    standby = world.operator()
+    await standby.launch()
+    before = await world.get(LEASE, "tidemark-operator")
+    assert await first.stop() == 0
+    await standby.wait_ready(timeout_s=5)
+    after = await world.get(LEASE, "tidemark-operator")
+    assert after["spec"]["leaseTransitions"] == before["spec"]["leaseTransitions"] + 1
+    assert after["spec"]["holderIdentity"] != before["spec"]["holderIdentity"]
+
+
+async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster(**UNDER_REPLICATED)
+    operator = await world.start_operator()
+    standby = world.operator()
+    await standby.launch()
+    await world.start_broker(1, operator)
+    await world.api.delete(LEASE, world.namespace, "tidemark-operator")
+    for number in range(10):
+        await world.create_topic(f"t{number}", replicas=1)
+
+    async def all_placed() -> bool:
+        rows = [decode_row(text) for text in await world.rows()]
+        return len({row.topic_id for row in rows}) == 10
+
+    leader = world.peers[0]
+    if operator.log.count("no longer the leader"):
+        await leader.close()
+        await leader.start(standby.control)
+    await world.until(all_placed, "every topic is placed once")
+    rows = [decode_row(text) for text in await world.rows()]
+    assert len(rows) == 10
+
+
+async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenced_first(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    one = await world.start_broker(1, operator)
+    two = await world.start_broker(2, operator)
+    await world.create_topic("t", partitions=6)
+    await world.until(lambda: len(two.rows) == 6, "placed")
+    await one.close()
+    await world.until(
+        lambda: all(row.leader == 2 and row.isr == (2,) for row in two.rows.values()),
+        "the other leads everything, alone in the ISR",
+    )
+    assert two.brokers[1].fenced
+    await world.condition(BROKER, "broker-1", "Ready", "False", "Fenced")
+    rows = {row.partition: row for row in map(decode_row, await world.rows())}
+    assert all(row.isr == (2,) for row in rows.values()), "persisted before it was told"
+    back = await world.start_peer(one.restarted(clean=False), operator)
+    assert back.snapshots == 1
+    await world.condition(BROKER, "broker-1", "Ready", "True")
+    result = await two.alter("t", 0, (2, 1))
+    assert result.error_code == 0
+    assert set(result.isr) == {1, 2}
+
+
+async def test_a_clean_shutdown_moves_leaders_first_and_keeps_its_proof(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    one = await world.start_broker(1, operator)
+    two = await world.start_broker(2, operator)
+    await world.create_topic("t", partitions=4)
+    await world.until(lambda: len(two.rows) == 4, "placed")
+    one.want_shut_down = True
+    await world.until(lambda: one.should_shut_down, "the controller lets it go")
+    await world.until(lambda: all(row.leader == 2 for row in two.rows.values()), "leaders moved")
+    await one.close()
+    await world.condition(BROKER, "broker-1", "Ready", "False")
+
+
+async def test_a_broker_that_has_seen_a_higher_epoch_makes_the_controller_take_over_again(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    await world.create(BROKER, "broker-1", nodeId=1, workload="External")
+    peer = BrokerPeer(1, await world.cluster_id())
+    peer.highest_epoch = 40
+    await world.start_peer(peer, operator)
+    assert peer.controller_epoch > 40
+    assert await epoch_of(world) == peer.controller_epoch
+
+
+async def test_missing_slices_are_never_made_again(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
+    await operator.stop()
+    name = (await world.slices())[3]["metadata"]["name"]
+    await world.api.merge_patch(
+        PARTITION_SLICE, world.namespace, name, {"metadata": {"finalizers": None}}
+    )
+    await world.delete(PARTITION_SLICE, name)
+    await world.start_operator()
+    stalled = await world.condition(CLUSTER, "demo", "Stalled", "True", "SlicesMissing")
+    assert name in stalled["message"]
+    assert len(await world.slices()) == 63

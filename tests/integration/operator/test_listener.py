@@ -1,0 +1,65 @@
+"""The listeners under bad input, and what the operator shows of itself."""
+
+import asyncio
+
+from tests.integration.operator.broker_peer import BrokerPeer, Refused
+from tests.integration.operator.cluster_world import ClusterWorld
+from tidemark_operator.kube.kinds import CLUSTER, EVENT
+
+GARBAGE = (b"\x7f\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x0a" + b"\xff" * 10)
+
+
+async def test_garbage_closes_its_connection_and_nothing_else(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    host, _, port = operator.control.rpartition(":")
+    for data in GARBAGE:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(data)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+    assert operator.log.count("closed control connection") == len(GARBAGE)
+    await world.create_topic("t", replicas=1)
+    await world.until(lambda: ("t", 0) in peer.rows, "the broker is served on")
+
+
+async def test_without_a_cluster_brokers_hear_not_controller(world: ClusterWorld) -> None:
+    operator = await world.start_operator()
+    peer = BrokerPeer(1, "any")
+    world.peers.append(peer)
+    try:
+        await peer.register(operator.control)
+    except Refused as error:
+        assert error.code == 41
+    else:
+        raise AssertionError("registered without a controller")
+    await world.create_cluster()
+    await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
+
+
+async def test_metrics_health_and_events_tell_what_happens(world: ClusterWorld) -> None:
+    await world.create_cluster(**{"enable.under.replicated.topic.creation": "true"})
+    operator = await world.start_operator()
+    await world.start_broker(1, operator)
+    await world.create_topic("t", partitions=2, replicas=2)
+
+    async def placeholders() -> bool:
+        return await operator.metric("tidemark_placeholders") == 2
+
+    await world.until(placeholders, "two placeholders are measured")
+    assert await operator.metric("tidemark_operator_leader") == 1
+    assert await operator.metric("tidemark_controller_epoch") >= 1
+    assert await operator.metric("tidemark_operator_slice_writes_total") >= 1
+    status, body = await operator.get("/healthz")
+    assert (status, body.split(":")[0]) == (200, "ok")
+    assert (await operator.get("/nothing"))[0] == 404
+
+    async def told() -> bool:
+        found = await world.api.list_all(EVENT, world.namespace)
+        return {"BrokerRegistered", "BrokerReady", "PartitionsPlaced"} <= {
+            str(event["reason"]) for event in found
+        }
+
+    await world.until(told, "Events are written")

@@ -1,0 +1,199 @@
+"""From a manifest to partitions on brokers: waiting, KIP-409's placeholders, growth, quiet."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.operator.broker_peer import BrokerPeer, Refused
+from tests.integration.operator.cluster_world import ClusterWorld, condition_of
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
+
+UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
+
+
+async def test_a_topic_waits_for_brokers_and_says_how_many_are_missing(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=3)
+    ready = await world.condition(TOPIC, "t", "Ready", "False", "BrokersMissing")
+    assert "2 brokers missing" in ready["message"]
+    status = (await world.get(TOPIC, "t"))["status"]
+    assert condition_of(status, "Reconciling")["status"] == "True"
+    assert condition_of(status, "Stalled")["status"] == "False"
+    assert await world.rows() == [], "nothing is created without enough brokers"
+    await world.start_broker(2, operator)
+    await world.start_broker(3, operator)
+    await world.condition(TOPIC, "t", "FullyReplicated", "True")
+
+
+async def test_placeholders_are_accepted_then_filled_by_a_broker_that_joins(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster(**UNDER_REPLICATED)
+    operator = await world.start_operator()
+    first = await world.start_broker(1, operator)
+    await world.start_broker(2, operator)
+    await world.create_topic("t", partitions=4, replicas=3, config={"min.insync.replicas": "2"})
+    await world.condition(TOPIC, "t", "Ready", "True")
+    lacking = await world.condition(TOPIC, "t", "FullyReplicated", "False", "Placeholders")
+    assert "4 replicas of 12" in lacking["message"]
+    await world.until(lambda: len(first.rows) == 4, "the broker knows its partitions")
+    assert all(row.replicas[-1] == -1 for row in first.rows.values())
+    assert all(-1 not in row.isr and row.leader > 0 for row in first.rows.values())
+    await world.start_broker(3, operator)
+    await world.until(
+        lambda: all(sorted(row.replicas) == [1, 2, 3] for row in first.rows.values()),
+        "every placeholder is filled by the third broker",
+    )
+    leaders = {peer.node_id: peer for peer in world.peers}
+    for (topic, partition), row in list(first.rows.items()):
+        leader = leaders[row.leader]
+        await world.until(
+            lambda leader=leader, at=(topic, partition): 3 in leader.rows[at].replicas,
+            "the leader knows the new replica",
+        )
+        result = await leader.alter(topic, partition, (*row.isr, 3))
+        assert result.error_code == 0
+    await world.condition(TOPIC, "t", "FullyReplicated", "True")
+
+
+async def test_partitions_are_told_only_after_the_status_says_that_they_are_placed(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", partitions=2, replicas=1)
+    await world.until(lambda: ("t", 1) in peer.rows, "the broker is told")
+    status = (await world.get(TOPIC, "t"))["status"]
+    assert status["partitionsPlaced"] == 2
+    await world.patch(TOPIC, "t", partitions=5)
+    await world.until(lambda: ("t", 4) in peer.rows, "the added partitions are told")
+    assert (await world.get(TOPIC, "t"))["status"]["partitionsPlaced"] == 5
+    assert len(await world.rows()) == 5
+
+
+async def test_a_changed_configuration_reaches_every_broker(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1, config={"retention.ms": "1000"})
+
+    def told() -> dict[str, str]:
+        topic = peer.topics.get("t")
+        return {} if topic is None else {entry.name: entry.value for entry in topic.config}
+
+    await world.until(lambda: told().get("retention.ms") == "1000", "the first value")
+    await world.patch(TOPIC, "t", config={"retention.ms": "2000"})
+    await world.until(lambda: told().get("retention.ms") == "2000", "the second value")
+
+
+async def test_in_a_steady_state_nothing_is_written(world: ClusterWorld) -> None:
+    await world.create_cluster(**UNDER_REPLICATED)
+    operator = await world.start_operator()
+    await world.start_broker(1, operator)
+    await world.start_broker(2, operator)
+    for number in range(5):
+        await world.create_topic(f"t{number}", partitions=2)
+        await world.condition(TOPIC, f"t{number}", "FullyReplicated", "True")
+    await world.condition(CLUSTER, "demo", "Ready", "True")
+
+    async def replicas_told() -> bool:
+        bodies = [await world.get(BROKER, f"broker-{node}") for node in (1, 2)]
+        return all(body["status"].get("replicas") == 10 for body in bodies)
+
+    await world.until(replicas_told, "the brokers' statuses have settled", timeout_s=40)
+    before = await world.versions()
+    passes = await operator.metric("tidemark_operator_reconciles_total")
+    for peer in world.peers:
+        assert peer.requests is not None
+    await asyncio.sleep(4)
+    assert await world.versions() == before
+    assert await operator.metric("tidemark_operator_reconciles_total") - passes < 20
+
+
+async def test_only_a_broker_with_an_object_may_register_and_only_once(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    cluster_id = await world.cluster_id()
+    stranger = BrokerPeer(9, cluster_id)
+    world.peers.append(stranger)
+
+    async def refusal(peer: BrokerPeer) -> int:
+        try:
+            await peer.register(operator.control)
+        except Refused as error:
+            return error.code
+        return 0
+
+    async def leads() -> bool:
+        return await refusal(stranger) != 41
+
+    await world.until(leads, "the controller has taken over")
+    assert await refusal(stranger) == 102
+    peer = await world.start_broker(1, operator)
+    twin = BrokerPeer(1, cluster_id)
+    world.peers.append(twin)
+    assert await refusal(twin) == 101
+    elsewhere = BrokerPeer(1, "another-cluster")
+    world.peers.append(elsewhere)
+    assert await refusal(elsewhere) == 104
+    await peer.close()
+    await world.condition(BROKER, "broker-1", "Ready", "False", "Fenced")
+    await world.start_peer(twin, operator)
+    assert twin.broker_epoch > peer.broker_epoch
+
+
+async def test_a_second_cluster_and_what_belongs_to_it_are_told_so(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    await world.start_operator()
+    await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
+    body = {
+        "apiVersion": CLUSTER.api_version,
+        "kind": "Cluster",
+        "metadata": {"name": "second"},
+        "spec": {},
+    }
+    await world.api.create(CLUSTER, world.namespace, body)
+    await world.condition(CLUSTER, "second", "Stalled", "True", "SecondCluster")
+    await world.create_topic("t", clusterRef={"name": "nowhere"})
+    await world.condition(TOPIC, "t", "Ready", "False", "ClusterNotFound")
+
+
+async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> None:
+    await world.create_cluster(**UNDER_REPLICATED)
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    other = await world.start_broker(2, operator)
+    await world.create_topic("t")
+    await world.until(lambda: ("t", 0) in peer.rows, "placed")
+    await world.delete(BROKER, "broker-2")
+    await world.condition(BROKER, "broker-2", "Draining", "True", "ReplicasInUse")
+    await other.close()
+    await world.until(lambda: world.gone(BROKER, "broker-2"), "the finalizer goes")
+    await world.until(lambda: sorted(peer.rows["t", 0].replicas) == [-1, 1], "a placeholder")
+    assert 2 not in peer.brokers
+
+
+@pytest.mark.parametrize("paused", ["true"])
+async def test_a_paused_topic_is_left_alone(world: ClusterWorld, paused: str) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.until(lambda: ("t", 0) in peer.rows, "placed")
+    note = {"metadata": {"annotations": {"tidemark.dev/paused": paused}}}
+    await world.api.merge_patch(TOPIC, world.namespace, "t", note)
+    await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
+    await world.patch(TOPIC, "t", partitions=3)
+    await world.create_topic("other", replicas=1)
+    await world.until(lambda: ("other", 0) in peer.rows, "others go on")
+    assert ("t", 2) not in peer.rows
+    note = {"metadata": {"annotations": {"tidemark.dev/paused": None}}}
+    await world.api.merge_patch(TOPIC, world.namespace, "t", note)
+    await world.until(lambda: ("t", 2) in peer.rows, "it goes on after the pause")

@@ -1,0 +1,197 @@
+"""Disabling until every broker has acknowledged, record deletion, topic deletion, the store."""
+
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld, condition_of
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark.wire.control import TieringState
+from tidemark_operator.kube.errors import Invalid
+from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
+
+
+async def tiered(world: ClusterWorld, **spec: object) -> tuple[OperatorProcess, list[BrokerPeer]]:
+    """Two brokers and a tiered topic ``t`` of two partitions."""
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peers = [await world.start_broker(node, operator) for node in (1, 2)]
+    await world.create_topic("t", partitions=2, tiering={"enabled": True}, **spec)
+    for peer in peers:
+        await world.until(lambda peer=peer: ("t", 1) in peer.rows, "placed")
+    return operator, peers
+
+
+def tiering_of(status: Json) -> Json:
+    return status.get("tiering") or {}
+
+
+async def test_brokers_get_the_accepted_storage_and_its_identity(world: ClusterWorld) -> None:
+    _, (peer, _) = await tiered(world)
+    status = (await world.get(CLUSTER, "demo"))["status"]
+    assert str(world.tier) in peer.remote_storage
+    assert peer.store_id == status["storeId"]
+    assert (world.tier / "tidemark.json").exists()
+    assert status["acceptedStorage"] == {"filesystem": {"path": str(world.tier)}}
+    assert peer.topics["t"].tiering_state == TieringState.ENABLED
+
+
+async def test_disabling_waits_for_every_broker_and_takes_no_change_meanwhile(
+    world: ClusterWorld,
+) -> None:
+    _, (one, two) = await tiered(world)
+    two.acknowledge_disable = False
+    await world.patch(TOPIC, "t", tiering={"enabled": False, "disablePolicy": "Retain"})
+    status = await world.status_where(
+        TOPIC, "t", lambda found: tiering_of(found).get("pendingBrokers") == [2]
+    )
+    assert tiering_of(status)["state"] == "Disabling"
+    assert tiering_of(status)["epoch"] == 1
+    assert condition_of(status, "TieringSettled")["status"] == "False"
+    assert condition_of(status, "Ready")["status"] == "True"
+    assert one.topics["t"].tiering_state == TieringState.DISABLING
+    assert {request.tiered_epoch for request in one.disable_requests} == {1}
+    try:
+        await world.patch(TOPIC, "t", tiering={"enabled": True})
+    except Invalid as error:
+        assert "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS" in error.message
+    else:
+        raise AssertionError("a change while Disabling was taken")
+    two.acknowledge_disable = True
+    status = await world.status_where(
+        TOPIC, "t", lambda found: tiering_of(found).get("state") == "Disabled"
+    )
+    assert "pendingBrokers" not in tiering_of(status)
+    await world.until(
+        lambda: one.topics["t"].tiering_state == TieringState.DISABLED, "brokers are told"
+    )
+    await world.patch(TOPIC, "t", tiering={"enabled": True, "disablePolicy": None})
+    await world.until(
+        lambda: one.topics["t"].tiering_state == TieringState.ENABLED, "enabled again"
+    )
+
+
+async def test_a_disablement_goes_on_under_the_next_controller(world: ClusterWorld) -> None:
+    operator, peers = await tiered(world)
+    for peer in peers:
+        peer.acknowledge_disable = False
+    await world.patch(TOPIC, "t", tiering={"enabled": False, "disablePolicy": "Delete"})
+    await world.status_where(
+        TOPIC, "t", lambda found: tiering_of(found).get("pendingBrokers") == [1, 2]
+    )
+    await operator.kill()
+    successor = await world.start_operator()
+    for peer in peers:
+        await peer.close()
+        peer.acknowledge_disable = True
+        await peer.start(successor.control)
+    status = await world.status_where(
+        TOPIC, "t", lambda found: tiering_of(found).get("state") == "Disabled"
+    )
+    assert tiering_of(status)["policy"] == "Delete"
+    assert tiering_of(status)["epoch"] == 1
+
+
+async def test_a_store_that_is_not_ours_is_refused_and_said_so(world: ClusterWorld) -> None:
+    (world.tier / "tidemark.json").write_text(
+        '{"formatVersion": 1, "storeId": "x", "clusterId": "somebody-else"}'
+    )
+    await world.create_cluster()
+    operator = await world.start_operator()
+    await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1, tiering={"enabled": True})
+    refused = await world.condition(TOPIC, "t", "Stalled", "True", "StorageUnavailable")
+    assert "somebody-else" in refused["message"]
+    ready = await world.condition(CLUSTER, "demo", "RemoteStorageReady", "False")
+    assert "somebody-else" in ready["message"]
+    (world.tier / "tidemark.json").unlink()
+    await world.condition(TOPIC, "t", "Ready", "True")
+
+
+async def test_records_are_deleted_once_to_what_was_resolved_once(world: ClusterWorld) -> None:
+    _, peers = await tiered(world)
+    time = "2026-01-02T03:04:05Z"
+    await world.create_deletion(
+        "d",
+        "t",
+        partitions=[{"partition": 0, "beforeOffset": -1}, {"partition": 1, "beforeTime": time}],
+    )
+    await world.condition(RECORD_DELETION, "d", "Succeeded", "True")
+    status = (await world.get(RECORD_DELETION, "d"))["status"]
+    assert {point["partition"]: point["offset"] for point in status["resolved"]} == {
+        0: 1000,
+        1: 100,
+    }
+    assert {part["partition"]: part["lowWatermark"] for part in status["partitions"]} == {
+        0: 1000,
+        1: 100,
+    }
+    assert status["records"] == 1100
+    deleted = {key: offset for peer in peers for key, offset in peer.deleted.items()}
+    assert deleted == {("t", 0): 1000, ("t", 1): 100}
+    leaders = {row.leader for row in peers[0].rows.values()}
+    assert all(not peer.deleted or peer.node_id in leaders for peer in peers)
+
+
+async def test_a_dry_run_deletes_nothing_and_says_what_would_go(world: ClusterWorld) -> None:
+    _, peers = await tiered(world)
+    await world.create_deletion("d", "t", all={"beforeOffset": -1}, dryRun=True)
+    await world.condition(RECORD_DELETION, "d", "Succeeded", "True", "DryRun")
+    assert (await world.get(RECORD_DELETION, "d"))["status"]["records"] == 2000
+    assert not any(peer.deleted for peer in peers)
+
+
+async def test_a_deletion_for_a_topic_made_again_deletes_nothing(world: ClusterWorld) -> None:
+    _, peers = await tiered(world)
+    for peer in peers:
+        peer.high_watermark = 5
+    await world.create_deletion("d", "t", partitions=[{"partition": 0, "beforeOffset": 50}])
+    found = await world.condition(RECORD_DELETION, "d", "Succeeded", "False")
+    assert "OFFSET_OUT_OF_RANGE" in found["message"]
+    assert not any(peer.deleted for peer in peers)
+
+
+async def test_a_finished_deletion_goes_after_its_time_to_live(world: ClusterWorld) -> None:
+    await tiered(world)
+    await world.create_deletion(
+        "d", "t", partitions=[{"partition": 0, "beforeOffset": 10}], ttlAfterFinished="1s"
+    )
+    await world.until(lambda: world.gone(RECORD_DELETION, "d"), "removed")
+
+
+async def test_a_deleted_topic_goes_from_brokers_and_tier_before_its_finalizer(
+    world: ClusterWorld,
+) -> None:
+    _, (one, two) = await tiered(world)
+    topic_id = one.topics["t"].topic_id
+    await world.delete(TOPIC, "t")
+    await world.until(lambda: world.gone(TOPIC, "t"), "the Topic goes")
+    for peer in (one, two):
+        assert (topic_id, -1) in peer.removed
+    assert len(one.remote_deletions) + len(two.remote_deletions) >= 1
+
+    async def nothing_left() -> bool:
+        bodies = await world.slices()
+        return not any(body.get("partitions") or body.get("tombstones") for body in bodies)
+
+    await world.until(nothing_left, "rows and tombstones are collected")
+
+
+async def test_a_dead_broker_deletes_on_its_return(world: ClusterWorld) -> None:
+    operator, (one, two) = await tiered(world)
+    topic_id = one.topics["t"].topic_id
+    await two.close()
+    await world.until(lambda: one.brokers[2].fenced, "broker 2 is fenced")
+    await world.delete(TOPIC, "t")
+    await world.until(lambda: world.gone(TOPIC, "t"), "the Topic goes without the dead broker")
+    back = await world.start_peer(two.restarted(clean=False), operator)
+    assert (topic_id, -1) in back.removed
+
+
+async def test_an_orphaned_topic_is_released_and_written_down(world: ClusterWorld) -> None:
+    _, (one, _) = await tiered(world, deletionPolicy="Orphan")
+    await world.delete(TOPIC, "t")
+    await world.until(lambda: world.gone(TOPIC, "t"), "released")
+    left = (await world.get(CLUSTER, "demo"))["status"]["leftBehind"]
+    assert [entry["topicName"] for entry in left] == ["t"]
+    assert len(await world.rows()) == 2, "what is left behind stays where it is"
+    assert not one.removed
+    await world.create_topic("again", topicName="t")
+    await world.condition(TOPIC, "again", "Stalled", "True", "AdoptionRequired")

@@ -1,0 +1,94 @@
+"""A real tier in a folder: segments of known records, copied the way a broker copies them."""
+
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.tier import transitions
+from tidemark.tier.auxiliary import Aux
+from tidemark.tier.head import Claim, new_head
+from tidemark.tier.manifest import LoadedHead
+from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.storage import SegmentData
+from tidemark.tier.topics import TopicObject
+from tidemark.wire.control import TieringState
+
+BY = Claim(1, 0)
+
+
+@dataclass(slots=True)
+class SmallTier:
+    """One topic ``t`` of one partition."""
+
+    path: Path
+    topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    entries: list[SegmentEntry] = field(default_factory=list)
+    tier: Tier = field(init=False)
+    loaded: LoadedHead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tier = open_tier(RemoteStorageConfig(filesystem=self.path))
+        self.tier.topics.put(
+            TopicObject(topic_id=self.topic_id, name="t", cluster_id="c", partitions=1, config={})
+        )
+        self.loaded = self.tier.manifests.create(
+            new_head(
+                topic="t",
+                topic_id=self.topic_id,
+                partition=0,
+                cluster_id="c",
+                by=BY,
+                broker_id=1,
+                state=TieringState.ENABLED,
+                policy=None,
+                log_start_offset=0,
+            )
+        )
+
+    def copy(self, values: list[bytes], *, batch_records: int = 3) -> SegmentEntry:
+        """Copy a segment of ``values`` behind the last one, in batches of ``batch_records``."""
+        start = self.loaded.head.next_copy_offset
+        data = b"".join(
+            build_batch(
+                [
+                    Record(b"k", value, (), start + i + j)
+                    for j, value in enumerate(values[i : i + batch_records])
+                ],
+                base_offset=start + i,
+                leader_epoch=1,
+            )
+            for i in range(0, len(values), batch_records)
+        )
+        file = self.path.parent / "segment.log"
+        file.write_bytes(data)
+        entry = new_segment(
+            topic="t",
+            topic_id=self.topic_id,
+            partition=0,
+            segment_id=uuid.uuid4(),
+            start_offset=start,
+            end_offset_inclusive=start + len(values) - 1,
+            max_timestamp_ms=start + len(values) - 1,
+            size_bytes=len(data),
+            broker_id=1,
+            event_time_ms=0,
+            leader_epochs=[(1, 0)],
+            leader_epoch=BY.leader_epoch,
+            tiered_epoch=BY.tiered_epoch,
+        )
+        commit = self.tier.manifests.commit
+        self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
+        aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
+        custom = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
+        self.loaded = commit(self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom))
+        self.entries.append(entry)
+        return entry
+
+    def expire_to(self, offset: int) -> None:
+        """Raise the head's log start."""
+        self.loaded = self.tier.manifests.commit(
+            self.loaded,
+            lambda h: transitions.expire_to(h, BY, offset, now_ms=0, delete_delay_ms=0),
+        )

@@ -1,0 +1,66 @@
+"""Options are checked once, with messages that say what to do; Java is found or explained."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidemark_pipeline.java import JavaMissing, find_java, major_version
+from tidemark_pipeline.options import OptionError, parse
+
+BASE = {"topic": "t", "path": "/tier"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topic": ""}, "the option 'topic' is missing"),
+        ({"tpoic": "x"}, "unknown option 'tpoic'; known: "),
+        ({"endpoint": "http://s3"}, "either 'path' .* or 'endpoint'"),
+        ({"startingOffsets": "soon"}, "startingOffsets is 'soon'; write earliest or"),
+        ({"endingOffsets": "[1]"}, "endingOffsets is .* write latest or"),
+        ({"failOnDataLoss": "maybe"}, "write true or false"),
+        ({"bytesPerTask": "0"}, "whole number of bytes above zero"),
+    ],
+)
+def test_bad_options_say_what_to_do(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse({**BASE, **changes})
+
+
+def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"topic": "t", "endpoint": "http://s3", "buckets": "a,b"}
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    with pytest.raises(OptionError, match="AWS_ACCESS_KEY_ID"):
+        parse(options)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    storage = json.loads(parse(options).storage_json)["s3"]
+    assert (storage["accessKeyId"], storage["buckets"]) == ("key", ["a", "b"])
+
+
+def test_names_come_in_any_case_as_spark_hands_them_over() -> None:
+    parsed = parse({"TOPIC": "t", "path": "/tier", "startingoffsets": '{"0": 3}'})
+    assert parsed.starting_offsets == {0: 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("command not found", None),
+    ],
+)
+def test_major_version(text: str, version: int | None) -> None:
+    assert major_version(text) == version
+
+
+def test_a_missing_java_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match="install Java 17 or newer"):
+        find_java()

@@ -1,0 +1,235 @@
+"""Whether a message can be what it claims, checked before kio's reader sees it.
+
+kio's native reader reserves memory for as many elements as an array claims to have, and a claim of
+2^32 ends the whole process ("memory allocation failed" aborts; tried). So the lengths are walked
+first: an array must fit into the bytes that are left, and a message may not hold more elements in
+all than is reasonable, because each becomes an object much larger than its bytes. Runs of fields of
+fixed size are skipped in one step; the bytes of records are never touched.
+"""
+
+import dataclasses
+import struct
+import types
+import typing
+from functools import cache
+from typing import Any
+
+Buffer = bytes | memoryview
+
+#: Elements of all arrays of a message together.
+ELEMENTS_MAX = 2_000_000
+
+_SIZES = {
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
+    "uint64": 8, "float64": 8, "bool": 1, "uuid": 16, "error_code": 2, "timedelta_i32": 4,
+    "timedelta_i64": 8, "datetime_i64": 8,
+}  # fmt: skip
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class _Fixed:
+    """``size`` bytes whatever they hold."""
+
+    __slots__ = ("least", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = self.least = size
+
+    def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
+        return position + self.size
+
+
+class _Compact:
+    """A string or bytes after their length plus one as a varint."""
+
+    __slots__ = ()
+    least = 1
+
+    def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
+        length, position = _varint(buffer, position)
+        return position + max(length - 1, 0)
+
+
+class _Legacy:
+    """A string or bytes after their length, -1 for null."""
+
+    __slots__ = ("_prefix", "least")
+
+    def __init__(self, prefix: struct.Struct) -> None:
+        self._prefix = prefix
+        self.least = prefix.size
+
+    def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
+        (length,) = self._prefix.unpack_from(buffer, position)
+        return position + self._prefix.size + max(length, 0)  # type: ignore[no-any-return]
+
+
+class _Array:
+    """Elements after their number, which must be able to fit into the bytes that are left."""
+
+    __slots__ = ("_element", "_flexible", "least")
+
+    def __init__(self, element: "_Part", *, flexible: bool) -> None:
+        self._element = element
+        self._flexible = flexible
+        self.least = 1 if flexible else 4
+
+    def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        if self._flexible:
+            number, position = _varint(buffer, position)
+            number -= 1
+        else:
+            (number,) = _INT32.unpack_from(buffer, position)
+            position += 4
+        if number <= 0:
+            return position
+        element = self._element
+        if number * element.least > len(buffer) - position:
+            raise ValueError(f"{number} elements in {len(buffer) - position} bytes")
+        count.add(number)
+        if isinstance(element, _Fixed):
+            return position + number * element.size
+        for _ in range(number):
+            position = element.skip(buffer, position, count)
+        return position
+
+
+class _Nullable:
+    """An entity after a byte that is below zero for null (KIP-893)."""
+
+    __slots__ = ("_entity",)
+    least = 1
+
+    def __init__(self, entity: "_Part") -> None:
+        self._entity = entity
+
+    def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        if buffer[position] >= 0x80:
+            return position + 1
+        return self._entity.skip(buffer, position + 1, count)
+
+
+class _Tags:
+    """Tagged fields: those that are known are walked, all are skipped by their size."""
+
+    __slots__ = ("_known",)
+    least = 1
+
+    def __init__(self, known: "dict[int, _Part]") -> None:
+        self._known = known
+
+    def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        number, position = _varint(buffer, position)
+        if number > len(buffer) - position:
+            raise ValueError(f"{number} tagged fields in {len(buffer) - position} bytes")
+        count.add(number)
+        for _ in range(number):
+            tag, position = _varint(buffer, position)
+            size, position = _varint(buffer, position)
+            if tag in self._known:
+                self._known[tag].skip(buffer, position, count)
+            position += size
+        return position
+
+
+class _Entity:
+    """Its parts one after another."""
+
+    __slots__ = ("_parts", "least")
+
+    def __init__(self, parts: "tuple[_Part, ...]") -> None:
+        self._parts = parts
+        self.least = max(1, sum(part.least for part in parts))
+
+    def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        for part in self._parts:
+            position = part.skip(buffer, position, count)
+        return position
+
+
+_Part = _Fixed | _Compact | _Legacy | _Array | _Nullable | _Tags | _Entity
+
+
+class _Count:
+    """Elements seen so far."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def add(self, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise ValueError("more elements than a message may have")
+
+
+def check_lengths(
+    entity_type: Any, buffer: Buffer, offset: int = 0, *, elements_max: int = ELEMENTS_MAX
+) -> None:
+    """Raise ValueError, IndexError or struct.error where the entity at ``offset`` cannot be one."""
+    end = _entity(entity_type).skip(buffer, offset, _Count(elements_max))
+    if end > len(buffer):
+        raise ValueError(f"{end - len(buffer)} bytes are missing")
+
+
+@cache
+def _entity(entity_type: Any) -> _Entity:
+    flexible = entity_type.__flexible__
+    parts: list[_Part] = []
+    known: dict[int, _Part] = {}
+    for field in dataclasses.fields(entity_type):
+        part = _part(field, flexible=flexible)
+        tag = field.metadata.get("tag")
+        if tag is not None:
+            known[tag] = part
+        elif isinstance(part, _Fixed) and parts and isinstance(parts[-1], _Fixed):
+            parts[-1] = _Fixed(parts[-1].size + part.size)
+        else:
+            parts.append(part)
+    if flexible:
+        parts.append(_Tags(known))
+    return _Entity(tuple(parts))
+
+
+def _part(field: "dataclasses.Field[Any]", *, flexible: bool) -> _Part:
+    annotation, nullable = _without_none(field.type)
+    if typing.get_origin(annotation) is tuple:
+        inner = typing.get_args(annotation)[0]
+        element = _entity(inner) if dataclasses.is_dataclass(inner) else _plain(field, flexible)
+        return _Array(element, flexible=flexible)
+    if not dataclasses.is_dataclass(annotation):
+        return _plain(field, flexible)
+    entity = _entity(annotation)
+    return _Nullable(entity) if nullable and "tag" not in field.metadata else entity
+
+
+def _plain(field: "dataclasses.Field[Any]", flexible: bool) -> _Part:
+    kafka_type = field.metadata["kafka_type"]
+    if kafka_type in _SIZES:
+        return _Fixed(_SIZES[kafka_type])
+    if flexible:
+        return _Compact()
+    return _Legacy(_INT16 if kafka_type == "string" else _INT32)
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if isinstance(annotation, types.UnionType):
+        (only,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
+        return only, True
+    return annotation, False
+
+
+def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = buffer[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ValueError("a varint is longer than five bytes")
