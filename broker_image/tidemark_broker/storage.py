@@ -175,6 +175,7 @@ class Storage:
             partition.disable_policy,
             highest_remote_offset=partition.log.highest_remote_offset,
             log_start_offset=partition.log_start_offset,
+            tier_available=_tier_available(partition),
         )
         before = partition.log_start_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
@@ -201,6 +202,11 @@ class Storage:
     def close(self, broker_epoch: int) -> bool:
         """Flush and close everything; was it clean (blocks)?"""
         return self._logs.close(broker_epoch)
+
+
+def _tier_available(partition: Partition) -> bool:
+    remote = partition.context.remote
+    return remote is not None and not remote.status().error
 
 
 def _state_of(log: PartitionLog) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """The remote tier: objects, manifests and segments, kept in the object store itself.
 
-Pure: ``layout``, ``segment``, ``head``, ``transitions``, ``views``, ``codec``, ``auxiliary``.
+Pure: ``layout``, ``segment``, ``head``, ``rules``, ``transitions``, ``views``, ``codec``,
+``auxiliary``.
 Shells around the object store: ``objects`` (the port), ``directory``, ``s3``, ``identity``,
 ``manifest``, ``storage``, ``topics``, ``reader``, ``open``.
 """

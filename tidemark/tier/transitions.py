@@ -20,23 +20,25 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidemark.tier.head import (
-    ENTRIES_MAX,
     MARKS_MAX,
-    PAGES_MAX,
     Claim,
-    Diverged,
-    Fenced,
     Head,
     IllegalTransition,
     Mark,
     Page,
     PageRef,
-    TopicDeleted,
+)
+from tidemark.tier.rules import (
+    answering_from,
+    check_claim,
+    check_copying_allowed,
+    check_holder,
+    check_marked,
+    check_policy,
+    check_room,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.wire.control import DisablePolicy, TieringState
-
-_ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENABLED: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ def claim(
     """Take the head for a leader epoch and tiered epoch, with the topic's state and policy. Needed
     before the first copy, expiration or mark in a new epoch; fences every older claim. A
     disablement with Delete is claimed by ``disable_delete``, which also moves the floor."""
-    _check_claim(head, by, cluster_id, state)
+    check_claim(head, by, cluster_id, state)
     wanted = _policy_of(state, policy)
-    _check_policy(head, by, wanted)
+    check_policy(head, by, wanted)
     if wanted is DisablePolicy.DELETE and by.tiered_epoch > head.tiered_epoch:
         raise IllegalTransition(
             f"{head.name}: tiered epoch {by.tiered_epoch} disables with Delete, which moves the floor "
@@ -85,8 +87,8 @@ def disable_delete(
 ) -> Head:
     """The leader's part of a disablement with Delete in one commit: claim, state DISABLING, log
     start (the largest local log start of the ISR) and the floor under which everything lies."""
-    _check_claim(head, by, cluster_id, TieringState.DISABLING)
-    _check_policy(head, by, DisablePolicy.DELETE)
+    check_claim(head, by, cluster_id, TieringState.DISABLING)
+    check_policy(head, by, DisablePolicy.DELETE)
     state, policy = TieringState.DISABLING, DisablePolicy.DELETE
     taken = _taken(head, by, broker_id, state, policy, now_ms)
     floor = Mark(max(log_start_offset, head.log_start_offset), by.tiered_epoch, now_ms)
@@ -96,8 +98,8 @@ def disable_delete(
 def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
     """Record COPY_STARTED; only after this is committed may the upload begin. One at a time: what
     an attempt left is given up first (``abandon_copy``)."""
-    _check_holder(head, by)
-    _check_copying_allowed(head)
+    check_holder(head, by)
+    check_copying_allowed(head)
     known = _find(head, entry)
     if known == entry:
         return head
@@ -111,16 +113,16 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
         raise IllegalTransition(
             f"{head.name}: segment {head.copying.key} is still being copied; abandon it first"
         )
-    _check_room(head)
-    _answering_from(head, entry)
+    check_room(head)
+    answering_from(head, entry)
     return replace(head, entries=(*head.entries, entry))
 
 
 def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: bytes | None) -> Head:
     """Record COPY_FINISHED with the storage manager's custom metadata (KIP-917), byte for byte.
     From this commit on the segment is live for what it answers for."""
-    _check_holder(head, by)
-    _check_copying_allowed(head)
+    check_holder(head, by)
+    check_copying_allowed(head)
     known = _find(head, entry)
     if known is None or known.state is SegmentState.DELETE_STARTED:
         raise IllegalTransition(
@@ -130,7 +132,7 @@ def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: byt
         if known.custom_metadata == custom_metadata:
             return head
         raise IllegalTransition(f"{head.name}: {entry.key} was finished with other custom metadata")
-    start = _answering_from(head, known)
+    start = answering_from(head, known)
     finished = replace(
         known,
         state=SegmentState.COPY_FINISHED,
@@ -144,7 +146,7 @@ def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: byt
 
 def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> Head:
     """Give up a copy: COPY_STARTED becomes DELETE_STARTED. A finished one is not given up."""
-    _check_holder(head, by)
+    check_holder(head, by)
     known = _find(head, entry)
     if known is None or known.state is SegmentState.DELETE_STARTED:
         return head
@@ -157,7 +159,7 @@ def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> 
 def expire_to(head: Head, by: Claim, offset: int, *, now_ms: int, delete_delay_ms: int) -> Head:
     """Raise the log start offset (retention, DeleteRecords), and with it the floor: all segments
     wholly below are marked, the one that straddles it stays. Never goes back."""
-    _check_holder(head, by)
+    check_holder(head, by)
     if offset <= head.log_start_offset:
         return head
     return _raise_floor(head, Mark(offset, head.floor_epoch, now_ms), delete_delay_ms)
@@ -177,11 +179,11 @@ def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelet
     bit in the page's reference; a page whose entries are all gone goes to the trash. ``by`` None is
     for a tombstone."""
     if by is not None:
-        _check_holder(head, by)
+        check_holder(head, by)
     elif head.deleted_at_ms is None:
         raise IllegalTransition(f"{head.name}: without a claim only a tombstone can be cleared")
     for item in deleted:
-        _check_marked(head, item.entry)
+        check_marked(head, item.entry)
     here = {item.entry.segment_id for item in deleted if item.page is None}
     entries = tuple(entry for entry in head.entries if entry.segment_id not in here)
     refs = tuple(_without(ref, deleted) for ref in head.pages)
@@ -207,65 +209,10 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
     return replace(head, entries=entries, pages=pages, next_page=head.next_page + 1), page
 
 
-def _check_holder(head: Head, by: Claim) -> None:
-    _check_not_deleted(head)
-    if by == head.claim:
-        return
-    if by.is_older_than(head.claim):
-        raise _fenced(head, by)
-    raise IllegalTransition(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not claimed "
-        "the head yet; claim it first"
-    )
-
-
-def _check_not_deleted(head: Head) -> None:
-    if head.deleted_at_ms is not None:
-        raise TopicDeleted(f"{head.name}: the topic with this id was deleted; stop its tasks")
-
-
-def _fenced(head: Head, by: Claim) -> Fenced:
-    return Fenced(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
-        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
-        f"{head.broker_id}, {head.state.name}); stop, and wait for the controller"
-    )
-
-
-def _check_claim(head: Head, by: Claim, cluster_id: str, state: TieringState) -> None:
-    _check_not_deleted(head)
-    if cluster_id != head.cluster_id:
-        raise IllegalTransition(
-            f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {cluster_id}; "
-            "point this cluster at a storage location of its own"
-        )
-    if state not in _ORDER:
-        raise IllegalTransition(
-            f"{head.name}: a topic in state {state.name} has no manifest to claim"
-        )
-    if by.is_older_than(head.claim):
-        raise _fenced(head, by)
-    if by.tiered_epoch == head.tiered_epoch and _ORDER[state] < _ORDER[head.state]:
-        raise Fenced(
-            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never goes "
-            f"back to {state.name}; wait for the controller's newer state"
-        )
-
-
 def _policy_of(state: TieringState, policy: DisablePolicy | None) -> DisablePolicy | None:
     if state is TieringState.ENABLED:
         return None
     return DisablePolicy.RETAIN if policy is None else policy
-
-
-def _check_policy(head: Head, by: Claim, policy: DisablePolicy | None) -> None:
-    """The policy of a disablement is frozen with its tiered epoch."""
-    frozen = by.tiered_epoch == head.tiered_epoch and head.state is not TieringState.ENABLED
-    if frozen and policy is not None and policy is not head.policy:
-        raise IllegalTransition(
-            f"{head.name}: tiered epoch {by.tiered_epoch} was frozen with another policy than "
-            f"{policy.name}; a new policy needs a new tiered epoch"
-        )
 
 
 def _taken(
@@ -297,62 +244,6 @@ def _marked_if_copying(entry: SegmentEntry, now_ms: int) -> SegmentEntry:
     return replace(entry, state=SegmentState.DELETE_STARTED, marked_at_ms=now_ms)
 
 
-def _check_copying_allowed(head: Head) -> None:
-    if head.state is not TieringState.ENABLED:
-        raise IllegalTransition(
-            f"{head.name}: tiering is {head.state.name}, nothing new is copied; enable it first"
-        )
-
-
-def _check_room(head: Head) -> None:
-    if len(head.pages) >= PAGES_MAX:
-        raise IllegalTransition(
-            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a shorter "
-            "retention"
-        )
-    if len(head.entries) >= ENTRIES_MAX:
-        raise IllegalTransition(
-            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get through: "
-            "look at the storage errors"
-        )
-
-
-def _answering_from(head: Head, entry: SegmentEntry) -> int:
-    """First offset that a segment would answer for. Raises where it brings nothing new, leaves a
-    hole, or tells another history than the tier."""
-    if entry.end_offset_inclusive < head.log_start_offset:
-        raise IllegalTransition(
-            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is expired"
-        )
-    live = head.live_end
-    if live is None:
-        return max(entry.start_offset, head.log_start_offset)
-    end, epoch = live
-    if entry.end_offset_inclusive <= end:
-        raise IllegalTransition(
-            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all up to "
-            f"{end} already; copy from {end + 1}"
-        )
-    if entry.start_offset > end + 1:
-        raise IllegalTransition(
-            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole behind "
-            f"{end}; copy the segment that contains {end + 1}"
-        )
-    _check_history(head, entry, end, epoch)
-    return max(entry.start_offset, end + 1)
-
-
-def _check_history(head: Head, entry: SegmentEntry, end: int, epoch: int) -> None:
-    overlaps = entry.start_offset <= end
-    ours = entry.epoch_at(end if overlaps else entry.start_offset)
-    if ours == epoch or (ours > epoch and not overlaps):
-        return
-    raise Diverged(
-        f"{head.name}: the tier ends at offset {end} of leader epoch {epoch}, but {entry.key} has "
-        f"leader epoch {ours} there; take this replica's log over from the tier"
-    )
-
-
 def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
     """Move the floor and remember when. Marks whose delay is over all say the same, so one of them
     is enough; where too many are younger, the newest moves along (later, never sooner)."""
@@ -368,18 +259,6 @@ def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
         log_start_offset=floor.offset,
         floor_epoch=floor.tiered_epoch,
         marks=(*marks, floor),
-    )
-
-
-def _check_marked(head: Head, entry: SegmentEntry) -> None:
-    if entry.state is SegmentState.DELETE_STARTED:
-        return
-    finished = entry.state is SegmentState.COPY_FINISHED
-    if finished and head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch):
-        return
-    raise IllegalTransition(
-        f"{head.name}: {entry.key} is not marked for deletion; nothing is deleted before that is "
-        "committed"
     )
 
 

@@ -34,7 +34,8 @@ class _Fixed:
     __slots__ = ("least", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = self.least = size
+        self.size: int = size
+        self.least: int = size
 
     def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
         return position + self.size
@@ -58,7 +59,7 @@ class _Legacy:
 
     def __init__(self, prefix: struct.Struct) -> None:
         self._prefix = prefix
-        self.least = prefix.size
+        self.least: int = prefix.size
 
     def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
         (length,) = self._prefix.unpack_from(buffer, position)
@@ -73,7 +74,7 @@ class _Array:
     def __init__(self, element: "_Part", *, flexible: bool) -> None:
         self._element = element
         self._flexible = flexible
-        self.least = 1 if flexible else 4
+        self.least: int = 1 if flexible else 4
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
         if self._flexible:
@@ -140,7 +141,7 @@ class _Entity:
 
     def __init__(self, parts: "tuple[_Part, ...]") -> None:
         self._parts = parts
-        self.least = max(1, sum(part.least for part in parts))
+        self.least: int = max(1, sum(part.least for part in parts))
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
         for part in self._parts:
@@ -197,12 +198,16 @@ def _part(field: "dataclasses.Field[Any]", *, flexible: bool) -> _Part:
     annotation, nullable = _without_none(field.type)
     if typing.get_origin(annotation) is tuple:
         inner = typing.get_args(annotation)[0]
-        element = _entity(inner) if dataclasses.is_dataclass(inner) else _plain(field, flexible)
-        return _Array(element, flexible=flexible)
-    if not dataclasses.is_dataclass(annotation):
+        return _Array(_nested(inner) or _plain(field, flexible), flexible=flexible)
+    entity = _nested(annotation)
+    if entity is None:
         return _plain(field, flexible)
-    entity = _entity(annotation)
     return _Nullable(entity) if nullable and "tag" not in field.metadata else entity
+
+
+def _nested(annotation: Any) -> _Entity | None:
+    entity_type: Any = annotation
+    return _entity(entity_type) if dataclasses.is_dataclass(annotation) else None
 
 
 def _plain(field: "dataclasses.Field[Any]", flexible: bool) -> _Part:

@@ -2,7 +2,8 @@
 
 KIP-482 lets any side add tagged fields to any flexible version, and a reader skips the tags it does
 not know. kio's reader refuses them, so :func:`read_entity` is the way taken when it has: the same
-dataclasses, kio's own field readers, and unknown tags skipped by their length.
+dataclasses, kio's own field readers, and unknown tags skipped by their length. The lengths have been
+checked before (:mod:`tidemark.wire.bounds`).
 """
 
 import dataclasses
@@ -54,8 +55,6 @@ def _read_tags(plan: _Plan, buffer: Buffer, position: int, values: dict[str, Any
         position += size
         length, size = read_unsigned_varint(buffer, position)
         position += size
-        if position + length > len(buffer):
-            raise ValueError(f"tagged field {tag} ends behind the end of the message")
         if tag in plan.tags:
             name, reader = plan.tags[tag]
             values[name], _ = reader(buffer, position)

@@ -15,12 +15,16 @@ def retention_mode(
     *,
     highest_remote_offset: int,
     log_start_offset: int,
+    tier_available: bool = True,
 ) -> TieredRetention | None:
-    """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: none."""
+    """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: none.
+    While the tier is not available (or is another one) nothing local goes."""
     if state is TieringState.NONE:
         return None
     if state is TieringState.ENABLED:
-        return TieredRetention(highest_remote_offset=highest_remote_offset)
+        return TieredRetention(
+            highest_remote_offset=highest_remote_offset, suspended=not tier_available
+        )
     tier_is_empty = highest_remote_offset < log_start_offset
     if state is TieringState.DISABLED and (policy is DisablePolicy.DELETE or tier_is_empty):
         return None

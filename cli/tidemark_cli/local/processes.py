@@ -18,6 +18,9 @@ from typing import Any
 
 from tidemark_cli.local.layout import Layout, read_json, write_json
 
+#: Children of this process by id, kept until they have ended so that they can be reaped.
+_children: "dict[int, subprocess.Popen[bytes]]" = {}
+
 
 class StartError(RuntimeError):
     """A process did not become ready; the message names its log and quotes the end of it."""
@@ -79,6 +82,7 @@ def spawn(
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
+    _children[child.pid] = child
     stat = _stat(child.pid)
     record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
     _store(layout, record)
@@ -183,5 +187,6 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]

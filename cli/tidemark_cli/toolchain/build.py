@@ -87,6 +87,10 @@ def ensure_program(
             return target
         go = find_go(program.needs_go, cache, display)
         environ = build_environment(go, cache, os.environ, checkout)
+        display.note(
+            f"{program.name} is built once, from source. Go keeps what it needs for that in "
+            f"{environ['GOCACHE']} and {environ['GOMODCACHE']} (2 to 3 GB, free to be removed)"
+        )
         display.step(f"building {program.name} {program.version} with Go {go.version}")
         logger.info("building %s with %s, cache %s", program.name, go.executable, cache)
         _build(program, go, environ, target, display)

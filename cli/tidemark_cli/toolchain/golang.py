@@ -67,7 +67,10 @@ def build_environment(
     for name, folder in (("GOCACHE", "go-build"), ("GOMODCACHE", "go-mod")):
         current = environ.get(name) or ("" if go.packaged else _go_env(go.executable, name))
         if not current or _inside(Path(current), checkout):
-            result[name] = str(cache / folder)
+            current = str(cache / folder)
+            if name == "GOMODCACHE":  # read-only folders would be hard to remove again
+                result["GOFLAGS"] = f"{environ.get('GOFLAGS', '')} -modcacherw".strip()
+        result[name] = current
     return result
 
 

@@ -46,6 +46,9 @@ class BuildProgress(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Say something that stays to be read."""
+
     def step(self, what: str) -> None:
         """Say what begins now."""
 
@@ -72,6 +75,9 @@ class PlainProgress:
     ) -> None:
         if kind is None:
             self._say(f"done in {time.monotonic() - self._started_s:.0f} s")
+
+    def note(self, text: str) -> None:
+        self._say(text)
 
     def step(self, what: str) -> None:
         self._step, self._step_s = what, time.monotonic()
@@ -120,6 +126,9 @@ class LiveProgress:
         if kind is None:
             self._progress.update(self._task, completed=1.0, left="done")
         self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False)
 
     def step(self, what: str) -> None:
         self._step, self._step_s = what, time.monotonic()

@@ -1,7 +1,7 @@
 """A namespace of its own for every test, on the real API server with this checkout's CRDs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
@@ -26,10 +26,10 @@ class RunningControlPlane(Protocol):
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(control_plane: RunningControlPlane) -> Iterator[Path]:
+def kubeconfig(control_plane: RunningControlPlane) -> Path:
     """The way to an API server that serves our kinds."""
     asyncio.run(install_crds(control_plane.kubeconfig))
-    yield control_plane.kubeconfig
+    return control_plane.kubeconfig
 
 
 async def install_crds(kubeconfig: Path) -> None:

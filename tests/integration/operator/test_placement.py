@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from tests.integration.operator.broker_peer import BrokerPeer, Refused
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
@@ -45,17 +43,14 @@ async def test_placeholders_are_accepted_then_filled_by_a_broker_that_joins(
     assert all(-1 not in row.isr and row.leader > 0 for row in first.rows.values())
     await world.start_broker(3, operator)
     await world.until(
-        lambda: all(sorted(row.replicas) == [1, 2, 3] for row in first.rows.values()),
+        lambda: all(
+            sorted(row.replicas) == [1, 2, 3] for peer in world.peers for row in peer.rows.values()
+        ),
         "every placeholder is filled by the third broker",
     )
     leaders = {peer.node_id: peer for peer in world.peers}
     for (topic, partition), row in list(first.rows.items()):
-        leader = leaders[row.leader]
-        await world.until(
-            lambda leader=leader, at=(topic, partition): 3 in leader.rows[at].replicas,
-            "the leader knows the new replica",
-        )
-        result = await leader.alter(topic, partition, (*row.isr, 3))
+        result = await leaders[row.leader].alter(topic, partition, (*row.isr, 3))
         assert result.error_code == 0
     await world.condition(TOPIC, "t", "FullyReplicated", "True")
 
@@ -180,20 +175,19 @@ async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> No
     assert 2 not in peer.brokers
 
 
-@pytest.mark.parametrize("paused", ["true"])
-async def test_a_paused_topic_is_left_alone(world: ClusterWorld, paused: str) -> None:
+async def test_a_paused_topic_is_left_alone(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
     peer = await world.start_broker(1, operator)
     await world.create_topic("t", replicas=1)
     await world.until(lambda: ("t", 0) in peer.rows, "placed")
-    note = {"metadata": {"annotations": {"tidemark.dev/paused": paused}}}
+    note = {"metadata": {"annotations": {"tidemark.dev/paused": "true"}}}
     await world.api.merge_patch(TOPIC, world.namespace, "t", note)
     await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
     await world.patch(TOPIC, "t", partitions=3)
     await world.create_topic("other", replicas=1)
     await world.until(lambda: ("other", 0) in peer.rows, "others go on")
     assert ("t", 2) not in peer.rows
-    note = {"metadata": {"annotations": {"tidemark.dev/paused": None}}}
+    note = {"metadata": {"annotations": {"tidemark.dev/paused": "false"}}}
     await world.api.merge_patch(TOPIC, world.namespace, "t", note)
     await world.until(lambda: ("t", 2) in peer.rows, "it goes on after the pause")

@@ -94,21 +94,49 @@ def test_a_cut_or_spoilt_request_is_a_request_or_a_frame_error(data: st.DataObje
         return
 
 
-def test_a_length_that_lies_costs_no_memory() -> None:
+HUGE = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", struct.pack(">i", 2**31 - 1))
+
+
+@given(data=st.data())
+@settings(max_examples=400)
+def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObject) -> None:
+    """kio reserves what an array claims: 2^32 elements would abort the whole process."""
+    key, version = data.draw(st.sampled_from(SERVED))
+    part = st.one_of(st.sampled_from(HUGE), st.sampled_from([b"", b"\x00", b"\x02", bytes(4)]))
+    body = b"".join(data.draw(st.lists(part, max_size=12))) + bytes(data.draw(st.integers(0, 40)))
     tracemalloc.start()
-    lies: list[tuple[Any, bytes]] = [
+    try:
+        decode(request_type_of(key, version), body)
+    except FrameError:
+        pass
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("entity_type", "body"),
+    [
         (request_type_of(3, 1), struct.pack(">i", 2**31 - 1)),
-        (request_type_of(3, 12), b"\xff\xff\xff\xff\x07"),
-        (request_type_of(0, 9), b"\x00\x00\x01" + bytes(4) + b"\xff\xff\xff\xff\x07"),
+        (request_type_of(3, 12), b"\xff\xff\xff\xff\x0f"),
+        (request_type_of(0, 9), b"\x00\x00\x01" + bytes(4) + b"\xff\xff\xff\xff\x0f"),
         (request_type_of(1, 4), bytes(17) + struct.pack(">i", 2**31 - 1)),
-        (ReplicaFetchRequest, bytes(24) + b"\xff\xff\xff\xff\x07"),
-    ]
-    for entity_type, body in lies:
-        with pytest.raises(FrameError):
-            decode(entity_type, body)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 5_000_000
+        (request_type_of(1, 4), bytes(17) + struct.pack(">i", 9) + bytes(30)),
+        (ReplicaFetchRequest, bytes(24) + b"\xff\xff\xff\xff\x0f"),
+    ],
+)
+def test_an_array_must_fit_into_what_is_left(entity_type: Any, body: bytes) -> None:
+    with pytest.raises(FrameError, match="elements in"):
+        decode(entity_type, body)
+
+
+def test_a_request_of_very_many_elements_is_refused() -> None:
+    many = kafka.metadata(1, (("t", None),) * 1001)
+    body = encode(many)
+    assert decode(type(many), body, elements_max=1001) == many
+    with pytest.raises(FrameError, match="more elements"):
+        decode(type(many), body, elements_max=1000)
 
 
 def test_a_field_that_no_version_has_is_a_mistake() -> None:

@@ -6,6 +6,7 @@ it, or the caller was told StoreUnavailable and repeating the transition leads t
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,37 +205,51 @@ def test_copying_with_pages_survives_any_single_failure(
     assert anomalies(run) > 40
 
 
-def test_our_own_success_that_looks_like_a_conflict_is_success(place: Any, memory: Any) -> None:
-    class Retrying(Wrapper):
-        """Like a client that retries inside: the second try meets the first one's effect."""
+class Retrying(Wrapper):
+    """Like a client that retries inside: the second try meets the first one's effect."""
 
-        def replace(self, key: str, data: bytes, expected: Any) -> Any:
-            self.store.replace(key, data, expected)
-            raise PreconditionFailed("changed by another writer")
+    def replace(self, key: str, data: bytes, expected: Any) -> Any:
+        self.store.replace(key, data, expected)
+        raise PreconditionFailed("changed by another writer")
 
+
+class Late(Wrapper):
+    """The first write times out, and lands only after the head was read and found unchanged."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.held: list[tuple[str, bytes, Any]] = []
+
+    def replace(self, key: str, data: bytes, expected: Any) -> Any:
+        if not self.held:
+            self.held.append((key, data, expected))
+            raise StoreUnavailable("timed out", reason="StoreUnreachable", retriable=True)
+        self.store.replace(*self.held[0])
+        return self.store.replace(key, data, expected)
+
+
+@pytest.mark.parametrize("kind", [Retrying, Late])
+def test_our_own_success_is_recognised_and_not_repeated(
+    place: Any, memory: Any, kind: type[Wrapper]
+) -> None:
+    """Even for a change that would do something else the second time."""
     loaded = manifests(memory).create(place.head())
-    store = manifests(Retrying(memory))
-    after = store.commit(loaded, claim(Claim(2, 0)))
-    assert (after.head.version, after.head.claim) == (2, Claim(2, 0))
-
-
-def test_a_write_that_lands_late_is_recognised(place: Any, memory: Any) -> None:
-    """The first attempt times out and lands only after the head was read and found unchanged."""
-
-    class Late(Wrapper):
-        held: list[tuple[str, bytes, Any]] = []  # noqa: RUF012 - one test's scratch
-
-        def replace(self, key: str, data: bytes, expected: Any) -> Any:
-            if not self.held:
-                self.held.append((key, data, expected))
-                raise StoreUnavailable("timed out", reason="StoreUnreachable", retriable=True)
-            self.store.replace(*self.held[0])
-            return self.store.replace(key, data, expected)
-
-    loaded = manifests(memory).create(place.head())
-    after = manifests(Late(memory)).commit(loaded, claim(Claim(2, 0)))
-    assert after.head.version == 2
+    after = manifests(kind(memory)).commit(
+        loaded, lambda head: replace(head, broker_id=head.broker_id + 1)
+    )
+    assert (after.head.version, after.head.broker_id) == (2, 2)
     assert after == manifests(memory).load(place.topic_id, place.partition)
+
+
+@pytest.mark.parametrize("kind", [Retrying, Late])
+def test_the_page_of_a_late_write_is_kept(place: Any, memory: Any, kind: type[Wrapper]) -> None:
+    loaded = filled(place, manifests(memory), PER_PAGE)
+    entry = place.segment(PER_PAGE, PER_PAGE)
+    loaded = manifests(memory).commit(loaded, start(entry))
+    loaded = manifests(kind(memory)).commit(loaded, finish(entry))
+    assert [ref.name for ref in loaded.head.pages] == page_keys(place, memory)
+    pages = manifests(memory).pages(place.topic_id, place.partition)
+    assert len(list(views.live_segments(loaded.head, pages))) == PER_PAGE + 1
 
 
 def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:

@@ -236,6 +236,17 @@ class TestLine:
         head = copied(head, place.segment(25, 39), place.segment(40, 49))
         assert ranges(head, 30, 100) == [(30, 39), (40, 49)]
 
+    def test_what_only_brokers_have_is_not_the_tiers(self, place: Any) -> None:
+        head = copied(place.head(), place.segment(20, 29))
+        assert (head.remote_log_start_offset, head.log_start_offset) == (20, 0)
+        assert views.find(head, {}, 10) is None
+        with pytest.raises(views.RemoteOffsetOutOfRange, match="the tier begins at 20") as caught:
+            ranges(head, 10, 100)
+        assert caught.value.log_start_offset == 0
+        head = copied(expire(head, ONE, 40), place.segment(60, 69))
+        assert head.remote_log_start_offset == 60
+        assert ranges(head, 60, 100) == [(60, 69)]
+
     def test_an_expired_segment_is_refused(self, place: Any) -> None:
         entry = place.segment(0, 9)
         head = expire(transitions.start_copy(place.head(), ONE, entry), ONE, 30)

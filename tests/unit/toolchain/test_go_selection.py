@@ -64,8 +64,9 @@ def test_a_packaged_go_that_does_not_run_says_what_to_do(
 def test_the_machines_caches_are_used_with_the_machines_go(tmp_path: Path) -> None:
     go = Go(make_go(tmp_path / "go", "go1.26.2"), GoVersion(1, 26, 2), packaged=False)
     environ = build_environment(go, tmp_path / "cache", {"GOOS": "plan9"}, tmp_path / "checkout")
-    assert "GOCACHE" not in environ
-    assert "GOMODCACHE" not in environ
+    assert environ["GOCACHE"] == "/var/go/GOCACHE"
+    assert environ["GOMODCACHE"] == "/var/go/GOMODCACHE"
+    assert "GOFLAGS" not in environ
     assert "GOOS" not in environ
     assert environ["GOTOOLCHAIN"] == "local"
     assert environ["CGO_ENABLED"] == "0"
@@ -75,9 +76,11 @@ def test_caches_inside_the_checkout_are_moved(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     machine = make_go(tmp_path / "go", "go1.26.2", keeps=str(checkout / ".go"))
     go = Go(machine, GoVersion(1, 26, 2), packaged=False)
-    environ = build_environment(go, tmp_path / "cache", {}, checkout)
+    given = {"GOFLAGS": "-p=1"}
+    environ = build_environment(go, tmp_path / "cache", given, checkout)
     assert environ["GOCACHE"] == str(tmp_path / "cache/go-build")
     assert environ["GOMODCACHE"] == str(tmp_path / "cache/go-mod")
+    assert environ["GOFLAGS"] == "-p=1 -modcacherw"
 
 
 def test_the_packaged_go_keeps_its_caches_with_ours_unless_told(tmp_path: Path) -> None:

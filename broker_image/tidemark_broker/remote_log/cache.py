@@ -1,0 +1,82 @@
+"""A cache with a limit in bytes that loads each key once, however many threads ask for it.
+
+Least recently used goes first. What a thread is loading, others wait for instead of loading it too;
+a failed load is told to all who waited and kept by nobody.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from threading import Lock
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class ByteCache(Generic[K, V]):
+    """Safe between threads. ``size_of`` gives a value's bytes; one that is larger than the limit
+    is handed out and not kept."""
+
+    def __init__(self, limit_bytes: int, size_of: Callable[[V], int]) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self._size_of = size_of
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._loading: dict[K, Future[V]] = {}
+        self._lock = Lock()
+
+    def __contains__(self, key: K) -> bool:
+        with self._lock:
+            return key in self._values or key in self._loading
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """The value, loaded in this thread if nobody has or does; raises what the load raises."""
+        with self._lock:
+            if key in self._values:
+                self.hits += 1
+                self._values.move_to_end(key)
+                return self._values[key]
+            waiting = self._loading.get(key)
+            if waiting is None:
+                self.misses += 1
+                mine: Future[V] = Future()
+                self._loading[key] = mine
+        if waiting is not None:
+            return waiting.result()
+        return self._load(key, mine, load)
+
+    def clear(self) -> None:
+        """Forget everything (the store is another one)."""
+        with self._lock:
+            self._values.clear()
+            self.size_bytes = 0
+
+    def _load(self, key: K, mine: "Future[V]", load: Callable[[], V]) -> V:
+        try:
+            value = load()
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._loading[key]
+            self._keep(key, value)
+        mine.set_result(value)
+        return value
+
+    def _keep(self, key: K, value: V) -> None:
+        size = self._size_of(value)
+        if size > self.limit_bytes:
+            return
+        self._values[key] = value
+        self.size_bytes += size
+        while self.size_bytes > self.limit_bytes:
+            _, oldest = self._values.popitem(last=False)
+            self.size_bytes -= self._size_of(oldest)

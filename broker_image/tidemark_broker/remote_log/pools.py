@@ -1,0 +1,98 @@
+"""The three pools of KIP-950: copier, expiration, fetcher.
+
+Threads for calls that block on the object store. Copying and expiring have at most one call under
+way per led partition, so their queues are bounded by the number of partitions and callers wait for
+their turn; reads come from clients in any number, so their queue has a limit beyond which a read is
+refused at once (kafka-facts 2.13).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PoolFull(Exception):
+    """Too many calls wait already: try again later."""
+
+
+class Pool:
+    """``pending_max`` None: callers are their own limit. Use from the loop's thread."""
+
+    def __init__(self, name: str, *, threads: int, pending_max: int | None = None) -> None:
+        self.name = name
+        self.threads = threads
+        self.pending_max = pending_max
+        self.busy_s = 0.0
+        self.rejected_total = 0
+        self._pending = 0
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"remote-{name}")
+        self._started_s = time.monotonic()
+
+    @property
+    def queue_size(self) -> int:
+        """Calls that wait for a thread."""
+        return max(0, self._pending - self.threads)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of thread time that was idle since the start, 0 to 1."""
+        total_s = (time.monotonic() - self._started_s) * self.threads
+        return max(0.0, 1.0 - self.busy_s / total_s) if total_s > 0 else 1.0
+
+    @property
+    def has_idle_thread(self) -> bool:
+        """Would another call begin at once?"""
+        return self._pending < self.threads
+
+    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Queue a call; raises :class:`PoolFull`."""
+        if self.pending_max is not None and self._pending >= self.threads + self.pending_max:
+            self.rejected_total += 1
+            raise PoolFull(f"{self._pending} calls of the {self.name} pool wait already")
+        loop = asyncio.get_running_loop()
+        future = self._executor.submit(self._timed, function, *args, **kwargs)
+        self._pending += 1
+        future.add_done_callback(lambda _: _soon(loop, self._ended))
+        return future
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Wait for a call. A cancelled caller leaves a running call to end by itself."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+    async def run_to_end(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Like :meth:`run`, but a cancelled caller goes on waiting until the call has ended: for
+        calls whose effect the next one builds on."""
+        work = asyncio.ensure_future(self.run(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not work.done():
+                await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+            raise
+
+    async def close(self) -> None:
+        """Take no more calls, drop those that wait, let running ones end."""
+        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
+
+    def _ended(self) -> None:
+        self._pending -= 1
+
+    def _timed(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        began_s = time.monotonic()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.busy_s += time.monotonic() - began_s
+
+
+def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """On the loop's thread, unless the loop is gone already."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)

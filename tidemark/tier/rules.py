@@ -1,0 +1,149 @@
+"""What a change of a head must meet first: who may write, what may be copied, what may go.
+
+Each check raises with the partition's name and what to do; ``transitions`` says which change needs
+which. Fenced means that a newer claim stands, Diverged that this replica's log contradicts what is
+in the tier (the prefix rule), IllegalTransition everything else.
+"""
+
+from tidemark.tier.head import (
+    ENTRIES_MAX,
+    PAGES_MAX,
+    Claim,
+    Diverged,
+    Fenced,
+    Head,
+    IllegalTransition,
+    TopicDeleted,
+)
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.wire.control import DisablePolicy, TieringState
+
+_ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENABLED: 2}
+
+
+def check_holder(head: Head, by: Claim) -> None:
+    """The caller's claim is the head's: a superseded leader is fenced, and reading claims nothing."""
+    _check_not_deleted(head)
+    if by == head.claim:
+        return
+    if by.is_older_than(head.claim):
+        raise _fenced(head, by)
+    raise IllegalTransition(
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not claimed "
+        "the head yet; claim it first"
+    )
+
+
+def check_claim(head: Head, by: Claim, cluster_id: str, state: TieringState) -> None:
+    """The claim is not lower in either epoch, and does not go back within its tiered epoch."""
+    _check_not_deleted(head)
+    if cluster_id != head.cluster_id:
+        raise IllegalTransition(
+            f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {cluster_id}; "
+            "point this cluster at a storage location of its own"
+        )
+    if state not in _ORDER:
+        raise IllegalTransition(
+            f"{head.name}: a topic in state {state.name} has no manifest to claim"
+        )
+    if by.is_older_than(head.claim):
+        raise _fenced(head, by)
+    if by.tiered_epoch == head.tiered_epoch and _ORDER[state] < _ORDER[head.state]:
+        raise Fenced(
+            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never goes "
+            f"back to {state.name}; wait for the controller's newer state"
+        )
+
+
+def check_policy(head: Head, by: Claim, policy: DisablePolicy | None) -> None:
+    """The policy of a disablement is frozen with its tiered epoch."""
+    frozen = by.tiered_epoch == head.tiered_epoch and head.state is not TieringState.ENABLED
+    if frozen and policy is not None and policy is not head.policy:
+        raise IllegalTransition(
+            f"{head.name}: tiered epoch {by.tiered_epoch} was frozen with another policy than "
+            f"{policy.name}; a new policy needs a new tiered epoch"
+        )
+
+
+def check_copying_allowed(head: Head) -> None:
+    """Nothing new is copied unless tiering is enabled (invariant 9)."""
+    if head.state is not TieringState.ENABLED:
+        raise IllegalTransition(
+            f"{head.name}: tiering is {head.state.name}, nothing new is copied; enable it first"
+        )
+
+
+def check_room(head: Head) -> None:
+    """The head stays below its limits."""
+    if len(head.pages) >= PAGES_MAX:
+        raise IllegalTransition(
+            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a shorter "
+            "retention"
+        )
+    if len(head.entries) >= ENTRIES_MAX:
+        raise IllegalTransition(
+            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get through: "
+            "look at the storage errors"
+        )
+
+
+def answering_from(head: Head, entry: SegmentEntry) -> int:
+    """First offset that a segment would answer for. Raises where it brings nothing new, leaves a
+    hole, or tells another history than the tier."""
+    if entry.end_offset_inclusive < head.log_start_offset:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is expired"
+        )
+    live = head.live_end
+    if live is None:
+        return max(entry.start_offset, head.log_start_offset)
+    end, epoch = live
+    if entry.end_offset_inclusive <= end:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all up to "
+            f"{end} already; copy from {end + 1}"
+        )
+    if entry.start_offset > end + 1:
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole behind "
+            f"{end}; copy the segment that contains {end + 1}"
+        )
+    _check_history(head, entry, end, epoch)
+    return max(entry.start_offset, end + 1)
+
+
+def check_marked(head: Head, entry: SegmentEntry) -> None:
+    """Objects go only after a committed DELETE_STARTED."""
+    if entry.state is SegmentState.DELETE_STARTED:
+        return
+    finished = entry.state is SegmentState.COPY_FINISHED
+    if finished and head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch):
+        return
+    raise IllegalTransition(
+        f"{head.name}: {entry.key} is not marked for deletion; nothing is deleted before that is "
+        "committed"
+    )
+
+
+def _check_not_deleted(head: Head) -> None:
+    if head.deleted_at_ms is not None:
+        raise TopicDeleted(f"{head.name}: the topic with this id was deleted; stop its tasks")
+
+
+def _fenced(head: Head, by: Claim) -> Fenced:
+    return Fenced(
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
+        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
+        f"{head.broker_id}, {head.state.name}); stop, and wait for the controller"
+    )
+
+
+def _check_history(head: Head, entry: SegmentEntry, end: int, epoch: int) -> None:
+    overlaps = entry.start_offset <= end
+    ours = entry.epoch_at(end if overlaps else entry.start_offset)
+    if ours == epoch or (ours > epoch and not overlaps):
+        return
+    raise Diverged(
+        f"{head.name}: the tier ends at offset {end} of leader epoch {epoch}, but {entry.key} has "
+        f"leader epoch {ours} there; take this replica's log over from the tier"
+    )
