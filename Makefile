@@ -23,8 +23,9 @@ demo: $(READY)
 up: $(READY)
 	@$(BIN)/tidemark up --tier $(TIER)
 
+# FAST=1 leaves out the tests that are marked slow.
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(if $(FAST),-m "not slow")
 
 lint: $(READY)
 	@$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -55,7 +56,7 @@ class Pool:
             self.rejected_total += 1
             raise PoolFull(f"{self._pending} calls of the {self.name} pool wait already")
         loop = asyncio.get_running_loop()
-        future = self._executor.submit(self._timed, function, *args, **kwargs)
+        future = self._executor.submit(partial(self._timed, function, *args, **kwargs))
         self._pending += 1
         future.add_done_callback(lambda _: _soon(loop, self._ended))
         return future

@@ -46,7 +46,9 @@ class RemoteSettings:
             reader_pending_max=config.integer("remote.log.reader.max.pending.tasks", 100, least=1),
             interval_s=interval_s,
             backoff_s=config.milliseconds("remote.log.manager.task.retry.backoff.ms", 500),
-            backoff_max_s=config.milliseconds("remote.log.manager.task.retry.backoff.max.ms", 30_000),
+            backoff_max_s=config.milliseconds(
+                "remote.log.manager.task.retry.backoff.max.ms", 30_000
+            ),
             index_cache_bytes=config.integer(
                 "remote.log.index.file.cache.total.size.bytes", 64 * _MIB, least=1
             ),

@@ -149,7 +149,10 @@ def test_no_key_is_ever_lost(steps: list[tuple[str, str]]) -> None:
                     wanted.discard(got)
                     queue.done(got)
         clock.now_s += 1000
-        for _ in range(len(wanted)):
+        # A key whose earlier failure is still due comes once more: harmless, so not counted.
+        for _ in range(2 * len(steps)):
+            if not wanted:
+                break
             got = await next_of(queue)
             assert got is not None
             wanted.discard(got)

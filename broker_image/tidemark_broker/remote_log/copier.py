@@ -1,0 +1,212 @@
+"""Copying one segment: COPY_STARTED, upload, COPY_FINISHED (kafka-facts 2.3).
+
+The order is what keeps the tier whole: the entry is committed before the first byte goes out, so
+that nothing is ever stored that the manifest does not name, and it becomes live by a second commit
+after everything is stored. Each attempt has a fresh segment id. What an attempt leaves is given up
+by the next one and deleted like anything marked.
+"""
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+
+from tidemark.logfiles.checkpoints import write_epochs
+from tidemark.tier import transitions
+from tidemark.tier.auxiliary import Aux
+from tidemark.tier.head import IllegalTransition
+from tidemark.tier.objects import StoreError
+from tidemark.tier.open import Tier
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.storage import SegmentData
+from tidemark_broker.log import PartitionLog, SegmentInfo
+from tidemark_broker.remote_log import eligibility, metrics
+from tidemark_broker.remote_log.eligibility import Blocked
+from tidemark_broker.remote_log.failure import CustomMetadataTooLarge, LocalDataMissing
+from tidemark_broker.remote_log.head_writer import HeadWriter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A fsynced segment, ready for upload."""
+
+    data: SegmentData
+    leader_epochs: tuple[tuple[int, int], ...]
+
+
+class Copier:
+    """Copies for one leader's term."""
+
+    def __init__(self, writer: HeadWriter) -> None:
+        self._writer = writer
+        self._shared = writer.shared
+        self._partition = writer.partition
+
+    async def copy_next(self) -> bool:
+        """Copy the next eligible segment; False when there is none. Raises what failed; after
+        :class:`CustomMetadataTooLarge` nothing more is to be copied in this term."""
+        if self._partition.row is None or not self._partition.row.manifest:
+            return False  # until the slice knows of the head, "not found" could mean "empty"
+        await self.follow_log_start()
+        candidate = self._candidate()
+        if candidate is Blocked.HOLE:
+            raise LocalDataMissing(
+                f"{self._partition.tp}: the tier ends at {self._writer.head.next_copy_offset - 1}, but "
+                f"the local log begins at {self._partition.log.local_log_start_offset}; nothing is "
+                "copied, as that would leave a hole"
+            )
+        if isinstance(candidate, Blocked):
+            return False
+        await self._copy(candidate)
+        return True
+
+    async def follow_log_start(self) -> None:
+        """What was deleted (DeleteRecords, retention while disabled) is not copied."""
+        log_start = self._partition.log_start_offset
+        if log_start > self._writer.head.log_start_offset:
+            await self._writer.expire_to(log_start)
+
+    def stable_from(self) -> int | None:
+        """See :func:`eligibility.stable_from`."""
+        next_copy_offset = self._writer.head.next_copy_offset
+        return eligibility.stable_from(self._partition.log.segments(), next_copy_offset)
+
+    def _candidate(self) -> SegmentInfo | Blocked:
+        log = self._partition.log
+        return eligibility.next_segment(
+            log.segments(),
+            next_copy_offset=self._writer.head.next_copy_offset,
+            log_start_offset=log.log_start_offset,
+            last_stable_offset=log.last_stable_offset,
+        )
+
+    async def _copy(self, segment: SegmentInfo) -> None:
+        writer, shared, by = self._writer, self._shared, self._writer.term.by
+        shared.metrics.add(metrics.COPY_REQUESTS)
+        try:
+            await self._abandon_left_over()
+            prepared = await shared.pools.copier.run_to_end(
+                prepare, self._partition.log, segment
+            )
+            entry = self._entry(segment, prepared)
+            await writer.commit(lambda head: transitions.start_copy(head, by, entry))
+            custom = await self._upload(entry, prepared.data)
+            await self._check_custom_metadata(entry, custom)
+            await self._finish(entry, custom)
+        except Exception:
+            shared.metrics.add(metrics.COPY_ERRORS)
+            raise
+        shared.metrics.add(metrics.COPY_BYTES, segment.size_bytes)
+
+    def _entry(self, segment: SegmentInfo, prepared: _Prepared) -> SegmentEntry:
+        partition, term = self._partition, self._writer.term
+        return new_segment(
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            segment_id=uuid.uuid4(),
+            start_offset=segment.base_offset,
+            end_offset_inclusive=segment.next_base_offset - 1,
+            max_timestamp_ms=segment.largest_timestamp_ms,
+            size_bytes=prepared.data.size_bytes,
+            broker_id=self._shared.context.node_id,
+            event_time_ms=self._shared.context.wall_ms(),
+            leader_epochs=prepared.leader_epochs,
+            leader_epoch=term.by.leader_epoch,
+            tiered_epoch=term.by.tiered_epoch,
+        )
+
+    async def _abandon_left_over(self) -> None:
+        left = self._writer.head.copying
+        if left is not None:
+            await self._abandon(left)
+
+    async def _abandon(self, entry: SegmentEntry) -> None:
+        by, wall_ms = self._writer.term.by, self._shared.context.wall_ms
+        await self._writer.commit(
+            lambda head: transitions.abandon_copy(head, by, entry, now_ms=wall_ms())
+        )
+
+    async def _upload(self, entry: SegmentEntry, data: SegmentData) -> bytes | None:
+        """In the copier's pool. A cancelled copy leaves the thread to end by itself; until then
+        its objects are not deleted."""
+        shared = self._shared
+        tier = shared.guard.tier()
+        shared.uploading.add(entry.segment_id)
+        return await shared.pools.copier.run(_upload, tier, entry, data, shared.uploading)
+
+    async def _check_custom_metadata(self, entry: SegmentEntry, custom: bytes | None) -> None:
+        limit = self._shared.dynamic.custom_metadata_max_bytes
+        if custom is None or len(custom) <= limit:
+            return
+        logger.warning(
+            "%s: segment %s has %d bytes of custom metadata, above the limit of %d: not recorded",
+            self._partition.tp,
+            entry.key,
+            len(custom),
+            limit,
+        )
+        oversized = replace(entry, custom_metadata=custom)
+        tier = self._shared.guard.tier()
+        await self._shared.pools.expiration.run_to_end(_delete_quietly, tier, oversized)
+        await self._abandon(entry)
+        raise CustomMetadataTooLarge(
+            f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is {limit}: "
+            "raise remote.log.metadata.custom.metadata.max.bytes or configure the storage otherwise, "
+            "then restart the broker or move the leader; nothing more is copied until then"
+        )
+
+    async def _finish(self, entry: SegmentEntry, custom: bytes | None) -> None:
+        writer, by = self._writer, self._writer.term.by
+        try:
+            await writer.commit(lambda head: transitions.finish_copy(head, by, entry, custom))
+        except IllegalTransition as error:
+            # Expired or given up while it was uploaded: its objects go like anything marked.
+            logger.info("%s", error)
+            await self._abandon(entry)
+            return
+        logger.info(
+            "%s: copied offsets %d to %d, %d bytes",
+            self._partition.tp,
+            entry.start_offset,
+            entry.end_offset_inclusive,
+            entry.size_bytes,
+        )
+
+
+def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
+    """Make a closed segment durable and read what belongs to it (blocks)."""
+    if log.recovery_point < segment.next_base_offset:
+        log.flush(segment.next_base_offset)
+    files = log.segment_files(segment.base_offset)
+    epochs = log.epochs
+    aux = Aux(
+        offset_index=files.offset_index.read_bytes(),
+        time_index=files.time_index.read_bytes(),
+        leader_epochs=write_epochs(epochs.truncate_from_end(segment.next_base_offset)).encode(),
+        producer_snapshot=files.producer_snapshot,
+    )
+    within = epochs.between(segment.base_offset, segment.next_base_offset).entries
+    rows = [(entry.epoch, entry.start_offset) for entry in within]
+    if rows and rows[0][1] > segment.base_offset:
+        # What is below the log start has lost its epochs; nobody reads it any more.
+        rows[0] = (rows[0][0], segment.base_offset)
+    return _Prepared(SegmentData(files.log, files.size_bytes, aux), tuple(rows))
+
+
+def _upload(
+    tier: Tier, entry: SegmentEntry, data: SegmentData, uploading: set[uuid.UUID]
+) -> bytes | None:
+    try:
+        return tier.segments.copy_segment(entry, data)
+    finally:
+        uploading.discard(entry.segment_id)
+
+
+def _delete_quietly(tier: Tier, entry: SegmentEntry) -> None:
+    """Best effort; what is left is the manifest's to delete."""
+    try:
+        tier.segments.delete(entry)
+    except StoreError as error:
+        logger.warning("%s is not deleted yet: %s", entry.key, error)

@@ -1,0 +1,237 @@
+"""The one writer of a partition's head under one claim: loads, claims and commits.
+
+Everything that this leader writes to the manifest passes through here, one commit at a time. What a
+commit says is told to the replica in the same step of the loop: first the log start, then the
+tier's end, so that a follower never hears of a claim without the log start that came with it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.tier import transitions, views
+from tidemark.tier.head import Claim, Head, new_head
+from tidemark.tier.manifest import LoadedHead, PageCache, Transition
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import Snapshot
+from tidemark.tier.views import Totals
+from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+NOTHING = Totals(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Under what a leader works: its claim, and the topic's tiering as the controller says."""
+
+    by: Claim
+    state: TieringState
+    policy: DisablePolicy
+
+    @property
+    def deletes_all(self) -> bool:
+        """A disablement with Delete, under way or done."""
+        return self.policy is DisablePolicy.DELETE and self.state in (
+            TieringState.DISABLING,
+            TieringState.DISABLED,
+        )
+
+    @property
+    def head_policy(self) -> DisablePolicy | None:
+        """The policy as the head has it."""
+        return None if self.state is TieringState.ENABLED else self.policy
+
+
+def term_of(partition: Partition) -> Term:
+    """The present term of a leader."""
+    return Term(
+        Claim(partition.leader_epoch, max(partition.tiered_epoch, 0)),
+        partition.tiering_state,
+        partition.disable_policy,
+    )
+
+
+class HeadWriter:
+    """``head`` is what was read or written last; nothing else writes while the claim holds."""
+
+    def __init__(self, shared: Shared, partition: Partition, term: Term) -> None:
+        self.shared = shared
+        self.partition = partition
+        self.term = term
+        self.claimed = False
+        self.totals = NOTHING
+        self._retired = False
+        self._loaded: LoadedHead | None = None
+        self._tier: Tier | None = None
+        self._pages: PageCache | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def loaded(self) -> LoadedHead | None:
+        """The head and its object version, None before the first look."""
+        return self._loaded
+
+    @property
+    def head(self) -> Head:
+        """The head; only after :meth:`open`."""
+        if self._loaded is None:
+            raise LookupError(f"{self.partition.tp}: the manifest was not loaded yet")
+        return self._loaded.head
+
+    def pages(self, tier: Tier) -> PageCache:
+        """The partition's sealed pages."""
+        if self._pages is None or self._tier is not tier:
+            self._tier = tier
+            self._pages = tier.manifests.pages(self.partition.topic_id, self.partition.partition)
+        return self._pages
+
+    def snapshot(self) -> Snapshot | None:
+        """What readers may plan with, as fresh as it gets; None before the first look."""
+        if self._loaded is None or self._pages is None:
+            return None
+        return Snapshot(self._loaded.head, self._loaded.version, self._pages)
+
+    def retire(self) -> None:
+        """From now on nothing that still ends is told to the replica."""
+        self._retired = True
+
+    async def open(self) -> Head:
+        """Load the head, or create it where the slice knows of none."""
+        async with self._lock:
+            if self._loaded is None:
+                tier = self.shared.guard.tier()
+                known = self.partition.row is not None and self.partition.row.manifest
+                loaded, totals = await self._run(self._load, tier, known)
+                self._adopt(loaded, totals)
+                if not known and not self._retired:
+                    self.partition.report_manifest_created()
+            return self.head
+
+    @property
+    def must_disable_first(self) -> bool:
+        """Delete's claim is ``disable_delete``, which also moves the floor."""
+        return self.term.deletes_all and self.term.by.tiered_epoch > self.head.tiered_epoch
+
+    async def claim(self) -> None:
+        """Make the head ours, with the topic's state and policy. Raises Fenced."""
+        term, shared = self.term, self.shared
+        await self.commit(
+            lambda head: transitions.claim(
+                head,
+                term.by,
+                cluster_id=shared.guard.cluster_id,
+                broker_id=shared.context.node_id,
+                state=term.state,
+                policy=term.head_policy,
+                now_ms=shared.context.wall_ms(),
+            )
+        )
+        self.claimed = True
+        logger.info(
+            "%s: claimed the manifest, leader epoch %d, tiered epoch %d, %s",
+            self.partition.tp,
+            term.by.leader_epoch,
+            term.by.tiered_epoch,
+            term.state.name,
+        )
+
+    async def disable_delete(self, log_start_offset: int) -> None:
+        """The one commit of a disablement with Delete: claim, log start and floor."""
+        term, shared = self.term, self.shared
+        await self.commit(
+            lambda head: transitions.disable_delete(
+                head,
+                term.by,
+                cluster_id=shared.guard.cluster_id,
+                broker_id=shared.context.node_id,
+                log_start_offset=log_start_offset,
+                now_ms=shared.context.wall_ms(),
+                delete_delay_ms=shared.dynamic.delete_delay_ms,
+            )
+        )
+        self.claimed = True
+
+    async def expire_to(self, log_start_offset: int) -> None:
+        """Raise the head's log start; everything wholly below is marked."""
+        shared = self.shared
+        await self.commit(
+            lambda head: transitions.expire_to(
+                head,
+                self.term.by,
+                log_start_offset,
+                now_ms=shared.context.wall_ms(),
+                delete_delay_ms=shared.dynamic.delete_delay_ms,
+            )
+        )
+
+    async def commit(self, transition: Transition) -> Head:
+        """Apply one transition; a cancelled caller waits until the outcome is known."""
+        async with self._lock:
+            if self._loaded is None:
+                raise LookupError(f"{self.partition.tp}: the manifest was not loaded yet")
+            tier = self.shared.guard.tier()
+            loaded, totals = await self._run(self._commit, tier, self._loaded, transition)
+            self._adopt(loaded, totals)
+            return loaded.head
+
+    def raise_log_start(self) -> None:
+        """The replica's log start follows the head's, as far as the high watermark allows."""
+        partition = self.partition
+        if self._retired or self._loaded is None or not partition.is_leader:
+            return
+        wanted = min(self._loaded.head.log_start_offset, partition.high_watermark)
+        if wanted > partition.log_start_offset:
+            partition.raise_log_start(wanted)
+
+    async def _run(
+        self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
+    ) -> tuple[LoadedHead, Totals]:
+        return await self.shared.pools.expiration.run_to_end(function, *args)
+
+    def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
+        self._loaded, self.totals = loaded, totals
+        if self._retired or not self.partition.is_leader:
+            return
+        self.raise_log_start()
+        head = loaded.head
+        self.partition.learn_remote_end(
+            head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
+        )
+
+    # ------------------------------------------------------------ in a thread
+
+    def _load(self, tier: Tier, known: bool) -> tuple[LoadedHead, Totals]:
+        partition = self.partition
+        if known:
+            loaded = tier.manifests.load(partition.topic_id, partition.partition)
+        else:
+            self.shared.guard.verify(tier)
+            loaded = tier.manifests.create(self._first_head())
+        return loaded, views.totals(loaded.head, self.pages(tier))
+
+    def _commit(
+        self, tier: Tier, loaded: LoadedHead, transition: Transition
+    ) -> tuple[LoadedHead, Totals]:
+        changed = tier.manifests.commit(loaded, transition)
+        if changed is loaded and self.totals is not NOTHING:
+            return loaded, self.totals
+        return changed, views.totals(changed.head, self.pages(tier))
+
+    def _first_head(self) -> Head:
+        partition, term = self.partition, self.term
+        return new_head(
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            cluster_id=self.shared.guard.cluster_id,
+            by=term.by,
+            broker_id=self.shared.context.node_id,
+            state=term.state,
+            policy=term.head_policy,
+            log_start_offset=partition.log_start_offset,
+        )

@@ -1,0 +1,207 @@
+"""The one store of a broker: the accepted configuration, its verified identity, its health.
+
+Nothing may touch a store whose identity was not verified: another store id, or none, means
+*unavailable* (design, "A store has an identity object"). The identity is read again every interval,
+and soon after any call failed, so that a store that went away, or was replaced, is noticed also
+while nothing is copied; who waits for the store is woken when it is back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.tier.identity import ensure_identity
+from tidemark.tier.objects import StoreError, StoreUnavailable
+from tidemark.tier.open import InvalidConfig, RemoteStorageConfig, Tier, open_tier
+from tidemark_broker.remote_log.settings import RemoteSettings
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.remote import RemoteStatus
+from tidemark_broker.replication.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+_CHECK_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """What the controller has accepted."""
+
+    remote_storage: str = ""
+    store_id: str = ""
+    cluster_id: str = ""
+
+
+class StoreGuard:
+    """The loop's thread owns it. ``on_change`` is called when the store has become usable."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        monotonic: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._monotonic = monotonic
+        self._on_change = on_change
+        self._accepted = _Accepted()
+        self._tier: Tier | None = None
+        self._store_id = ""
+        self._error: StoreUnavailable | None = _not_configured()
+        self._watcher: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self.changes = 0
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the store must belong to."""
+        return self._accepted.cluster_id
+
+    def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
+        """Take over what the controller has accepted; a change is verified before it is used."""
+        accepted = _Accepted(remote_storage, store_id, cluster_id)
+        if accepted == self._accepted:
+            return
+        before, self._accepted = self._accepted, accepted
+        same_place = (before.remote_storage, before.cluster_id) == (remote_storage, cluster_id)
+        if same_place and self._store_id == store_id:
+            return
+        self._store_id = ""
+        if not same_place:
+            self._tier = None
+        self._open()
+        self._watch()
+
+    def tier(self) -> Tier:
+        """The verified tier; raises :class:`StoreUnavailable` while there is none."""
+        if self._error is not None:
+            raise self._error
+        if self._tier is None or not self._store_id:
+            raise _not_verified()
+        return self._tier
+
+    def verify(self, tier: Tier) -> None:
+        """Look at the identity once more (blocks): right before something is created."""
+        ensure_identity(tier.store, self._accepted.cluster_id, self._store_id)
+
+    def suspect(self) -> None:
+        """A call to the store failed: look at it soon."""
+        self._wanted.set()
+
+    def status(self) -> RemoteStatus:
+        """For the broker's report; no store configured is no error."""
+        if not self._accepted.remote_storage:
+            return RemoteStatus("", "")
+        error = self._error
+        text = "" if error is None else f"{error.reason}: {error}"
+        return RemoteStatus(text, self._store_id)
+
+    async def close(self) -> None:
+        """End the watching."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+
+    def _open(self) -> None:
+        if not self._accepted.remote_storage:
+            self._error = _not_configured()
+            return
+        try:
+            if self._tier is None:
+                config = RemoteStorageConfig.from_json(self._accepted.remote_storage)
+                self._tier = open_tier(config)
+            self._error = _not_verified()
+        except (InvalidConfig, StoreError, ValueError) as error:
+            self._tier = None
+            self._error = StoreUnavailable(
+                f"the remote storage cannot be used: {error}",
+                reason="InvalidRemoteStorage",
+                retriable=False,
+            )
+            logger.error("%s", self._error)  # noqa: TRY400 - the message says it all
+
+    def _watch(self) -> None:
+        self._wanted.set()
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(
+                self._run(), name="remote store watcher"
+            )
+
+    async def _run(self) -> None:
+        backoff = self._fresh_backoff()
+        while True:
+            self._wanted.clear()
+            if await self._check():
+                backoff, pause_s = self._fresh_backoff(), self._settings.interval_s
+            else:
+                now_s = self._monotonic()
+                backoff = backoff.failed(now_s)
+                pause_s = backoff.until_s - now_s
+            await self._pause(pause_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the time is over or a look is wanted, but not without any pause."""
+        await asyncio.sleep(min(_CHECK_PAUSE_S, seconds))
+        try:
+            async with asyncio.timeout(max(0.0, seconds - _CHECK_PAUSE_S)):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    def _fresh_backoff(self) -> Backoff:
+        return Backoff(
+            first_s=self._settings.backoff_s,
+            most_s=max(self._settings.backoff_s, min(self._settings.backoff_max_s, 10.0)),
+        )
+
+    async def _check(self) -> bool:
+        """Verify the identity; what was configured meanwhile is looked at in the next round."""
+        tier, accepted = self._tier, self._accepted
+        if tier is None:
+            return True
+        expected = accepted.store_id or self._store_id
+        try:
+            found = await in_thread(ensure_identity, tier.store, accepted.cluster_id, expected)
+        except StoreError as error:
+            if (tier, accepted) == (self._tier, self._accepted):
+                self._failed(error)
+            return False
+        if (tier, accepted) != (self._tier, self._accepted):
+            self._wanted.set()
+            return True
+        self._succeeded(tier, found)
+        return True
+
+    def _failed(self, error: StoreError) -> None:
+        if not isinstance(error, StoreUnavailable):
+            error = StoreUnavailable(str(error), reason="RemoteStorageUnavailable", retriable=True)
+        if self._error is None or str(self._error) != str(error):
+            logger.error("remote storage is not available: %s", error)
+        self._error = error
+
+    def _succeeded(self, tier: Tier, store_id: str) -> None:
+        if self._error is None and self._store_id == store_id:
+            return
+        logger.info("remote storage is %s, store id %s", tier.store.describe(), store_id)
+        self._error = None
+        self._store_id = store_id
+        self.changes += 1
+        self._on_change()
+
+
+def _not_configured() -> StoreUnavailable:
+    return StoreUnavailable(
+        "no remote storage is configured: set remoteStorage in the Cluster",
+        reason="RemoteStorageNotConfigured",
+        retriable=True,
+    )
+
+
+def _not_verified() -> StoreUnavailable:
+    return StoreUnavailable(
+        "the remote storage's identity is not verified yet; it is being read",
+        reason="RemoteStorageNotVerified",
+        retriable=True,
+    )
