@@ -86,9 +86,7 @@ class Copier:
         shared.metrics.add(metrics.COPY_REQUESTS)
         try:
             await self._abandon_left_over()
-            prepared = await shared.pools.copier.run_to_end(
-                prepare, self._partition.log, segment
-            )
+            prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
             await writer.commit(lambda head: transitions.start_copy(head, by, entry))
             custom = await self._upload(entry, prepared.data)
