@@ -7,6 +7,11 @@ from stock_clients import PYTHON_CLIENTS
 
 from tidemark_pipeline.tail import LATEST, list_offsets
 
+# kafka-python leaves its sockets to the garbage collector when a broker dies.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 VALUES = [f"value {number}".encode() for number in range(1000)]
 
 
