@@ -208,6 +208,8 @@ class Broker:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
         await self.manager.close()
+        if self.context.remote is not None:
+            await self.context.remote.close()
         await self.server.stop()
 
     def _control_client(self) -> ControlClient:
@@ -248,6 +250,8 @@ class Broker:
                 loop_age_ms=self.clock.age_ms,
             )
         )
+        if self.context.remote is not None:
+            self.registry.register(self.context.remote.collector())
         ProcessCollector(registry=self.registry)
         server = MetricsServer(self.registry, lambda: self.clock.age_ms() < stalled_ms)
         return server.start(self.config.metrics.host, self.config.metrics.port)

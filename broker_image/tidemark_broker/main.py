@@ -17,6 +17,7 @@ import uvloop
 from tidemark_broker.broker import Broker, Ready
 from tidemark_broker.config import BrokerConfig, ConfigError, load
 from tidemark_broker.log import StorageError
+from tidemark_broker.remote_log.manager import RemoteLogManager
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ async def serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     storage = await asyncio.to_thread(Storage.open, config)
-    await Broker(config, storage).run(stop, announce)
+    await Broker(config, storage, RemoteLogManager.of).run(stop, announce)
     logger.info("broker %d has shut down cleanly", config.node_id)
 
 

@@ -97,10 +97,22 @@ class Storage:
     # ------------------------------------------------------------ LogStore
 
     def create(
-        self, *, topic: str, topic_id: uuid.UUID, partition: int, config: LogConfig
+        self,
+        *,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition: int,
+        config: LogConfig,
+        state: StoredState,
     ) -> PartitionLog:
         """A log that may be there already (blocks)."""
-        return self._logs.create(topic=topic, topic_id=topic_id, partition=partition, config=config)
+        return self._logs.create(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            config=config,
+            state=to_json(state),
+        )
 
     def delete(self, log: PartitionLog) -> None:
         """Remove a log and its folder (blocks)."""

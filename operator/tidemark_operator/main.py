@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from tidemark_operator.kube.access import AccessError
-from tidemark_operator.process import OperatorProcess
-from tidemark_operator.settings import BadSettings, parse_arguments
+from tidemark_operator.process import OperatorProcess, ThreadEnded
+from tidemark_operator.settings import BadSettings, Settings, parse_arguments
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
@@ -29,15 +30,23 @@ def announce(line: str) -> None:
     sys.stdout.flush()
 
 
+async def _run(settings: Settings) -> None:
+    await OperatorProcess(settings, announce).run()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; 0 for a clean stop, 2 for settings that cannot work."""
+    """Run until SIGTERM; 0 for a clean stop, 1 when a thread was lost, 2 for settings
+    that cannot work."""
     try:
         settings = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         configure_logging(settings.log_level)
-        asyncio.run(OperatorProcess(settings, announce).run())
+        asyncio.run(_run(settings))
     except (BadSettings, AccessError) as error:
         sys.stderr.write(f"tidemark-operator: {error}\n")
         return EXIT_USAGE
+    except ThreadEnded as error:
+        sys.stderr.write(f"tidemark-operator: {error}\n")
+        return EXIT_FAILED
     except OSError as error:
         sys.stderr.write(f"tidemark-operator: cannot listen: {error}\n")
         return EXIT_USAGE

@@ -17,14 +17,23 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
     """
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
     with storage_errors(f"{path} cannot be written"):
-        with temporary.open("wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        put(temporary, data, durable=durable)
         temporary.replace(path)
         if durable:
             sync_directory(path.parent)
+
+
+def put(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a new file where a crash may leave a torn one (``OSError`` as it comes)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:
@@ -43,6 +52,37 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class DirectorySync:
+    """fsync of one directory for many threads: who comes while one is under way shares the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._running = False
+
+    def sync(self) -> None:
+        """T: on return every name made in the directory before the call is durable."""
+        with self._changed:
+            self._asked += 1
+            mine = self._asked
+            self._changed.wait_for(lambda: self._done >= mine or not self._running)
+            if self._done >= mine:
+                return
+            self._running, covers = True, self._asked
+        try:
+            sync_directory(self._path)
+        except BaseException:
+            covers = 0
+            raise
+        finally:
+            with self._changed:
+                self._running = False
+                self._done = max(self._done, covers)
+                self._changed.notify_all()
 
 
 def remove_by_rename(paths: list[Path], suffix: str) -> None:

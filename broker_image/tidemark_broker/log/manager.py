@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import (
@@ -23,7 +24,7 @@ from tidemark.logfiles.checkpoints import (
 )
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import LogError, StorageError, storage_errors
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, write_whole
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, DirectorySync, write_whole
 from tidemark_broker.log.identity import (
     UNKNOWN_BROKER_EPOCH,
     ensure_identity,
@@ -32,6 +33,7 @@ from tidemark_broker.log.identity import (
     take_clean_shutdown,
 )
 from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.state import encode_state
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +69,15 @@ class LogManager:
         self.directory_id = directory_id
         self.clean_shutdown = clean_shutdown
         self.previous_broker_epoch = previous_broker_epoch
-        self.failures: list[OpenFailure] = []
         self._lock_descriptor: int | None = lock_descriptor
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        #: Guards the map and the making of logs; never held while a log's own lock is taken.
-        self._lock = threading.Lock()
+        self._failures: dict[TopicPartition, OpenFailure] = {}
+        #: Being made by some thread; the condition tells of the end.
+        self._making: set[TopicPartition] = set()
+        #: Guards the maps; never held while the disk is waited for.
+        self._changed = threading.Condition()
+        self._names = DirectorySync(directory)
+        self._config_of: Callable[[Path], LogConfig] | None = None
         self._checkpoint_lock = threading.Lock()
         self._recovery_points = _Checkpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
         self._high_watermarks = _Checkpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
@@ -101,17 +107,18 @@ class LogManager:
         ``config_of`` gives a partition's configuration by its directory (it may look into
         ``partition.state``); without it Kafka's defaults hold until ``log.config`` is set.
         """
+        self._config_of = config_of
         for checkpoint in (self._recovery_points, self._high_watermarks, self._log_starts):
             checkpoint.load()
         with storage_errors(f"{self.directory} cannot be read"):
             for path in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             paths = sorted(path for path in self.directory.iterdir() if path.is_dir())
         for path in paths:
             if names.is_deleted_directory(path.name):
                 shutil.rmtree(path, ignore_errors=True)
             elif (key := names.parse_partition_directory(path.name)) is not None:
-                self._open_one(key, path, config_of)
+                self._open_one(key, path, clean_shutdown=self.clean_shutdown)
         if self.failures or any(log.truncated_at_open for log in self._logs.values()):
             self.previous_broker_epoch = None
         logger.info(
@@ -119,10 +126,24 @@ class LogManager:
         )
         return self.failures
 
-    def _open_one(
-        self, key: TopicPartition, path: Path, config_of: Callable[[Path], LogConfig] | None
-    ) -> None:
+    @property
+    def failures(self) -> list[OpenFailure]:
+        """What could not be opened, and not be opened again either."""
+        return list(self._failures.values())
+
+    def open_again(self, topic: str, partition: int) -> PartitionLog | None:
+        """T: try once more what :meth:`open_all` could not open; None if it still cannot be.
+
+        Every byte behind the recovery point is checked, whatever was thought of the last shutdown.
+        """
+        key = (topic, partition)
+        if key in self._failures:
+            self._open_one(key, self.partition_directory(topic, partition), clean_shutdown=False)
+        return self._logs.get(key)
+
+    def _open_one(self, key: TopicPartition, path: Path, *, clean_shutdown: bool) -> None:
         topic, partition = key
+        config_of = self._config_of
         try:
             log = PartitionLog.open(
                 path,
@@ -131,22 +152,26 @@ class LogManager:
                 partition=partition,
                 config=config_of(path) if config_of is not None else LogConfig(),
                 recovery_point=self._recovery_points.offsets.get(key, 0),
-                clean_shutdown=self.clean_shutdown,
+                clean_shutdown=clean_shutdown,
                 log_start_offset=self._log_starts.offsets.get(key),
                 high_watermark=self._high_watermarks.offsets.get(key),
             )
         except (LogError, OSError, ValueError) as error:
-            logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
-            self.failures.append(
-                OpenFailure(topic=topic, partition=partition, directory=path, reason=str(error))
+            failure = OpenFailure(
+                topic=topic, partition=partition, directory=path, reason=str(error)
             )
+            if failure != self._failures.get(key):
+                logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
+            self._failures[key] = failure
             return
         log.has_log_start_checkpoint = key in self._log_starts.offsets
         self._adopt(key, log)
 
     def _adopt(self, key: TopicPartition, log: PartitionLog) -> None:
         log.persist_checkpoints = self.checkpoint
-        self._logs[key] = log
+        with self._changed:
+            self._logs[key] = log
+            self._failures.pop(key, None)
 
     # -- the logs ----------------------------------------------------------------------------
 
@@ -163,36 +188,55 @@ class LogManager:
         return self.directory / names.partition_directory_name(topic, partition)
 
     def create(
-        self, *, topic: str, topic_id: uuid.UUID, partition: int, config: LogConfig
+        self,
+        *,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition: int,
+        config: LogConfig,
+        state: dict[str, Any] | None = None,
     ) -> PartitionLog:
-        """T: the log of that partition, made if it is not there; another topic's of the same name,
-        or one that could not be opened, is a :class:`StorageError`."""
+        """T: the log of that partition, made (with ``state`` in its folder) if it is not there;
+        another topic's of the same name, or one that could not be opened, is a
+        :class:`StorageError`. Several threads may make logs at once."""
         key = (topic, partition)
-        with self._lock:
-            existing = self._logs.get(key)
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._making)
+            existing = self._existing(key, topic_id)
             if existing is not None:
-                if existing.topic_id != topic_id:
-                    raise StorageError(
-                        f"{existing.directory} belongs to topic id {existing.topic_id}, "
-                        f"not to {topic_id}: delete that one first"
-                    )
                 return existing
-            for failure in self.failures:
-                if (failure.topic, failure.partition) == key:
-                    raise StorageError(f"{failure.directory} is kept unopened: {failure.reason}")
+            self._making.add(key)
+        try:
             log = PartitionLog.create(
                 self.partition_directory(topic, partition),
                 topic=topic,
                 topic_id=topic_id,
                 partition=partition,
                 config=config,
+                state=None if state is None else encode_state(state),
+                sync_parent=self._names.sync,
             )
             self._adopt(key, log)
-            return log
+        finally:
+            with self._changed:
+                self._making.discard(key)
+                self._changed.notify_all()
+        return log
+
+    def _existing(self, key: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
+        failure, existing = self._failures.get(key), self._logs.get(key)
+        if failure is not None:
+            raise StorageError(f"{failure.directory} is kept unopened: {failure.reason}")
+        if existing is not None and existing.topic_id != topic_id:
+            raise StorageError(
+                f"{existing.directory} belongs to topic id {existing.topic_id}, "
+                f"not to {topic_id}: delete that one first"
+            )
+        return existing
 
     def delete(self, topic: str, partition: int) -> bool:
         """T: remove a partition's log; False if there is none."""
-        with self._lock:
+        with self._changed:
             log = self._logs.pop((topic, partition), None)
         if log is None:
             return False
@@ -209,8 +253,8 @@ class LogManager:
         What a failed partition had in them stays. Unchanged files are not written again.
         """
         with self._checkpoint_lock:
-            kept = {(failure.topic, failure.partition) for failure in self.failures}
-            logs = dict(self._logs)
+            with self._changed:
+                kept, logs = set(self._failures), dict(self._logs)
             starts = {key: log.log_start_offset for key, log in logs.items()}
             self._log_starts.save(starts, kept)
             for key, log in logs.items():

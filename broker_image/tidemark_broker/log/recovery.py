@@ -8,6 +8,7 @@ never a reason to delete.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,18 @@ def load_segments(
     if not loaded.segments:
         loaded.segments.append(Segment.create(directory, base_if_empty, created_ms=now_ms))
         return loaded
+    try:
+        _settle(loaded, recovery_point, clean_shutdown, index_interval_bytes)
+    except BaseException:
+        for segment in loaded.segments:
+            segment.unload()
+        raise
+    return loaded
+
+
+def _settle(
+    loaded: LoadedSegments, recovery_point: int, clean_shutdown: bool, index_interval_bytes: int
+) -> None:
     checked_from = len(loaded.segments) - 1
     if not clean_shutdown:
         checked_from = _floor(loaded.segments, recovery_point)
@@ -69,7 +82,21 @@ def load_segments(
         _settle_closed(segment, following.base_offset, index_interval_bytes)
     if not (clean_shutdown and _settle_active(loaded.segments[-1])):
         _recover_from(loaded, checked_from, index_interval_bytes)
-    return loaded
+
+
+def forget_cached_pages(directory: Path) -> None:
+    """Have the kernel drop what it holds of the logs in memory (blocking).
+
+    After a failed fsync it may hold pages that it takes for written and that are not on the disk:
+    a check of what is in memory would prove nothing. Pages that are still to be written stay.
+    """
+    with storage_errors(f"{directory} cannot be read"):
+        for path in directory.glob(f"*{names.LOG_SUFFIX}"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def epochs_of_batches(segments: Sequence[Segment]) -> LeaderEpochs:

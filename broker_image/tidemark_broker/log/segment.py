@@ -17,6 +17,7 @@ from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+from tidemark_broker.log.files import put
 from tidemark_broker.log.types import SegmentInfo
 from tidemark_broker.log.walk import BatchAt, pread_exactly, walk_batches
 
@@ -71,7 +72,7 @@ class Segment:
         segment = cls(directory, base_offset, created_ms=created_ms)
         with storage_errors(f"segment {base_offset} cannot be created in {directory}"):
             for path in (segment.index_path, segment.time_index_path):
-                path.write_bytes(b"")
+                put(path, b"", durable=False)
             segment.descriptor = os.open(
                 segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
             )

@@ -30,7 +30,12 @@ def read_state(directory: Path) -> dict[str, Any] | None:
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:
     """Replace the stored state, durably (blocking)."""
+    write_whole(directory / PARTITION_STATE, encode_state(state))
+
+
+def encode_state(state: dict[str, Any]) -> bytes:
+    """The file's bytes."""
     data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
     if len(data) > _STATE_BYTES_MAX:
         raise StorageError(f"a partition state of {len(data)} bytes is above {_STATE_BYTES_MAX}")
-    write_whole(directory / PARTITION_STATE, data)
+    return data

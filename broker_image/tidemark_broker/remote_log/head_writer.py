@@ -48,11 +48,13 @@ class Term:
 
 
 def term_of(partition: Partition) -> Term:
-    """The present term of a leader."""
+    """The present term of a leader. No policy is in force while tiering is enabled."""
+    state = partition.tiering_state
+    disabled = state in (TieringState.DISABLING, TieringState.DISABLED)
     return Term(
         Claim(partition.leader_epoch, max(partition.tiered_epoch, 0)),
-        partition.tiering_state,
-        partition.disable_policy,
+        state,
+        partition.disable_policy if disabled else DisablePolicy.RETAIN,
     )
 
 
@@ -111,11 +113,6 @@ class HeadWriter:
                 if not known and not self._retired:
                     self.partition.report_manifest_created()
             return self.head
-
-    @property
-    def must_disable_first(self) -> bool:
-        """Delete's claim is ``disable_delete``, which also moves the floor."""
-        return self.term.deletes_all and self.term.by.tiered_epoch > self.head.tiered_epoch
 
     async def claim(self) -> None:
         """Make the head ours, with the topic's state and policy. Raises Fenced."""

@@ -1,6 +1,8 @@
 """What every part of one broker's remote log manager shares."""
 
+import asyncio
 import uuid
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from tidemark_broker.remote_log.metrics import RemoteMetrics
@@ -51,3 +53,13 @@ class Shared:
     metrics: RemoteMetrics
     uploading: set[uuid.UUID] = field(default_factory=set)
     store_key: str = "remote-store"
+
+    def notifier(self, key: Hashable) -> Callable[[], None]:
+        """A call that wakes who waits under ``key``; any thread may make it."""
+        loop, purgatory = asyncio.get_running_loop(), self.context.purgatory
+
+        def notify() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(purgatory.notify, key)
+
+        return notify

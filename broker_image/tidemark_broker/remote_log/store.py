@@ -50,6 +50,7 @@ class StoreGuard:
         self._store_id = ""
         self._error: StoreUnavailable | None = _not_configured()
         self._watcher: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted = asyncio.Event()
         self.changes = 0
 
@@ -86,8 +87,10 @@ class StoreGuard:
         ensure_identity(tier.store, self._accepted.cluster_id, self._store_id)
 
     def suspect(self) -> None:
-        """A call to the store failed: look at it soon."""
-        self._wanted.set()
+        """A call to the store failed: look at it soon. May be called from any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wanted.set)
 
     def status(self) -> RemoteStatus:
         """For the broker's report; no store configured is no error."""
@@ -125,9 +128,8 @@ class StoreGuard:
     def _watch(self) -> None:
         self._wanted.set()
         if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(
-                self._run(), name="remote store watcher"
-            )
+            self._loop = asyncio.get_running_loop()
+            self._watcher = self._loop.create_task(self._run(), name="remote store watcher")
 
     async def _run(self) -> None:
         backoff = self._fresh_backoff()

@@ -90,3 +90,5 @@ class ReplicaContext:
     checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
     failures: StorageFailures = field(default_factory=StorageFailures)
     remote: RemoteLog | None = None
+    #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
+    records_lost: Callable[[], None] | None = None

@@ -30,18 +30,14 @@ class Outcome(enum.Enum):
 
 
 def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
-    """What to ask the leader for; the log start is the one that is durable.
-
-    The epoch is that of the last record, not the latest one of the log: a former leader may know
-    an epoch of its own that begins at the log's end and holds nothing.
-    """
+    """What to ask the leader for; the log start is the one that is durable."""
     log = partition.log
     return ReplicaFetchPartition(
         topic_id=partition.topic_id,
         partition=partition.partition,
         current_leader_epoch=partition.leader_epoch,
         fetch_offset=log.next_offset,
-        last_fetched_epoch=log.epochs.epoch_for_offset(log.next_offset - 1),
+        last_fetched_epoch=log.epochs.latest_epoch,
         log_start_offset=partition.durable_log_start_offset,
         local_log_start_offset=log.local_log_start_offset,
         tiered_epoch=partition.tiered_epoch,

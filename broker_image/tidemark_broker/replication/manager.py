@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, PartitionLog, StorageError
-from tidemark_broker.replication import topic_config
+from tidemark_broker.replication import roles, topic_config
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.fetchers import Fetchers
 from tidemark_broker.replication.logs import LogStore
@@ -179,14 +179,16 @@ class ReplicaManager:
 
     async def _create(self, wanted: _Wanted) -> Partition:
         view, row = wanted.view, wanted.row
+        state = StoredState.of(view, row, wanted.controller_epoch)
         log = await in_thread(
             self._logs.create,
             topic=view.name,
             topic_id=view.topic_id,
             partition=row.partition,
             config=self._config(view),
+            state=state,
         )
-        partition = Partition(self.context, log, stored=None, view=view)
+        partition = Partition(self.context, log, stored=None, view=view, on_disk=state)
         self._add(partition)
         self.context.failures.succeeded(partition.tp)
         logger.info("%s: created, topic id %s", partition.tp, view.topic_id)
@@ -285,29 +287,7 @@ class ReplicaManager:
                 await self._place(latest)
         for partition in self.partitions:
             if partition.role is Role.TAKING_OVER:
-                await self._take_over(partition)
-
-    async def _take_over(self, partition: Partition) -> None:
-        """The prefix rule: an elected leader whose log lacks what is in the tier starts from it."""
-        remote = self.context.remote
-        end = partition.remote_end
-        if remote is None:
-            return
-        async with partition.lock:
-            if partition.role is not Role.TAKING_OVER:
-                return
-            try:
-                if end is not None:
-                    point = await remote.bootstrap(partition, end.offset + 1)
-                    await in_thread(
-                        partition.log.truncate_fully_and_start_at,
-                        point.next_offset,
-                        log_start_offset=point.log_start_offset,
-                        epochs=tuple(point.epochs),
-                    )
-                await partition.become_leader()
-            except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
-                logger.warning("%s: taking over from the tier failed: %s", partition.tp, error)
+                await roles.take_over(partition)
 
     def shrink_isrs(self) -> None:
         """Every lag/2: leaders drop followers that fell behind."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from prometheus_client.registry import Collector
+
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.wire.control import DisablePolicy
 
@@ -121,6 +123,9 @@ class RemoteLog(Protocol):
 
     def status(self) -> RemoteStatus:
         """Health of the store."""
+
+    def collector(self) -> Collector:
+        """Figures for the broker's metrics."""
 
     async def close(self) -> None:
         """End every task and every pool; the log folder stays open."""

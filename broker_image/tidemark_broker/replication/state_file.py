@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from tidemark.wire import control
+from tidemark_broker.replication.metadata import TopicView
 from tidemark_broker.replication.prefix import RemoteEnd
 
 VERSION = 1
@@ -28,6 +29,27 @@ class StoredState:
     disable_policy: control.DisablePolicy
     row: control.PartitionState | None
     remote_end: RemoteEnd | None
+
+    @classmethod
+    def of(
+        cls,
+        view: TopicView,
+        row: control.PartitionState,
+        controller_epoch: int,
+        *,
+        remote_end: RemoteEnd | None = None,
+    ) -> "StoredState":
+        """What a controller of that epoch said."""
+        return cls(
+            topic=view.name,
+            topic_id=view.topic_id,
+            controller_epoch=controller_epoch,
+            tiered_epoch=view.tiered_epoch,
+            tiering_state=view.tiering_state,
+            disable_policy=view.disable_policy,
+            row=row,
+            remote_end=remote_end,
+        )
 
     def with_row(self, row: control.PartitionState) -> "StoredState":
         """The same with another row."""

@@ -12,9 +12,9 @@ from typing import TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
+from tidemark_operator.control.answers import not_controller
 from tidemark_operator.control.channel import Channel
 from tidemark_operator.control.frames import Response
-from tidemark_operator.control.server import not_controller
 from tidemark_operator.control.sessions import Beat
 from tidemark_operator.controller import elections, isr, registration
 from tidemark_operator.controller.commit import Draft

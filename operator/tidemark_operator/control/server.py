@@ -20,21 +20,15 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, framing
+from tidemark_operator.control.answers import heartbeat_response, not_controller
 from tidemark_operator.control.channel import Channel
-from tidemark_operator.control.frames import (
-    REQUEST_BYTES_MAX,
-    Request,
-    Response,
-    decode_request,
-    read_frame,
-)
+from tidemark_operator.control.connection import Answer, Attached, serve_requests
+from tidemark_operator.control.frames import Request, Response
 from tidemark_operator.control.sessions import Beat, Sessions
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 1024
-PIPELINED_MAX = 64
-ANSWER_TIMEOUT_S = 60.0
 TICK_S = 0.25
 
 
@@ -75,9 +69,6 @@ class _Term:
         self.sessions = sessions
 
 
-Answer = Response | Awaitable[Response]
-
-
 class ControlServer:
     """Owns the thread, the socket and the sessions. Methods marked (main) are called from the
     main loop's thread and only hand over."""
@@ -110,6 +101,10 @@ class ControlServer:
         if self._thread.is_alive():
             self._post(self._stopping.set)
             self._thread.join(timeout_s)
+
+    def alive(self) -> bool:
+        """Whether the thread serves."""
+        return self._thread.is_alive()
 
     def begin_term(
         self,
@@ -187,12 +182,15 @@ class ControlServer:
 
     async def _serve(self) -> None:
         ticking = asyncio.create_task(self._tick())
+        stopping = asyncio.create_task(self._stopping.wait())
         server = await asyncio.start_server(self._accept, sock=self._socket)
         try:
-            await self._stopping.wait()
+            await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
         finally:
             server.close()
-            tasks = [ticking, *self._tasks]
+            tasks = [ticking, stopping, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -230,8 +228,8 @@ class ControlServer:
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
-            channel = await self._requests(reader, writer)
-            if channel is not None:
+            attached = await serve_requests(reader, writer, self._answer)
+            if attached is not None and (channel := self._attach(attached, reader, writer)):
                 await channel.run()
         except framing.FrameError as error:
             logger.warning("closed control connection %s: %s", peer, error)
@@ -239,27 +237,6 @@ class ControlServer:
             logger.info("control connection %s ended: %s", peer, error or type(error).__name__)
         finally:
             writer.close()
-
-    async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Channel | None:
-        """Serve requests until the end, or until an accepted Attach turns the roles round."""
-        answers: asyncio.Queue[tuple[int, Answer]] = asyncio.Queue(PIPELINED_MAX)
-        writing = asyncio.create_task(_write_answers(answers, writer))
-        try:
-            while (frame := await _read_or_fail(reader, writing)) is not None:
-                received = decode_request(frame)
-                answer = self._answer(received.request)
-                await answers.put((received.correlation_id, answer))
-                if isinstance(answer, control.AttachResponse):
-                    await answers.join()
-                    return self._attach(received.request, answer, reader, writer)
-            await answers.join()
-            return None
-        finally:
-            writing.cancel()
-            while not answers.empty():
-                _discard(answers.get_nowait()[1])
 
     # ------------------------------------------------------------ answers
 
@@ -305,11 +282,11 @@ class ControlServer:
             loop_age_s=request.loop_age_ms / 1000,
         )
         if taken is None:
-            return _heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
+            return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
         session, news = taken
         if news:
             self._tell(self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat)
-        return _heartbeat_response(
+        return heartbeat_response(
             ErrorCode.none,
             term.controller_epoch,
             is_fenced=session.is_fenced,
@@ -317,15 +294,11 @@ class ControlServer:
         )
 
     def _attach(
-        self,
-        request: Request,
-        answer: control.AttachResponse,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, attached: Attached, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Channel | None:
-        if answer.error_code != 0 or not isinstance(request, control.AttachRequest):
-            return None
-        if self._term is None or self._term.controller_epoch != answer.controller_epoch:
+        """Turn the roles round, unless the term that accepted the Attach has ended meanwhile."""
+        request = attached.request
+        if self._term is None or self._term.controller_epoch != attached.controller_epoch:
             return None
         channel = Channel(request.broker_id, request.broker_epoch, reader, writer)
         previous = self._channels.get(request.broker_id)
@@ -339,71 +312,3 @@ class ControlServer:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-
-
-async def _read_or_fail(reader: asyncio.StreamReader, writing: asyncio.Task[None]) -> bytes | None:
-    """The next frame; a failure of the writing side ends the reading."""
-    reading = asyncio.ensure_future(read_frame(reader, REQUEST_BYTES_MAX))
-    try:
-        await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-        if writing.done():
-            writing.result()
-        return await reading
-    finally:
-        reading.cancel()
-
-
-async def _write_answers(
-    answers: asyncio.Queue[tuple[int, Answer]], writer: asyncio.StreamWriter
-) -> None:
-    """Answer in the order of the requests, as Kafka does."""
-    while True:
-        correlation_id, answer = await answers.get()
-        if isinstance(answer, Awaitable):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                answer = await answer
-        writer.write(framing.encode_response(answer, correlation_id))
-        await writer.drain()
-        answers.task_done()
-
-
-def _discard(answer: Answer) -> None:
-    if isinstance(answer, asyncio.Future):
-        answer.cancel()
-
-
-def _heartbeat_response(
-    code: ErrorCode,
-    controller_epoch: int,
-    *,
-    is_fenced: bool = True,
-    should_shut_down: bool = False,
-) -> control.BrokerHeartbeatResponse:
-    return control.BrokerHeartbeatResponse(
-        error_code=int(code),
-        is_fenced=is_fenced,
-        should_shut_down=should_shut_down,
-        controller_epoch=controller_epoch,
-    )
-
-
-def not_controller(request: Request) -> Response:
-    """The answer of a process that does not lead; the broker then tries another address."""
-    code = int(ErrorCode.not_controller)
-    match request:
-        case control.BrokerRegistrationRequest():
-            return control.BrokerRegistrationResponse(
-                error_code=code,
-                error_message="this operator does not lead, or has not taken over yet",
-                broker_epoch=-1,
-                controller_epoch=-1,
-                session_timeout_ms=0,
-            )
-        case control.BrokerHeartbeatRequest():
-            return _heartbeat_response(ErrorCode.not_controller, -1)
-        case control.AlterPartitionRequest():
-            return control.AlterPartitionResponse(error_code=code, results=())
-        case control.BrokerStatusRequest():
-            return control.BrokerStatusResponse(error_code=code)
-        case control.AttachRequest():
-            return control.AttachResponse(error_code=code, controller_epoch=-1)

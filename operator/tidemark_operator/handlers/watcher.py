@@ -76,6 +76,10 @@ class Watcher:
         logging.getLogger("kopf._core").setLevel(logging.ERROR)
         self._thread.start()
 
+    def alive(self) -> bool:
+        """Whether the thread watches."""
+        return self._thread.is_alive()
+
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the watches and the thread."""
         self._stop.set()

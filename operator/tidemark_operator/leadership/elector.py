@@ -88,6 +88,10 @@ class Elector:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
+    def alive(self) -> bool:
+        """Whether the thread competes."""
+        return self._thread.is_alive()
+
     def leads(self) -> bool:
         """Whether this process may act as the leader right now."""
         return self._leading and time.monotonic() < self._leading_until_s

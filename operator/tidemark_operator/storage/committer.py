@@ -100,8 +100,8 @@ BrokerWriter = Callable[[BrokerInfo], Awaitable[bool]]
 
 class Committer:
     """The one line of decisions of a term. ``write_broker`` persists a registration and applies it
-    to the state; ``on_committed`` is called after each
-    group, before the callers get their answers."""
+    to the state; ``on_committed`` is called after each group, before the callers get their answers.
+    """
 
     def __init__(
         self,

@@ -1,0 +1,211 @@
+"""The offsets that bound one replica's log, and the rules by which they move.
+
+Order that always holds: log start <= local log start <= high watermark <= log end. Bounds that
+clients see never go back, except where a truncation takes back what was never committed.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.epoch_file import EpochFile
+from tidemark_broker.log.errors import OffsetOutOfRange, StorageError
+from tidemark_broker.log.segment_list import SegmentList
+
+
+class LogBounds:
+    """State of a log and how its bounds move; :class:`PartitionLog` is the whole.
+
+    ``config`` may be replaced at any time. ``highest_remote_offset`` (inclusive, -1 = nothing) is
+    kept here for others and not used by the log itself.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition: int,
+        config: LogConfig,
+        segments: SegmentList,
+        epochs: LeaderEpochs,
+        epoch_file: EpochFile,
+        log_start_offset: int,
+        recovery_point: int,
+        high_watermark: int,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.config = config
+        self.highest_remote_offset = -1
+        #: Whether a log start stands on disk at all; without it a start begins at the first segment.
+        self.has_log_start_checkpoint = False
+        #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
+        self.persist_checkpoints: Callable[[], None] | None = None
+        #: Whether opening had to cut bytes that a clean shutdown would have kept.
+        self.truncated_at_open = False
+        self._lock = threading.RLock()
+        self._truncations = 0
+        self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)
+
+    def _set(
+        self,
+        segments: SegmentList,
+        epochs: LeaderEpochs,
+        epoch_file: EpochFile,
+        log_start_offset: int,
+        recovery_point: int,
+        high_watermark: int,
+    ) -> None:
+        """Segments as they were opened. What lies below the first of them was committed before it
+        went, so the high watermark is never below the local log start."""
+        self._segments = segments
+        self.epochs = epochs
+        self._epoch_file = epoch_file
+        self._next_offset = segments.active.next_offset
+        self._recovery_point = min(recovery_point, self._next_offset)
+        self._log_start_offset = log_start_offset
+        #: Log start that a crash cannot take back (its checkpoint is on disk); set by the manager.
+        self.durable_log_start_offset = log_start_offset
+        self._local_log_start_offset = max(log_start_offset, segments.items[0].base_offset)
+        self._high_watermark = min(
+            max(high_watermark, self._local_log_start_offset), self._next_offset
+        )
+        self._failure: str | None = None
+        self._closed = False
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset a client may see, in either tier."""
+        return self._log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """First offset that is read from here."""
+        return self._local_log_start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset."""
+        return self._next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what is committed, as this replica knows it."""
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Exclusive end of what read_committed may see; the high watermark, without transactions."""
+        return self._high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on disk for good."""
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all local log files."""
+        return self._segments.size_bytes
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
+        point, segments = self._recovery_point, tuple(self._segments.items)
+        return bool(segments) and (
+            point < segments[-1].base_offset
+            or self._next_offset - point >= self.config.flush_messages
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes nothing until it is opened again; None while all is well."""
+        return self._failure
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark to ``offset``, at most to the log's end; never back."""
+        with self._lock:
+            offset = min(offset, self._next_offset)
+            if offset <= self._high_watermark:
+                return False
+            self._high_watermark = offset
+            return True
+
+    def raise_log_start(self, offset: int) -> bool:
+        """Raise the log start (DeleteRecords, the leader's log start); never back, never above the
+        HW (:class:`OffsetOutOfRange`). Segments below go at the next retention run."""
+        with self._lock:
+            if offset > self._high_watermark:
+                raise OffsetOutOfRange(
+                    f"log start {offset} is above the high watermark {self._high_watermark}"
+                )
+            if offset <= self._log_start_offset:
+                return False
+            self._log_start_offset = offset
+            self._local_log_start_offset = max(self._local_log_start_offset, offset)
+            self.epochs = self.epochs.truncate_from_start(offset)
+            return True
+
+    def raise_local_log_start(self, offset: int) -> bool:
+        """Raise the first offset that is read from here; never back, never above the HW."""
+        with self._lock:
+            if offset > self._high_watermark:
+                raise OffsetOutOfRange(
+                    f"local log start {offset} is above the high watermark {self._high_watermark}"
+                )
+            if offset <= self._local_log_start_offset:
+                return False
+            self._local_log_start_offset = offset
+            return True
+
+    def drop_remote_part(self) -> bool:
+        """The topic has no remote part (any more): the log start becomes the local log start."""
+        with self._lock:
+            if self._local_log_start_offset == self._log_start_offset:
+                return False
+            self._log_start_offset = self._local_log_start_offset
+            self.epochs = self.epochs.truncate_from_start(self._log_start_offset)
+            return True
+
+    def assign_leader_epoch(self, epoch: int) -> bool:
+        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it."""
+        with self._lock:
+            self._check_usable()
+            before = self.epochs
+            if epoch <= before.latest_epoch:
+                return False
+            self.epochs = before.assign(epoch, self._next_offset)
+        if before.entries:
+            self._epoch_file.save(self.epochs)
+        else:  # the first one ever: a crash that takes it back takes nothing else
+            self._epoch_file.save_soon(self.epochs)
+        return True
+
+    def _lower_bounds(self, offset: int) -> None:
+        """No bound stays above ``offset``; a recovery point that goes back is on disk before any
+        file changes, lest a crash trust bytes that were written after it."""
+        self._truncations += 1
+        self._high_watermark = min(self._high_watermark, offset)
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._local_log_start_offset = min(self._local_log_start_offset, offset)
+        self.durable_log_start_offset = min(self.durable_log_start_offset, offset)
+        if offset < self._recovery_point:
+            self._recovery_point = offset
+            self._persist_checkpoints()
+
+    def _persist_checkpoints(self) -> None:
+        if self.persist_checkpoints is not None:
+            self.persist_checkpoints()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        if self._closed:
+            raise StorageError(f"{self.directory} is closed")

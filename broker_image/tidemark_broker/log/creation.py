@@ -1,0 +1,57 @@
+"""The directory of a new log: made under a temporary name, durable, then renamed.
+
+A crash leaves either no log or a whole one; what lies under a temporary name is removed at the next
+start. Only ``partition.metadata`` and ``partition.state`` say something that cannot be told again,
+so only they are synced; an empty log and an empty list of epochs are what their absence means.
+"""
+
+import errno
+import shutil
+import uuid
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import write_epochs, write_partition_metadata
+from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.log.errors import StorageError, storage_errors
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, put, sync_directory
+from tidemark_broker.log.segment import Segment, wall_clock_ms
+from tidemark_broker.log.state import PARTITION_STATE
+
+
+def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
+    """T: make ``directory`` with an empty log in it, and give its one segment, open.
+
+    Everything but the name ``directory`` itself is durable: its parent is the caller's to sync.
+    """
+    making = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)
+    segment: Segment | None = None
+    try:
+        with storage_errors(f"{directory} cannot be created"):
+            making.mkdir(parents=True)
+            put(making / names.PARTITION_METADATA, write_partition_metadata(topic_id).encode())
+            if state is not None:
+                put(making / PARTITION_STATE, state)
+            epochs = write_epochs(LeaderEpochs()).encode()
+            put(making / names.LEADER_EPOCH_CHECKPOINT, epochs, durable=False)
+        segment = Segment.create(making, 0, created_ms=wall_clock_ms())
+        with storage_errors(f"{directory} cannot be created"):
+            sync_directory(making)
+        _rename(making, directory)
+    except BaseException:
+        if segment is not None:
+            segment.unload()
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    segment.directory = directory
+    return segment
+
+
+def _rename(making: Path, directory: Path) -> None:
+    """An empty directory of that name may be there already (a rename replaces it)."""
+    try:
+        making.rename(directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise StorageError(f"{directory} is not empty: open it, or remove it first") from error
+        raise StorageError(f"{directory} cannot be created: {error.strerror}") from error

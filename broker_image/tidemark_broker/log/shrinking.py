@@ -1,0 +1,127 @@
+"""What makes a log shorter: truncation at its end, retention at its start.
+
+A truncation stops everything else on the log; retention moves the bounds first and removes files
+afterwards. A truncation that fails half-way leaves files that only opening again can make out.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
+from tidemark_broker.log.bounds import LogBounds
+from tidemark_broker.log.errors import LogError
+from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
+from tidemark_broker.log.segment import wall_clock_ms
+from tidemark_broker.log.types import SegmentInfo, TieredRetention
+
+
+class ShrinkingLog(LogBounds):
+    """Truncation and retention; :class:`PartitionLog` is the whole."""
+
+    def truncate_to(self, offset: int) -> bool:
+        """T: cut the log so that it ends at ``offset``, or at the start of the batch that holds it.
+
+        At or behind the log's end no record goes, but an epoch that begins at the end does: it is
+        one in which this replica led and appended nothing. Whether anything went.
+        """
+        with self._lock:
+            self._check_usable()
+            if offset >= self._next_offset:
+                return self._drop_epochs_at_end()
+            if offset < self._segments.items[0].base_offset:
+                self.truncate_fully_and_start_at(
+                    offset,
+                    log_start_offset=min(offset, self._log_start_offset),
+                    epochs=self.epochs.entries,
+                )
+                return True
+            self._lower_bounds(offset)
+            with self._unusable_on_failure(offset):
+                self._segments.cut_to(offset, self.config.index_interval_bytes)
+            self._next_offset = self._segments.active.next_offset
+            self._lower_bounds(self._next_offset)
+            self._drop_epochs_at_end()
+            return True
+
+    def _drop_epochs_at_end(self) -> bool:
+        kept = self.epochs.truncate_from_end(self._next_offset)
+        if kept is self.epochs:
+            return False
+        self.epochs = kept
+        self._epoch_file.save(kept)
+        return True
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry]
+    ) -> None:
+        """T: drop every local record; the log goes on at ``offset`` with the given log start (what
+        lies between is in the tier) and epochs."""
+        if log_start_offset > offset:
+            raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
+        with self._lock:
+            self._check_usable()
+            self._lower_bounds(min(offset, self._log_start_offset))
+            self._replace_all_segments(offset)
+            self._log_start_offset = log_start_offset
+            self.durable_log_start_offset = min(self.durable_log_start_offset, log_start_offset)
+            self._high_watermark = offset
+            self._recovery_point = offset
+            self.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
+            self._epoch_file.save(self.epochs)
+        self._persist_checkpoints()
+
+    def _replace_all_segments(self, offset: int) -> None:
+        with self._unusable_on_failure(0):
+            self._segments.replace_all(offset, wall_clock_ms())
+        self._next_offset = self._local_log_start_offset = offset
+
+    @contextmanager
+    def _unusable_on_failure(self, offset: int) -> Iterator[None]:
+        """A truncation to ``offset`` that fails half-way leaves files that only opening again can
+        make out; what lay behind ``offset`` was to go."""
+        try:
+            yield
+        except LogError as error:
+            self._failure = f"{error}; the log takes nothing more until it was opened again"
+            self._next_offset = min(self._next_offset, offset)
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._segments.unload_all()
+
+    def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
+        """T: let go of the segments that ``log/retention.py`` names; what went.
+
+        Reads of them end at once (the offsets move first), their files go after that.
+        """
+        if tiered is not None and not self.has_log_start_checkpoint:
+            self._persist_checkpoints()
+        with self._lock:
+            self._check_usable()
+            plan = self._plan_retention(now_ms, tiered)
+            if plan.roll_active:
+                self._segments.roll(self._next_offset, now_ms)
+            doomed = self._segments.take_oldest(plan.delete)
+            if plan.log_start_offset is not None:
+                self.raise_log_start(plan.log_start_offset)
+            if plan.local_log_start_offset is not None:
+                self.raise_local_log_start(plan.local_log_start_offset)
+        for segment in doomed:
+            self._segments.remove_files(segment)
+        return [segment.info(is_active=False) for segment in doomed]
+
+    def _plan_retention(self, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:
+        return plan_retention(
+            RetentionInput(
+                segments=self._segments.infos(),
+                config=self.config,
+                log_start_offset=self._log_start_offset,
+                local_log_start_offset=self._local_log_start_offset,
+                high_watermark=self._high_watermark,
+                now_ms=now_ms,
+                tiered=tiered,
+            )
+        )

@@ -1,0 +1,40 @@
+"""Starting a replica from the tier (kafka-facts 5.1), and the prefix rule's question to it.
+
+All calls block. What is in the tier is a prefix of every leader's log, so the epochs that were
+stored with a segment are the ones that a log which starts behind it must have.
+"""
+
+from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
+from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.open import Tier
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import BootstrapPoint, RemoteOffsetOutOfRange
+
+
+def last_known_end(tier: Tier, partition: Partition) -> tuple[int, int] | None:
+    """(offset, epoch) of the last copied record, None for an empty tier. A manifest that is not
+    found raises: whoever asks knows that there is one."""
+    return tier.manifests.load(partition.topic_id, partition.partition).head.live_end
+
+
+def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
+    """Behind the segment that holds the offset before ``up_to_offset``."""
+    snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
+    entry = snapshot.find(up_to_offset - 1)
+    if entry is None:
+        raise RemoteOffsetOutOfRange(
+            f"{partition.tp}: offset {up_to_offset - 1} is not in the tier, which ends at "
+            f"{snapshot.head.highest_remote_offset}"
+        )
+    aux = tier.segments.fetch_aux(entry)
+    next_offset = entry.end_offset_inclusive + 1
+    try:
+        epochs = read_epochs(aux.leader_epochs.decode())
+    except (CheckpointFormatError, UnicodeDecodeError) as error:
+        raise AuxCorrupt(f"{entry.aux_key}: {error}") from error
+    log_start = min(snapshot.head.log_start_offset, next_offset)
+    return BootstrapPoint(
+        next_offset=next_offset,
+        log_start_offset=log_start,
+        epochs=epochs.truncate_from_end(next_offset).truncate_from_start(log_start).entries,
+    )

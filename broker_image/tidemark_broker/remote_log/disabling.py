@@ -1,0 +1,152 @@
+"""A replica's part of a disablement (design, "Disabling, in one place").
+
+With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
+Delete the leader first waits until every member of the ISR has stored the new tiered epoch and told
+its local log start (from then on its local retention stands still), so that the log start can
+become one that all of them have: no offset is left on one broker only. Every step may be repeated.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidemark_broker.log import StorageError
+from tidemark_broker.remote_log.head_writer import HeadWriter
+from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.remote import RemoteUnavailable
+from tidemark_broker.replication.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.2
+
+
+def fetch_key(partition: Partition) -> tuple[str, object]:
+    """Where reads of the tier wait in the purgatory."""
+    return ("remote-fetch", partition.tp)
+
+
+async def delete_remote_part(writer: HeadWriter) -> None:
+    """The leader's part of Delete: afterwards it may be acknowledged.
+
+    Where an earlier leader has made the one commit already, only what follows it is done again.
+    """
+    partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.by.tiered_epoch
+    if writer.head.floor_epoch < tiered_epoch:
+        start = await _common_local_start(shared, partition, tiered_epoch)
+        await writer.disable_delete(start)
+    await writer.claim()
+    start = writer.head.log_start_offset
+    # An earlier leader's commit may lie beyond what we know to be committed.
+    await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
+    writer.raise_log_start()
+    await _made_durable(partition, start)
+    drained = shared.context.purgatory.cancel([fetch_key(partition)])
+    await partition.persist_remote_end()
+    logger.info(
+        "%s: the remote part is marked for deletion, the log starts at %d, %d waiting reads ended",
+        partition.tp,
+        start,
+        drained,
+    )
+
+
+async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch: int) -> None:
+    """A follower's part of Delete: its log start has reached the head's and is checkpointed."""
+    await _until(shared, partition, "lw", lambda: _has_heard(partition, tiered_epoch))
+    start = partition.head_log_start_offset
+    await _refetch_from(partition, start)
+    await _until(shared, partition, "lw", lambda: _has_reached(partition, start))
+    await _made_durable(partition, start)
+    await partition.persist_remote_end()
+
+
+def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
+    """The local log start of each ISR member; None where it was not told under this epoch yet."""
+    leader = partition.leader
+    starts: dict[int, int | None] = {}
+    for node in partition.isr:
+        if node == partition.context.node_id:
+            starts[node] = partition.log.local_log_start_offset
+            continue
+        seen = None if leader is None else leader.followers.get(node)
+        told = seen is not None and seen.tiered_epoch >= tiered_epoch
+        starts[node] = seen.local_log_start_offset if told and seen is not None else None
+    return starts
+
+
+async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch: int) -> int:
+    """The largest local log start in the ISR, once all of them have told theirs."""
+
+    def all_told() -> bool:
+        return _largest(partition, tiered_epoch) is not None
+
+    while True:
+        await _until(shared, partition, "lw", all_told)
+        start = _largest(partition, tiered_epoch)
+        if start is not None:
+            return start
+
+
+def _largest(partition: Partition, tiered_epoch: int) -> int | None:
+    """None while a member has not told its start, or that one is not committed yet."""
+    known: list[int] = []
+    for start in local_starts(partition, tiered_epoch).values():
+        if start is None:
+            return None
+        known.append(start)
+    largest = max(known, default=None)
+    return largest if largest is not None and largest <= partition.high_watermark else None
+
+
+async def _until(
+    shared: Shared, partition: Partition, kind: str, condition: Callable[[], bool]
+) -> None:
+    """Wait for a condition, looked at after each change and now and then."""
+    while not condition():
+        await shared.context.purgatory.wait([(kind, partition.tp)], condition, _LOOK_AGAIN_S)
+
+
+async def _made_durable(partition: Partition, log_start_offset: int) -> None:
+    while partition.durable_log_start_offset < log_start_offset:
+        await partition.context.checkpoint_log_start(partition)
+        if partition.durable_log_start_offset < log_start_offset:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _has_heard(partition: Partition, tiered_epoch: int) -> bool:
+    _check_follows(partition)
+    return partition.head_tiered_epoch >= tiered_epoch and partition.head_log_start_offset >= 0
+
+
+def _has_reached(partition: Partition, log_start_offset: int) -> bool:
+    _check_follows(partition)
+    return partition.log_start_offset >= log_start_offset
+
+
+def _check_follows(partition: Partition) -> None:
+    if partition.removed or partition.role is not Role.FOLLOWER:
+        raise RemoteUnavailable(f"{partition.tp}: the role changed meanwhile; ask again")
+
+
+async def _refetch_from(partition: Partition, log_start_offset: int) -> None:
+    """A replica outside the ISR may begin behind the new log start (it was started from the tier's
+    end): what it lacks is on the leader only, so it fetches everything again."""
+    async with partition.lock:
+        log = partition.log
+        lacks = log.local_log_start_offset > log_start_offset >= log.log_start_offset
+        if not lacks or partition.context.node_id in partition.isr:
+            return
+        logger.info(
+            "%s: fetching again from %d, which the tier had", partition.tp, log_start_offset
+        )
+        try:
+            await in_thread(
+                log.truncate_fully_and_start_at,
+                log_start_offset,
+                log_start_offset=log_start_offset,
+                epochs=(),
+            )
+        except StorageError as error:
+            raise RemoteUnavailable(str(error)) from error

@@ -1,0 +1,163 @@
+"""Retention and deletion in the tier, one run at a time (kafka-facts 2.5).
+
+Marking and deleting are two steps: a commit raises the head's log start and with it the floor; the
+objects go only after ``remote.delete.delay``, by whoever leads then, whatever the topic's state has
+become; a last commit forgets them.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from tidemark.tier import transitions, views
+from tidemark.tier.head import Head
+from tidemark.tier.objects import StoreError
+from tidemark.tier.open import Tier
+from tidemark.tier.topics import TopicObject
+from tidemark.tier.transitions import PendingDelete
+from tidemark.wire.control import TieringState
+from tidemark_broker.remote_log import expiry, metrics
+from tidemark_broker.remote_log.expiry import Limits
+from tidemark_broker.remote_log.head_writer import HeadWriter
+from tidemark_broker.remote_log.shared import Shared
+
+logger = logging.getLogger(__name__)
+
+DELETES_AT_ONCE = 100
+
+
+class Expirer:
+    """Expires for one leader's term."""
+
+    def __init__(self, writer: HeadWriter) -> None:
+        self._writer = writer
+        self._shared = writer.shared
+        self._partition = writer.partition
+        self._described: TopicObject | None = None
+
+    async def run_once(self) -> bool:
+        """One run; True when there is more to delete right now."""
+        self._writer.raise_log_start()
+        await self._describe_topic()
+        await self._expire()
+        return await self._delete()
+
+    @property
+    def log_start_moved(self) -> bool:
+        """Records were deleted that the tier still answers for."""
+        return (
+            self._may_expire
+            and self._partition.log_start_offset > self._writer.head.log_start_offset
+        )
+
+    @property
+    def _may_expire(self) -> bool:
+        term = self._writer.term
+        return expiry.may_expire(term.state, term.policy)
+
+    async def _expire(self) -> None:
+        if not self._may_expire:
+            return
+        wanted = max(self._partition.log_start_offset, await self._retained_from())
+        head = self._writer.head
+        if wanted <= head.log_start_offset:
+            return
+        await self._writer.expire_to(wanted)
+        logger.info(
+            "%s: the log now starts at %d in the tier, before it was %d",
+            self._partition.tp,
+            wanted,
+            head.log_start_offset,
+        )
+
+    async def _retained_from(self) -> int:
+        """The log start that retention asks for, or the present one."""
+        log, head = self._partition.log, self._writer.head
+        if head.live_end is None:
+            return head.log_start_offset
+        tier, config = self._shared.guard.tier(), log.config
+        limits = Limits(
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            deletes=config.deletes,
+        )
+        wanted = await self._shared.pools.expiration.run_to_end(
+            self._expired_up_to,
+            tier,
+            head,
+            limits,
+            expiry.local_only_bytes(log.segments(), head.highest_remote_offset),
+        )
+        return head.log_start_offset if wanted is None else wanted
+
+    def _expired_up_to(self, tier: Tier, head: Head, limits: Limits, local: int) -> int | None:
+        """In a thread: may have to load a page."""
+        return expiry.expired_up_to(
+            views.live_segments(head, self._writer.pages(tier)),
+            limits,
+            live_bytes=self._writer.totals.live_bytes,
+            local_bytes=local,
+            now_ms=self._shared.context.wall_ms(),
+        )
+
+    async def _delete(self) -> bool:
+        writer, shared, by = self._writer, self._shared, self._writer.term.by
+        head = writer.head
+        if writer.totals.pending_segments:
+            tier = shared.guard.tier()
+            due = await shared.pools.expiration.run_to_end(self._due, tier, head)
+            done = await shared.pools.expiration.run_to_end(delete_objects, shared, tier, due)
+            if done:
+                await writer.commit(lambda head: transitions.finish_delete(head, by, done))
+                logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
+            if len(due) >= DELETES_AT_ONCE and done:
+                return True
+        if writer.head.trash:
+            await writer.commit(lambda head: head)
+        return False
+
+    def _due(self, tier: Tier, head: Head) -> Sequence[PendingDelete]:
+        """In a thread: may have to load pages."""
+        due = views.pending_deletes(
+            head,
+            self._writer.pages(tier),
+            now_ms=self._shared.context.wall_ms(),
+            delay_ms=self._shared.dynamic.delete_delay_ms,
+            limit=DELETES_AT_ONCE,
+        )
+        return [item for item in due if item.entry.segment_id not in self._shared.uploading]
+
+    async def _describe_topic(self) -> None:
+        """The leader of partition 0 keeps the topic's object up to date."""
+        partition, view = self._partition, self._partition.view
+        if partition.partition != 0 or view is None:
+            return
+        if self._writer.term.state is not TieringState.ENABLED and self._writer.head.is_empty:
+            return
+        topic = TopicObject(
+            topic_id=partition.topic_id,
+            name=partition.topic,
+            cluster_id=self._shared.guard.cluster_id,
+            partitions=len(view.partitions),
+            config=dict(view.config),
+        )
+        if topic == self._described:
+            return
+        tier = self._shared.guard.tier()
+        await self._shared.pools.expiration.run_to_end(tier.topics.put, topic)
+        self._described = topic
+
+
+def delete_objects(shared: Shared, tier: Tier, due: Sequence[PendingDelete]) -> list[PendingDelete]:
+    """Delete both objects of each marked segment; those that are gone now (blocks)."""
+    done = []
+    for item in due:
+        shared.metrics.add(metrics.DELETE_REQUESTS)
+        try:
+            tier.segments.delete(item.entry)
+        except StoreError as error:
+            shared.metrics.add(metrics.DELETE_ERRORS)
+            logger.warning("%s is not deleted yet: %s", item.entry.key, error)
+            shared.guard.suspect()
+            break
+        done.append(item)
+    return done

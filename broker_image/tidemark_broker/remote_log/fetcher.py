@@ -1,0 +1,244 @@
+"""Reads of the tier for clients (kafka-facts 2.13): a bounded pool, a purgatory, read-ahead.
+
+Reads run in the fetcher's pool and wait in the purgatory, where a disablement with Delete ends them.
+A sequential consumer finds what it asks for next in memory already: the chunk behind the one it has
+come to is fetched while it is busy, if a thread is idle.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from tidemark.tier import views
+from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import ObjectNotFound, StoreError
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import Snapshot
+from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.remote_log import metrics
+from tidemark_broker.remote_log.disabling import fetch_key
+from tidemark_broker.remote_log.pools import PoolFull
+from tidemark_broker.remote_log.segment_reader import Caches, SegmentCorrupt, SegmentReader
+from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import (
+    RemoteOffset,
+    RemoteOffsetOutOfRange,
+    RemoteRead,
+    RemoteUnavailable,
+)
+from tidemark_broker.replication.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_SNAPSHOTS_MAX = 1024
+_SNAPSHOT_AGE_S = 1.0
+_LOOKUP_S = 30.0
+R = TypeVar("R")
+
+
+class Fetcher:
+    """``snapshot_of`` gives a leader's own view of the manifest, None where it has none yet."""
+
+    def __init__(self, shared: Shared, snapshot_of: Callable[[Partition], Snapshot | None]) -> None:
+        self._shared = shared
+        self._snapshot_of = snapshot_of
+        self._snapshots: OrderedDict[TopicPartition, tuple[float, Snapshot]] = OrderedDict()
+        self.caches = Caches(shared.settings)
+
+    async def read(
+        self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
+    ) -> RemoteRead:
+        """See :class:`RemoteLog`; ``TimeoutError`` when the deadline passes."""
+        if max_bytes <= 0:
+            return RemoteRead(b"", offset)
+        self._shared.metrics.add(metrics.FETCH_REQUESTS)
+        snapshot = self._snapshot(partition)
+
+        def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
+            return self._read(tier, partition, snapshot, offset, max_bytes)
+
+        found, ahead = await self._run(partition, work, deadline_s)
+        self._shared.metrics.add(metrics.FETCH_BYTES, len(found.data))
+        if ahead is not None:
+            self._fetch_ahead(ahead)
+        return found
+
+    async def offset_by_timestamp(
+        self, partition: Partition, timestamp_ms: int
+    ) -> RemoteOffset | None:
+        """See :class:`RemoteLog`."""
+        snapshot, log_start = self._snapshot(partition), partition.log_start_offset
+
+        def work(tier: Tier) -> RemoteOffset | None:
+            return self._by_timestamp(tier, partition, snapshot, timestamp_ms, log_start)
+
+        deadline_s = self._shared.context.monotonic() + _LOOKUP_S
+        try:
+            return await self._run(partition, work, deadline_s)
+        except RemoteOffsetOutOfRange:
+            return None
+        except TimeoutError:
+            raise RemoteUnavailable("the remote storage does not answer in time") from None
+
+    def forget(self, partition: Partition) -> None:
+        """The replica goes."""
+        self._snapshots.pop(partition.tp, None)
+
+    # ------------------------------------------------------------ waiting
+
+    async def _run(self, partition: Partition, work: Callable[[Tier], R], deadline_s: float) -> R:
+        """In the pool; the caller waits in the purgatory, where a disablement ends it."""
+        if not partition.reads_tier:
+            raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
+        try:
+            tier = self._shared.guard.tier()
+            future = self._shared.pools.fetcher.submit(work, tier)
+        except (StoreError, PoolFull) as error:
+            self._shared.metrics.add(metrics.FETCH_ERRORS)
+            raise RemoteUnavailable(str(error)) from error
+        await self._wait(partition, future, deadline_s)
+        try:
+            return future.result()
+        except views.RemoteOffsetOutOfRange as error:
+            raise RemoteOffsetOutOfRange(str(error)) from error
+        except (StoreError, ManifestError, AuxCorrupt, SegmentCorrupt, OSError) as error:
+            self._shared.metrics.add(metrics.FETCH_ERRORS)
+            if isinstance(error, StoreError):
+                self._shared.guard.suspect()
+            raise RemoteUnavailable(str(error)) from error
+
+    async def _wait(self, partition: Partition, future: "Future[R]", deadline_s: float) -> None:
+        context, key = self._shared.context, fetch_key(partition)
+        notify = self._shared.notifier(key)
+        future.add_done_callback(lambda _: notify())
+        left_s = deadline_s - context.monotonic()
+        try:
+            await context.purgatory.wait([key], future.done, left_s)
+        finally:
+            if not future.done():
+                future.cancel()
+        if not partition.reads_tier:
+            raise RemoteOffsetOutOfRange(f"{partition.tp}: tiering was disabled with Delete")
+        if future.cancelled() or not future.done():
+            raise TimeoutError
+
+    def _snapshot(self, partition: Partition) -> Snapshot | None:
+        own = self._snapshot_of(partition)
+        if own is not None:
+            return own
+        known = self._snapshots.get(partition.tp)
+        if known is None or self._shared.context.monotonic() - known[0] > _SNAPSHOT_AGE_S:
+            return None
+        return known[1]
+
+    # ------------------------------------------------------------ in a thread
+
+    def _read(
+        self,
+        tier: Tier,
+        partition: Partition,
+        snapshot: Snapshot | None,
+        offset: int,
+        max_bytes: int,
+    ) -> "tuple[RemoteRead, _Ahead | None]":
+        """With the snapshot at hand, and once more with a fresh one where that does not do."""
+        if snapshot is not None:
+            try:
+                return self._read_with(tier, snapshot, offset, max_bytes)
+            except (ObjectNotFound, ManifestError, views.RemoteOffsetOutOfRange) as error:
+                logger.info("%s: reading the manifest again: %s", partition.tp, error)
+        return self._read_with(tier, self._fresh(tier, partition), offset, max_bytes)
+
+    def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
+        snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
+        self._snapshots[partition.tp] = (self._shared.context.monotonic(), snapshot)
+        while len(self._snapshots) > _SNAPSHOTS_MAX:
+            self._snapshots.popitem(last=False)
+        return snapshot
+
+    def _read_with(
+        self, tier: Tier, snapshot: Snapshot, offset: int, max_bytes: int
+    ) -> "tuple[RemoteRead, _Ahead | None]":
+        entry = snapshot.find(offset)
+        if entry is None:
+            head = snapshot.head
+            raise views.RemoteOffsetOutOfRange(
+                f"{head.name}: offset {offset} is not in the tier, which ends at "
+                f"{head.highest_remote_offset}",
+                log_start_offset=head.log_start_offset,
+            )
+        reader = SegmentReader(tier, self.caches, entry)
+        data, next_offset, end = reader.read(offset, max_bytes)
+        return RemoteRead(data, next_offset), self._ahead(tier, snapshot, entry, end)
+
+    def _by_timestamp(
+        self,
+        tier: Tier,
+        partition: Partition,
+        snapshot: Snapshot | None,
+        timestamp_ms: int,
+        log_start: int,
+    ) -> RemoteOffset | None:
+        snapshot = snapshot or self._fresh(tier, partition)
+        entry = snapshot.find_by_timestamp(timestamp_ms)
+        while entry is not None:
+            start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
+            reader = SegmentReader(tier, self.caches, entry)
+            found = reader.first_at_or_after(timestamp_ms, start)
+            if found is not None:
+                return found
+            entry = _next_not_older(snapshot, entry, timestamp_ms)
+        return None
+
+    # ------------------------------------------------------------ read-ahead
+
+    def _ahead(
+        self, tier: Tier, snapshot: Snapshot, entry: SegmentEntry, end: int
+    ) -> "_Ahead | None":
+        """The chunk that a sequential reader needs next, None where it is at hand already."""
+        size = self.caches.chunk_bytes
+        if end >= entry.size_bytes:
+            following = snapshot.find(entry.end_offset_inclusive + 1)
+            if following is None:
+                return None
+            ahead = _Ahead(tier, following, 0)
+        elif end % size >= size // 2 and (end // size + 1) * size < entry.size_bytes:
+            ahead = _Ahead(tier, entry, end // size + 1)
+        else:
+            ahead = _Ahead(tier, entry, end // size)
+        at_hand = (ahead.entry.segment_id, ahead.chunk) in self.caches.chunks
+        return None if at_hand else ahead
+
+    def _fetch_ahead(self, ahead: "_Ahead") -> None:
+        """Only with an idle thread: a guess must not delay what somebody waits for."""
+        if self._shared.pools.fetcher.has_idle_thread:
+            self._shared.pools.fetcher.submit(ahead.load, self.caches)
+
+
+class _Ahead:
+    """A chunk to be read ahead."""
+
+    __slots__ = ("chunk", "entry", "tier")
+
+    def __init__(self, tier: Tier, entry: SegmentEntry, chunk: int) -> None:
+        self.tier = tier
+        self.entry = entry
+        self.chunk = chunk
+
+    def load(self, caches: Caches) -> None:
+        """Best effort: who needs it will meet the same error and report it."""
+        try:
+            SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
+        except (StoreError, SegmentCorrupt, OSError) as error:
+            logger.debug("reading ahead failed: %s", error)
+
+
+def _next_not_older(
+    snapshot: Snapshot, entry: SegmentEntry, timestamp_ms: int
+) -> SegmentEntry | None:
+    following = views.live_segments(snapshot.head, snapshot.pages, entry.end_offset_inclusive + 1)
+    return next((each for each in following if each.max_timestamp_ms >= timestamp_ms), None)

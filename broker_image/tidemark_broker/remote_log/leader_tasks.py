@@ -1,0 +1,204 @@
+"""What a leader runs for one partition while its term lasts: settle, then copy and expire.
+
+A term is a leader epoch together with a state of tiering; a new one has new tasks, and the claim of
+the new one fences whatever the old one still has under way. Tasks end only when they are told to,
+when they are fenced, or when the topic is gone; any other error is a reason in the status and a
+pause that grows (500 ms to 30 s, with jitter), cut short when the store is back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from tidemark.tier.head import Fenced, TopicDeleted
+from tidemark.tier.objects import StoreError
+from tidemark_broker.remote_log import eligibility
+from tidemark_broker.remote_log.copier import Copier
+from tidemark_broker.remote_log.disabling import delete_remote_part
+from tidemark_broker.remote_log.expirer import Expirer
+from tidemark_broker.remote_log.failure import (
+    RETRIED,
+    CustomMetadataTooLarge,
+    Failure,
+    failure_of,
+    jittered,
+)
+from tidemark_broker.remote_log.head_writer import HeadWriter, Term
+from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+SETTLE, COPY, EXPIRE = "settle", "copy", "expire"
+
+
+class LeaderTasks:
+    """``settled`` is set once the head is claimed in this term, and for Delete once everything
+    that comes before the acknowledgement is done."""
+
+    def __init__(self, shared: Shared, partition: Partition, term: Term) -> None:
+        self.shared = shared
+        self.partition = partition
+        self.term = term
+        self.writer = HeadWriter(shared, partition, term)
+        self.settled = asyncio.Event()
+        self.ended = False
+        self.failures: dict[str, Failure] = {}
+        self._copier = Copier(self.writer)
+        self._expirer = Expirer(self.writer)
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def failure(self) -> Failure | None:
+        """The most important of what is wrong now."""
+        return next((self.failures[k] for k in (SETTLE, COPY, EXPIRE) if k in self.failures), None)
+
+    def start(self) -> None:
+        """Run in a task of its own."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"remote log of {self.partition.tp}"
+        )
+
+    def cancel(self) -> "asyncio.Task[None] | None":
+        """End the term at once; the task that still has to end, if any."""
+        self.writer.retire()
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            return self._task
+        return None
+
+    async def wait_settled(self) -> Failure | None:
+        """Until settled (None), or until something is known to be in the way."""
+        while not self.settled.is_set() and not self.ended and not self.failures:
+            self._changed.clear()
+            await self._changed.wait()
+        if self.settled.is_set():
+            return None
+        return self.failure or Failure("Fenced", f"{self.partition.tp}: the term has ended")
+
+    async def _run(self) -> None:
+        try:
+            await self._settle()
+            async with asyncio.TaskGroup() as group:
+                if eligibility.may_copy(self.term.state):
+                    group.create_task(self._copy())
+                group.create_task(self._expire())
+        except* (Fenced, TopicDeleted) as errors:
+            logger.info("%s: tasks end: %s", self.partition.tp, errors.exceptions[0])
+        except* Exception:
+            logger.exception("%s: the remote log's tasks failed", self.partition.tp)
+        finally:
+            self.ended = True
+            self._changed.set()
+
+    async def _settle(self) -> None:
+        await self._repeat(SETTLE, self._settle_once, until_true=True)
+        self.settled.set()
+        self._changed.set()
+
+    async def _settle_once(self) -> bool:
+        await self.writer.open()
+        if self.term.deletes_all:
+            await delete_remote_part(self.writer)
+        else:
+            await self.writer.claim()
+        return True
+
+    async def _copy(self) -> None:
+        await self._repeat(COPY, self._copy_once)
+
+    async def _copy_once(self) -> bool:
+        if await self._copier.copy_next():
+            return True
+        await self._wait_for_segment()
+        return True
+
+    async def _expire(self) -> None:
+        await self._repeat(EXPIRE, self._expire_once)
+
+    async def _expire_once(self) -> bool:
+        if await self._expirer.run_once():
+            return True
+        self._clear(EXPIRE)
+        await self.shared.context.purgatory.wait(
+            [("lw", self.partition.tp)],
+            lambda: self._expirer.log_start_moved,
+            self.shared.settings.interval_s,
+        )
+        return True
+
+    async def _wait_for_segment(self) -> None:
+        """Until a segment is closed, or the closed one is committed; at most one interval."""
+        self._clear(COPY)
+        partition, purgatory = self.partition, self.shared.context.purgatory
+        interval_s = self.shared.settings.interval_s
+        if partition.row is None or not partition.row.manifest:
+            await purgatory.wait([("hw", partition.tp)], self._manifest_known, interval_s)
+            return
+        stable = self._copier.stable_from()
+        if stable is not None:
+            log = partition.log
+            await purgatory.wait(
+                [("hw", partition.tp)], lambda: log.last_stable_offset >= stable, interval_s
+            )
+            return
+        await purgatory.wait(
+            [("roll", partition.tp)], lambda: self._copier.stable_from() is not None, interval_s
+        )
+
+    def _manifest_known(self) -> bool:
+        row = self.partition.row
+        return row is not None and row.manifest
+
+    async def _repeat(
+        self, name: str, work: Callable[[], Awaitable[bool]], *, until_true: bool = False
+    ) -> None:
+        """Do it again and again, or until it has succeeded once."""
+        backoff = self._fresh_backoff()
+        while True:
+            try:
+                done = await work()
+            except (Fenced, TopicDeleted):
+                raise
+            except CustomMetadataTooLarge as error:
+                self._failed(name, error)
+                return
+            except RETRIED as error:
+                self._failed(name, error)
+                backoff = await self._pause(backoff)
+                continue
+            self._clear(name)
+            backoff = self._fresh_backoff()
+            if done and until_true:
+                return
+
+    def _fresh_backoff(self) -> Backoff:
+        settings = self.shared.settings
+        return Backoff(first_s=settings.backoff_s, most_s=settings.backoff_max_s)
+
+    async def _pause(self, backoff: Backoff) -> Backoff:
+        context, guard = self.shared.context, self.shared.guard
+        now_s = context.monotonic()
+        backoff = backoff.failed(now_s)
+        seen = guard.changes
+        await context.purgatory.wait(
+            [self.shared.store_key],
+            lambda: guard.changes != seen,
+            jittered(backoff.until_s - now_s, self.shared.settings.jitter),
+        )
+        return backoff
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        failure = failure_of(error)
+        if self.failures.get(name) != failure:
+            logger.warning("%s: %s: %s", self.partition.tp, failure.reason, failure.message)
+        self.failures[name] = failure
+        self._changed.set()
+        if isinstance(error, StoreError):
+            self.shared.guard.suspect()
+
+    def _clear(self, name: str) -> None:
+        if self.failures.pop(name, None) is not None:
+            logger.info("%s: %s works again", self.partition.tp, name)

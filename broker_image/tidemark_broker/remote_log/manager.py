@@ -1,0 +1,289 @@
+"""The remote log manager: which replica runs what, and the answers that the rest of a broker needs.
+
+Implements :class:`tidemark_broker.replication.remote.RemoteLog`. Policy is in ``eligibility`` and
+``expiry``, operations in ``copier``, ``expirer``, ``disabling`` and ``fetcher``, scheduling in
+``leader_tasks``, state in ``head_writer``; here they meet. Followers run nothing: they hear of the
+tier from their leader's fetch answers and never ask the store.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Self, TypeVar
+
+from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import Snapshot
+from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.config import BrokerConfig
+from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
+from tidemark_broker.remote_log.disabling import follow_disablement
+from tidemark_broker.remote_log.fetcher import Fetcher
+from tidemark_broker.remote_log.head_writer import Term, term_of
+from tidemark_broker.remote_log.leader_tasks import LeaderTasks
+from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
+from tidemark_broker.remote_log.pools import PoolFull
+from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
+from tidemark_broker.remote_log.shared import Pools, Shared
+from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.remote import (
+    BootstrapPoint,
+    RemoteOffset,
+    RemoteRead,
+    RemoteStatus,
+    RemoteSummary,
+    RemoteUnavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Key = tuple[uuid.UUID, int]
+
+
+class RemoteLogManager:
+    """The loop thread owns it."""
+
+    def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
+        self._context = context
+        self._shared = Shared(
+            context=context,
+            settings=settings,
+            dynamic=DynamicSettings(settings, lambda: context.metadata.cluster_config),
+            guard=StoreGuard(settings, context.monotonic, self._store_is_back),
+            pools=Pools.of(settings),
+            metrics=RemoteMetrics(),
+        )
+        self._fetcher = Fetcher(self._shared, self._snapshot_of)
+        self._tasks: dict[Key, LeaderTasks] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._deleting: set[uuid.UUID] = set()
+
+    @classmethod
+    def of(cls, context: ReplicaContext, config: BrokerConfig) -> Self:
+        """The factory that the assembly takes; raises :class:`ConfigError`."""
+        return cls(context, RemoteSettings.of(config))
+
+    def collector(self) -> RemoteCollector:
+        """For the broker's metrics registry."""
+        return RemoteCollector(self._shared.metrics, self._gauges)
+
+    # ------------------------------------------------------------ roles
+
+    def on_leader(self, partition: Partition) -> None:
+        """Tasks of the present term; those of another one end."""
+        self._start(partition)
+
+    def on_follower(self, partition: Partition) -> None:
+        """A follower runs nothing."""
+        self._stop(_key(partition))
+
+    async def on_stop(self, partition: Partition, *, deleted: bool) -> None:
+        """End the tasks and wait for the commit that may be under way."""
+        task = self._stop(_key(partition))
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+        if deleted:
+            self._fetcher.forget(partition)
+
+    def on_tiering_change(self, partition: Partition) -> None:
+        """A new term, where this replica leads."""
+        if partition.is_leader:
+            self._start(partition)
+        else:
+            self._stop(_key(partition))
+
+    def _start(self, partition: Partition) -> None:
+        key, term = _key(partition), term_of(partition)
+        present = self._tasks.get(key)
+        if present is not None and present.term == term and not present.ended:
+            return
+        self._stop(key)
+        if term.state is TieringState.NONE:
+            return
+        tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
+        tasks.start()
+
+    def _stop(self, key: Key) -> "asyncio.Task[None] | None":
+        tasks = self._tasks.pop(key, None)
+        task = None if tasks is None else tasks.cancel()
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return task
+
+    # ------------------------------------------------------------ reads
+
+    async def read(
+        self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
+    ) -> RemoteRead:
+        """See the protocol; ``TimeoutError`` when the deadline passes first."""
+        return await self._fetcher.read(partition, offset, max_bytes, deadline_s)
+
+    async def offset_by_timestamp(
+        self, partition: Partition, timestamp_ms: int
+    ) -> RemoteOffset | None:
+        """See the protocol."""
+        return await self._fetcher.offset_by_timestamp(partition, timestamp_ms)
+
+    def _snapshot_of(self, partition: Partition) -> Snapshot | None:
+        tasks = self._tasks.get(_key(partition))
+        return None if tasks is None else tasks.writer.snapshot()
+
+    # ------------------------------------------------------------ disablement, deletion
+
+    async def disable(self, partition: Partition, tiered_epoch: int, policy: DisablePolicy) -> None:
+        """See the protocol: repeated by the controller until it returns."""
+        if partition.tiered_epoch != tiered_epoch:
+            raise RemoteUnavailable(
+                f"{partition.tp}: asked for tiered epoch {tiered_epoch}, stored is "
+                f"{partition.tiered_epoch}"
+            )
+        if partition.role is Role.FOLLOWER:
+            if policy is DisablePolicy.DELETE:
+                await follow_disablement(self._shared, partition, tiered_epoch)
+            return
+        if not partition.is_leader:
+            raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
+        self._start(partition)
+        tasks = self._tasks.get(_key(partition))
+        if tasks is None or not _disables(tasks.term, policy):
+            raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled")
+        failure = await tasks.wait_settled()
+        if failure is not None:
+            raise RemoteUnavailable(failure.message)
+
+    async def delete_topic(
+        self,
+        topic_id: uuid.UUID,
+        name: str,
+        partitions: int,
+        tiered_epoch: int,
+    ) -> int:
+        """See the protocol; one piece of it at a time."""
+        if topic_id in self._deleting:
+            raise RemoteUnavailable(f"{name}: an earlier request is still at work")
+        self._deleting.add(topic_id)
+        try:
+            return await self._in_pool(topic_deletion.delete_topic, self._shared, topic_id)
+        finally:
+            self._deleting.discard(topic_id)
+
+    # ------------------------------------------------------------ from the tier
+
+    async def last_known_end(self, partition: Partition) -> tuple[int, int] | None:
+        """See the protocol."""
+        tier = self._tier()
+        return await self._translated(bootstrap.last_known_end, tier, partition)
+
+    async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
+        """See the protocol."""
+        self._shared.metrics.add(metrics.AUX_REQUESTS)
+        try:
+            tier = self._tier()
+            return await self._translated(bootstrap.bootstrap_point, tier, partition, up_to_offset)
+        except Exception:
+            self._shared.metrics.add(metrics.AUX_ERRORS)
+            raise
+
+    # ------------------------------------------------------------ status
+
+    def summary(self, partition: Partition) -> RemoteSummary:
+        """Figures for the status report; no I/O."""
+        tasks = self._tasks.get(_key(partition))
+        if tasks is None:
+            return RemoteSummary()
+        failure, totals = tasks.failure, tasks.writer.totals
+        loaded = tasks.writer.loaded
+        return RemoteSummary(
+            segments=totals.live_segments,
+            size_bytes=totals.live_bytes,
+            remaining_segments=totals.pending_segments,
+            remaining_bytes=totals.pending_bytes,
+            highest_remote_offset=-1 if loaded is None else loaded.head.highest_remote_offset,
+            error_reason="" if failure is None else failure.reason,
+            error_message="" if failure is None else failure.message,
+        )
+
+    def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
+        """See the protocol."""
+        self._shared.guard.configure(remote_storage, store_id, cluster_id)
+
+    def status(self) -> RemoteStatus:
+        """Health of the store."""
+        return self._shared.guard.status()
+
+    async def close(self) -> None:
+        """End every task, then every pool."""
+        for key in tuple(self._tasks):
+            self._stop(key)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._shared.guard.close()
+        await self._shared.pools.close()
+
+    def _store_is_back(self) -> None:
+        self._context.purgatory.notify(self._shared.store_key)
+
+    def _gauges(self) -> Mapping[str, float]:
+        """Read from another thread; copies what may change under it."""
+        led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
+        totals = [tasks.writer.totals for tasks in led]
+        lags = [
+            eligibility.lag(tasks.partition.log.segments(), tasks.writer.head.next_copy_offset)
+            for tasks in led
+            if eligibility.may_copy(tasks.term.state)
+        ]
+        pools, status = self._shared.pools, self.status()
+        return {
+            metrics.COPY_LAG_BYTES: sum(each.size_bytes for each in lags),
+            metrics.COPY_LAG_SEGMENTS: sum(each.segments for each in lags),
+            metrics.DELETE_LAG_BYTES: sum(each.pending_bytes for each in totals),
+            metrics.DELETE_LAG_SEGMENTS: sum(each.pending_segments for each in totals),
+            metrics.SIZE_BYTES: sum(each.live_bytes for each in totals),
+            metrics.METADATA_COUNT: sum(each.live_segments for each in totals),
+            metrics.MANAGER_IDLE: pools.expiration.idle_share,
+            metrics.COPIER_IDLE: pools.copier.idle_share,
+            metrics.READER_QUEUE: pools.fetcher.queue_size,
+            metrics.READER_IDLE: pools.fetcher.idle_share,
+            metrics.CACHE_BYTES: self._fetcher.caches.size_bytes,
+            metrics.PARTITION_ERRORS: sum(
+                each.failure is not None for each in tuple(self._tasks.values())
+            ),
+            metrics.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
+        }
+
+    # ------------------------------------------------------------ the store
+
+    def _tier(self) -> Tier:
+        try:
+            return self._shared.guard.tier()
+        except StoreError as error:
+            raise RemoteUnavailable(str(error)) from error
+
+    async def _in_pool(
+        self, function: Callable[[Shared, Tier, uuid.UUID], int], shared: Shared, topic: uuid.UUID
+    ) -> int:
+        return await self._translated(function, shared, self._tier(), topic)
+
+    async def _translated(self, function: Callable[..., R], *args: object) -> R:
+        """In the expiration pool, with the protocol's errors."""
+        try:
+            return await self._shared.pools.expiration.run_to_end(function, *args)
+        except (StoreError, ManifestError, AuxCorrupt, PoolFull, OSError) as error:
+            if isinstance(error, StoreError):
+                self._shared.guard.suspect()
+            raise RemoteUnavailable(str(error)) from error
+
+
+def _key(partition: Partition) -> Key:
+    return partition.topic_id, partition.partition
+
+
+def _disables(term: Term, policy: DisablePolicy) -> bool:
+    disabled = term.state in (TieringState.DISABLING, TieringState.DISABLED)
+    return disabled and term.policy is policy

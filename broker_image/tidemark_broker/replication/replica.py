@@ -1,0 +1,257 @@
+"""What one hosted replica is: its log, the state it was given, its role. No decisions here.
+
+The loop thread owns it. Everything that changes the log's end or the role holds ``lock``: a role
+change never overtakes a truncation that is still under way in a thread. State is written to the
+replica's folder before it is in force (persist before acting).
+"""
+
+import asyncio
+import enum
+import uuid
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.log import PartitionLog
+from tidemark_broker.replication import isr, prefix
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.leader import LeaderRole
+from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.retention_mode import retention_mode
+from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.types import TopicPartition
+
+
+class Role(enum.Enum):
+    """``IDLE``: no role was given (just started, offline, removed); ``TAKING_OVER``: elected, but
+    its log lacks what is in the tier, which it is fetching."""
+
+    IDLE = enum.auto()
+    FOLLOWER = enum.auto()
+    LEADER = enum.auto()
+    TAKING_OVER = enum.auto()
+
+
+class Replica:
+    """State and figures; :class:`Partition` is the whole."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        log: PartitionLog,
+        *,
+        stored: StoredState | None,
+        view: TopicView | None,
+        on_disk: StoredState | None = None,
+    ) -> None:
+        """``stored`` is what a former life was told; ``on_disk`` what the file of a new log holds
+        already, though no role was taken from it yet."""
+        self.context = context
+        self.log = log
+        self.tp = TopicPartition(log.topic, log.partition)
+        self.lock = asyncio.Lock()
+        self.role = Role.IDLE
+        self.stored = stored
+        self._on_disk = stored if on_disk is None else on_disk
+        self.manifest_created = False
+        self.view = view
+        self.leader: LeaderRole | None = None
+        #: The leader epoch in which the disk lost records of this log: it leads in none up to it.
+        self.lost_in_epoch = -1
+        self._durable_log_start_seen = log.durable_log_start_offset
+        self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
+        self.head_tiered_epoch = -1
+        #: On a follower: its leader's log start when that last told the head's tiered epoch.
+        self.head_log_start_offset = -1
+        #: Held while local retention runs: a change of tiering waits for what began before it.
+        self.retention_lock = asyncio.Lock()
+        self.removed = False
+        if self.remote_end is not None:
+            log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
+        if stored is not None:
+            self.settle_log_start()
+
+    def settle_log_start(self) -> None:
+        """After a start: where nothing is in the tier, nothing below the local start can be read,
+        though a log start that was not checkpointed in time may say so."""
+        mode = retention_mode(
+            self.tiering_state,
+            self.disable_policy,
+            highest_remote_offset=self.highest_remote_offset,
+            log_start_offset=self.log_start_offset,
+        )
+        if mode is None:
+            self.log.drop_remote_part()
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.tp.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.tp.partition
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        """The topic's id as it stands in partition.metadata."""
+        return self.log.topic_id
+
+    @property
+    def row(self) -> control.PartitionState | None:
+        """The state last given by the controller, in this life or an earlier one."""
+        return None if self.stored is None else self.stored.row
+
+    @property
+    def is_leader(self) -> bool:
+        """Does it serve as leader now?"""
+        return self.role is Role.LEADER
+
+    @property
+    def leader_id(self) -> int:
+        """The broker that leads, -1 when offline or unknown."""
+        return -1 if self.row is None else self.row.leader
+
+    @property
+    def leader_epoch(self) -> int:
+        """The current leader epoch, -1 when unknown."""
+        return -1 if self.row is None else self.row.leader_epoch
+
+    @property
+    def partition_epoch(self) -> int:
+        """The current partition epoch, -1 when unknown."""
+        return -1 if self.row is None else self.row.partition_epoch
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The committed ISR."""
+        return () if self.row is None else self.row.isr
+
+    @property
+    def high_watermark(self) -> int:
+        """End of committed data (exclusive)."""
+        return self.log.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that clients see."""
+        return self.log.log_start_offset
+
+    @property
+    def durable_log_start_offset(self) -> int:
+        """The log start that a crash cannot take back; only this counts for the low watermark."""
+        return self.log.durable_log_start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset."""
+        return self.log.next_offset
+
+    @property
+    def tiering_state(self) -> control.TieringState:
+        """The topic's tiering state as last told, also before this life's first snapshot."""
+        if self.view is not None:
+            return self.view.tiering_state
+        return control.TieringState.NONE if self.stored is None else self.stored.tiering_state
+
+    @property
+    def tiered_epoch(self) -> int:
+        """The tiered epoch that is stored in the replica's folder, -1 when none is."""
+        return -1 if self.stored is None else self.stored.tiered_epoch
+
+    @property
+    def disable_policy(self) -> control.DisablePolicy:
+        """The frozen policy of the last disablement."""
+        if self.view is not None:
+            return self.view.disable_policy
+        return control.DisablePolicy.RETAIN if self.stored is None else self.stored.disable_policy
+
+    @property
+    def reads_tier(self) -> bool:
+        """May offsets below the local log start be read from the tier?"""
+        state = self.tiering_state
+        if state is control.TieringState.NONE:
+            return False
+        if state is control.TieringState.ENABLED:
+            return True
+        return self.disable_policy is control.DisablePolicy.RETAIN
+
+    @property
+    def min_isr(self) -> int:
+        """Effective ``min.insync.replicas``."""
+        replicas = 1 if self.row is None else len(self.row.replicas)
+        return isr.effective_min_isr(self.log.config.min_insync_replicas, replicas)
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Is the committed ISR too small to accept acks=all?"""
+        return len(self.isr) < self.min_isr
+
+    def alive_followers(self) -> frozenset[int]:
+        """Assigned followers that are registered and unfenced."""
+        if self.row is None:
+            return frozenset()
+        others = (node for node in self.row.replicas if node >= 0 and node != self.context.node_id)
+        return self.context.metadata.alive(others)
+
+    def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Why a request for the leader cannot be served here; ``none`` if it can."""
+        if self.role is not Role.LEADER:
+            return ErrorCode.not_leader_or_follower
+        if current_leader_epoch in (-1, self.leader_epoch):
+            return ErrorCode.none
+        if current_leader_epoch < self.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch
+
+    # ------------------------------------------------------------ the tier
+
+    def note_remote_end(self, offset: int, epoch: int) -> None:
+        """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
+        kept with the next state write."""
+        self.remote_end = prefix.later(self.remote_end, offset, epoch)
+        self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
+
+    def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
+        """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).
+
+        A newer tiered epoch replaces what was known (after Delete nothing of the older ones counts),
+        the same one only adds to it, an older one is out of date.
+        """
+        if tiered_epoch < self.head_tiered_epoch:
+            return
+        if tiered_epoch > self.head_tiered_epoch:
+            self.head_tiered_epoch = tiered_epoch
+            self.remote_end = None
+            self.log.highest_remote_offset = -1
+        self.note_remote_end(offset, epoch)
+
+    @property
+    def highest_remote_offset(self) -> int | None:
+        """The last offset in the tier (inclusive), -1 for an empty one; None: never heard of it."""
+        return None if self.remote_end is None else self.log.highest_remote_offset
+
+    async def persist_remote_end(self) -> None:
+        """Write the known end of the tier, if the file does not have it yet."""
+        async with self.lock:
+            if self.stored is not None and not self.removed:
+                await self.write_state(replace(self.stored, remote_end=self.remote_end))
+
+    # ------------------------------------------------------------ its file, and who waits for it
+
+    async def write_state(self, stored: StoredState) -> None:
+        """Durable first, then in force."""
+        if stored != self._on_disk:
+            await self.context.persist(self.log.directory, stored)
+            self._on_disk = stored
+        self.stored = stored
+
+    def wake_all(self) -> None:
+        """Wake every operation that waits for this partition."""
+        for kind in ("hw", "leo", "lw"):
+            self.context.purgatory.notify((kind, self.tp))

@@ -1,0 +1,60 @@
+"""A registration counts only once it stands in the Broker's status."""
+
+from tidemark_operator.controller.commit import apply_broker
+from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.kube.errors import Conflict
+from tidemark_operator.kube.kinds import BROKER
+from tidemark_operator.reconcile.context import Context
+from tidemark_operator.reconcile.views import broker_info
+
+TRIES = 4
+
+
+async def write_broker(context: Context, drafted: BrokerInfo) -> bool:
+    """Persist a registration before it counts. Flags (fenced, shutting down) are not: they can
+    be told from the slices, and the Broker's own reconciliation writes them. Nothing comes
+    between the API server's answer and the state: another status write would tell the former
+    registration."""
+    known = context.state.brokers.get(drafted.node_id)
+    if known is not None and _identity(known) == _identity(drafted):
+        apply_broker(context.state, _with_status(drafted, known))
+        return True
+    key = context.key(BROKER, drafted.key)
+    for _ in range(TRIES):
+        held = context.objects.get(key)
+        if held is None:
+            return False
+        fresh = _with_status(drafted, broker_info(held, fenced=True))
+        status = broker_status(context.state, fresh, now_ms=context.now_ms()).status
+        try:
+            written = await context.write_status(BROKER, key, status)
+        except Conflict:
+            context.metrics.conflicts.labels(BROKER.kind).inc()
+            await context.refresh(key)
+            continue
+        apply_broker(context.state, _with_status(drafted, broker_info(written, fenced=True)))
+        return True
+    return False
+
+
+def _identity(broker: BrokerInfo) -> tuple[object, ...]:
+    return broker.broker_epoch, broker.incarnation_id, broker.directory_id, broker.listeners
+
+
+def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
+    """The drafted registration over what the object says about everything else."""
+    return BrokerInfo(
+        node_id=drafted.node_id,
+        key=stored.key,
+        rack=drafted.rack,
+        broker_epoch=drafted.broker_epoch,
+        incarnation_id=drafted.incarnation_id,
+        directory_id=drafted.directory_id,
+        listeners=drafted.listeners,
+        fenced=drafted.fenced,
+        shutting_down=drafted.shutting_down,
+        deleting=stored.deleting,
+        generation=stored.generation,
+        status=stored.status,
+    )

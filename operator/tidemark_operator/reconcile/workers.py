@@ -1,0 +1,84 @@
+"""The workers of the queue: one key at a time each, and none of them ever ends by a failure."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.kinds import Key
+from tidemark_operator.leadership.terms import Fenced, TermEnded
+from tidemark_operator.reconcile.context import Context
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.storage.committer import DecisionFailed
+
+logger = logging.getLogger(__name__)
+
+#: Looks at a key; when to look again, in seconds (None: when something changes).
+Reconcile = Callable[[Key], Awaitable[float | None]]
+
+
+class LastPass:
+    """When something was last reconciled (monotonic seconds); /healthz judges by it."""
+
+    def __init__(self) -> None:
+        self.at_s = time.monotonic()
+
+
+class Workers:
+    """What the workers of one term share."""
+
+    def __init__(
+        self, context: Context, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
+    ) -> None:
+        self._context = context
+        self._reconcilers = reconcilers
+        self._last_pass = last_pass
+
+    async def work(self) -> None:
+        """One worker: serves the queue until the term ends."""
+        context = self._context
+        while True:
+            key = await context.queue.get()
+            started_s = time.monotonic()
+            outcome = await self._one(key)
+            context.metrics.reconciles.labels(key.kind, outcome).inc()
+            context.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
+            if outcome == "done":
+                self._last_pass.at_s = time.monotonic()
+                context.metrics.last_pass.set_to_current_time()
+
+    async def _one(self, key: Key) -> str:
+        """Reconcile one key; what fails comes again, and never ends the worker."""
+        queue = self._context.queue
+        try:
+            delay_s = await self._reconcilers[key.kind](key)
+        except Conflict as error:
+            logger.debug("%s: %s", key, error)
+            self._context.metrics.conflicts.labels(key.kind).inc()
+            await self._refresh(key)
+            queue.failed(key)
+            return "retry"
+        except TermEnded:
+            queue.done(key)
+            raise
+        except (KubeError, InvalidResource, DecisionFailed) as error:
+            if isinstance(error, Invalid) and "STALE_CONTROLLER_EPOCH" in error.message:
+                raise Fenced(error.message) from error
+            at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
+            delay_s = queue.failed(key, at_least_s=at_least_s)
+            logger.warning("%s: again in %.1f s: %s", key, delay_s, error)
+            return "error"
+        except Exception:  # a fault of ours in one object must not stop the others
+            delay_s = queue.failed(key, at_least_s=1.0)
+            logger.exception("%s: failed, again in %.1f s", key, delay_s)
+            return "error"
+        queue.done(key)
+        if delay_s is not None:
+            queue.add_later(key, delay_s)
+        return "done"
+
+    async def _refresh(self, key: Key) -> None:
+        try:
+            await self._context.refresh(key)
+        except KubeError as error:
+            logger.info("%s cannot be read again: %s", key, error)

@@ -1,0 +1,37 @@
+"""Hosts on one tier's directory; all of them end with the test."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.remote_log.tiered_host import TieredHost
+
+MakeHost = Callable[..., TieredHost]
+
+
+@pytest.fixture
+def tier_path(tmp_path: Path) -> Path:
+    path = tmp_path / "tier"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+async def make_host(tmp_path: Path, tier_path: Path) -> AsyncIterator[MakeHost]:
+    made: list[TieredHost] = []
+
+    def make(**config: Any) -> TieredHost:
+        host = TieredHost(tmp_path, tier_path, **config)
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        await host.close()
+
+
+@pytest.fixture
+async def host(make_host: MakeHost) -> TieredHost:
+    return make_host()

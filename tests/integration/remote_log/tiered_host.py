@@ -1,0 +1,213 @@
+"""One broker's replicas, log folder and remote log manager in this process, all real; no network.
+
+The test plays the controller: it applies partition states, and every ISR proposal is granted.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tidemark.records.batch import iter_headers
+from tidemark.records.builder import Record, build_batch
+from tidemark.tier.head import Head
+from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.wire import control
+from tidemark_broker.broker import Broker
+from tidemark_broker.config import load
+from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.storage import Storage
+
+TOPIC = "flights"
+TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
+CLUSTER = "test-cluster"
+NOW_MS = 1_700_000_000_000
+VALUE = b"x" * 100
+CONFIG = {
+    "segment.bytes": "4096",
+    "index.interval.bytes": "512",
+    "retention.ms": "-1",
+    "local.retention.ms": "-1",
+    "local.retention.bytes": "1",
+}
+
+
+class TieredHost:
+    def __init__(self, folder: Path, tier: Path, *, node_id: int = 1, **config: Any) -> None:
+        self.tier_path = tier
+        self.node_id = node_id
+        path = folder / f"host-{node_id}.json"
+        entries = {
+            "node.id": node_id,
+            "cluster.id": CLUSTER,
+            "log.dir": str(folder / f"host-{node_id}"),
+            "listeners": "127.0.0.1:0",
+            "controller.addresses": "127.0.0.1:1",
+            "remote.log.manager.task.interval.ms": 100,
+            "remote.log.manager.task.retry.backoff.ms": 50,
+            "remote.log.manager.task.retry.backoff.max.ms": 200,
+            "remote.delete.delay.ms": 50,
+            "remote.log.manager.copier.thread.pool.size": 2,
+            "remote.log.manager.expiration.thread.pool.size": 2,
+            "remote.log.reader.threads": 2,
+        }
+        entries |= {key.replace("_", "."): value for key, value in config.items()}
+        path.write_text(json.dumps(entries))
+        self.storage = Storage.open(load(path))
+        self.broker = Broker(load(path), self.storage, RemoteLogManager.of)
+        self.context = self.broker.context
+        self.context.propose_isr = self._grant
+        self.remote = self.context.remote
+        assert isinstance(self.remote, RemoteLogManager)
+        self.storage.attach(self.broker.manager)
+        self.broker.manager.load(self.storage.found())
+        self.topic = control.TopicState(
+            topic_id=TOPIC_ID,
+            name=TOPIC,
+            config=(),
+            tiering_state=int(control.TieringState.ENABLED),
+            tiered_epoch=0,
+            disable_policy=0,
+            partitions=(),
+        )
+        self.config = dict(CONFIG)
+        self.cluster_config: dict[str, str] = {}
+        self.row = control.PartitionState(
+            partition=0,
+            leader=node_id,
+            leader_epoch=1,
+            partition_epoch=1,
+            replicas=(node_id,),
+            isr=(node_id,),
+            manifest=False,
+        )
+        self._checkpoints = asyncio.create_task(self.storage.run_log_start_checkpoints())
+        self._grants: set[asyncio.Task[None]] = set()
+
+    async def apply(self, **changes: Any) -> Partition:
+        """Push the states, with the topic or the row changed; ``leader_epoch`` and the like are of
+        the row."""
+        topic = {k: v for k, v in changes.items() if hasattr(self.topic, k)}
+        row = {k: v for k, v in changes.items() if hasattr(self.row, k)}
+        self.topic = replace(self.topic, **topic)
+        if row:
+            self.row = replace(self.row, partition_epoch=self.row.partition_epoch + 1, **row)
+        request = control.PartitionStatesRequest(
+            controller_id="test",
+            controller_epoch=1,
+            full=True,
+            cluster_id=CLUSTER,
+            cluster_config=_entries(self.cluster_config),
+            remote_storage=json.dumps({"filesystem": {"path": str(self.tier_path)}}),
+            store_id=self.remote.status().store_id,
+            brokers=(
+                control.BrokerState(
+                    broker_id=self.node_id, broker_epoch=1, rack=None, fenced=False, listeners=()
+                ),
+            ),
+            topics=(replace(self.topic, config=_entries(self.config), partitions=(self.row,)),),
+            removals=(),
+        )
+        assert not await self.broker.manager.apply(request)
+        return self.partition
+
+    @property
+    def partition(self) -> Partition:
+        found = self.broker.manager.get(TOPIC, 0)
+        assert found is not None
+        return found
+
+    def _grant(self, partition: Partition, change: control.IsrChange) -> None:
+        self.row = replace(
+            self.row,
+            isr=change.new_isr,
+            manifest=self.row.manifest or change.remote_manifest,
+            partition_epoch=self.row.partition_epoch + 1,
+        )
+        result = control.IsrResult(
+            topic_id=change.topic_id,
+            partition=change.partition,
+            error_code=0,
+            leader=self.row.leader,
+            leader_epoch=self.row.leader_epoch,
+            partition_epoch=self.row.partition_epoch,
+            isr=self.row.isr,
+        )
+        task = asyncio.create_task(partition.isr_answered(change, result))
+        self._grants.add(task)
+        task.add_done_callback(self._grants.discard)
+
+    async def produce(
+        self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS
+    ) -> None:
+        """Records whose value tells their offset, in small batches; the timestamp grows by 1 ms."""
+        partition = self.partition
+        while records > 0:
+            count = min(per_batch, records)
+            first = partition.next_offset
+            data = build_batch(
+                [
+                    Record(
+                        key=None,
+                        value=b"%08d" % (first + n) + VALUE,
+                        headers=(),
+                        timestamp_ms=timestamp_ms + first + n,
+                    )
+                    for n in range(count)
+                ]
+            )
+            result = await partition.append(data, acks=1, timeout_ms=1000)
+            assert result.error.value == 0, result
+            records -= count
+
+    def tier(self) -> Tier:
+        config = json.dumps({"filesystem": {"path": str(self.tier_path)}})
+        return open_tier(RemoteStorageConfig.from_json(config))
+
+    def head(self) -> Head:
+        return self.tier().manifests.load(TOPIC_ID, 0).head
+
+    def objects(self) -> list[str]:
+        return [info.key for info in self.tier().segments.list_topic(TOPIC, TOPIC_ID)]
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for a condition that may read the tier."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 - what it reads tells nobody
+                await asyncio.sleep(0.01)
+
+    async def copied(self, next_offset: int | None = None) -> None:
+        """Until every closed segment is in the tier."""
+        log = self.partition.log
+        wanted = log.segments()[-1].base_offset if next_offset is None else next_offset
+        await self.until(lambda: log.highest_remote_offset + 1 >= wanted)
+
+    async def read_tier(self, offset: int, until: int, max_bytes: int = 3000) -> list[int]:
+        """Offsets of all batches that the tier answers with, one read after another; the last
+        offset of each."""
+        seen = []
+        while offset < until:
+            found = await self.remote.read(
+                self.partition, offset, max_bytes, asyncio.get_running_loop().time() + 10
+            )
+            for _, header in iter_headers(found.data):
+                assert header.base_offset <= offset, "a hole"
+                offset = header.next_offset
+                seen.append(header.last_offset)
+            assert found.next_offset == offset
+        return seen
+
+    async def close(self) -> None:
+        await self.broker.manager.close()
+        await self.remote.close()
+        self._checkpoints.cancel()
+        await asyncio.gather(self._checkpoints, *self._grants, return_exceptions=True)
+        await asyncio.to_thread(self.storage.close, 1)
+
+
+def _entries(values: dict[str, str]) -> tuple[control.ConfigEntry, ...]:
+    return tuple(control.ConfigEntry(name=name, value=value) for name, value in values.items())
