@@ -18,8 +18,16 @@ from local_cluster import Cluster, run_cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with run_cluster(tmp_path_factory.mktemp("conformance")) as running:
         yield running
-    # kafka-python leaves sockets to the garbage collector when a broker dies: collect them here,
-    # where they can be told from a leak of our own.
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """kafka-python leaves sockets to the garbage collector when a broker dies: collect them before
+    the next test begins, whoever's that is, so that they are never taken for a leak of its own.
+
+    As the outermost wrapper: the log records that pytest keeps until then hold on to them.
+    """
+    yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
