@@ -4,6 +4,7 @@ Whatever was acknowledged is remembered by (partition, offset), so that a later 
 record by record.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,12 @@ from tidemark_cli.demo.flights import Flight
 
 Record = tuple[bytes | None, bytes | None, int]
 READ_TIMEOUT_S = 180.0
+
+#: librdkafka tells of every connection that breaks; here brokers are killed on purpose, and what
+#: counts is whether a record was acknowledged.
+_librdkafka = logging.getLogger("librdkafka")
+_librdkafka.addHandler(logging.NullHandler())
+_librdkafka.propagate = False
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ def produce(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Produce with acks=all and note every acknowledgement in the ledger."""
-    producer = Producer(_producer_settings(bootstrap))
+    producer = Producer(_producer_settings(bootstrap), logger=_librdkafka)
 
     def delivered(flight: Flight) -> Callable[[KafkaError | None, Message], None]:
         def callback(error: KafkaError | None, message: Message) -> None:
@@ -110,7 +117,8 @@ def read_confluent(
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": False,
-        }
+        },
+        logger=_librdkafka,
     )
     consumer.assign([TopicPartition(topic, p, o) for p, o in starts.items() if o < ends[p]])
     left = {p for p, end in ends.items() if starts[p] < end}
