@@ -30,6 +30,16 @@ class Cluster:
     def view(self, name: str) -> TopicView:
         return topic(self.kube, name)
 
+    @property
+    def tier_folder(self) -> Path:
+        """The remote tier's directory."""
+        return self.local.layout.tier
+
+    def log_folder(self, node_id: int, topic: str, partition: int = 0) -> Path:
+        """Where a broker keeps one replica's log."""
+        found = self.local.layout.broker_data(node_id).glob(f"**/{topic}-{partition}")
+        return next(found)
+
     def new_topic(self, **spec: Any) -> str:
         """Apply a Topic (three replicas, one partition unless said) and wait until it is Ready."""
         name = f"t{next(_numbers)}"

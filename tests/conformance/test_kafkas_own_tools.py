@@ -1,0 +1,145 @@
+"""Apache Kafka's own programs as the judge: our files are dumped by its DumpLogSegments, and its
+Java clients produce to, read from and delete from our brokers.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from local_cluster import Cluster, wait
+
+from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+SMALL_SEGMENTS = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "1024"}
+RECORD = re.compile(r"^\| offset: (\d+) ", re.MULTILINE)
+#: What DumpLogSegments says of damage, in any of its checks.
+TROUBLE = re.compile(
+    r"isvalid: false|mismatch|non-consecutive|Found .*error|invalid", re.IGNORECASE
+)
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    try:
+        return ensure_jars()
+    except KafkaMissing as error:
+        pytest.skip(str(error))
+
+
+def java(jars: Path, program: str, *arguments: str, stdin: str = "") -> str:
+    """Run one of Kafka's programs; its output. Fails with what it said on stderr."""
+    done = subprocess.run(
+        ["java", "-Xmx256m", "-cp", f"{jars}/*", program, *arguments],
+        check=False,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def dump(jars: Path, files: list[Path]) -> str:
+    names = ",".join(str(file) for file in sorted(files))
+    return java(
+        jars, "org.apache.kafka.tools.DumpLogSegments", "--files", names, "--deep-iteration"
+    )
+
+
+def produce(cluster: Cluster, topic: str, codec: str, count: int) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "compression.type": codec,
+            "batch.num.messages": 20,
+            "linger.ms": 2,
+        }
+    )
+    for number in range(count):
+        producer.produce(
+            topic, key=f"{codec} {number}", value=os.urandom(number * 8 % 4000), partition=0
+        )
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["as written", "as recovered"])
+def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bool) -> None:
+    topic = cluster.new_topic(config=SMALL_SEGMENTS)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        produce(cluster, topic, codec, 500)
+    leader = cluster.view(topic).rows[0].leader
+    if crash:
+        cluster.local.kill_broker(leader)
+        cluster.local.start_broker(leader)
+        wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "the ISR to be whole")
+    folder = cluster.log_folder(leader, topic)
+    files = [*folder.glob("*.log"), *folder.glob("*.index"), *folder.glob("*.timeindex")]
+    assert len(list(folder.glob("*.log"))) > 1
+    text = dump(jars, files)
+    assert not TROUBLE.findall(text), text
+    assert sorted(map(int, RECORD.findall(text))) == list(range(2500))
+
+
+def test_kafka_finds_the_segments_in_the_tier_valid(
+    cluster: Cluster, jars: Path, tmp_path: Path
+) -> None:
+    topic = cluster.new_topic(
+        tiering={"enabled": True}, config={**SMALL_SEGMENTS, "retention.ms": "-1"}
+    )
+    produce(cluster, topic, "lz4", 3000)
+
+    def objects() -> list[Path]:
+        return sorted(cluster.tier_folder.glob(f"data/{topic}-*/**/*.log"))
+
+    wait(lambda: len(objects()) > 1, "segments in the tier")
+    for copied in objects()[:2]:  # Kafka's program wants the name that the file had in the log
+        shutil.copy(copied, tmp_path / f"{copied.name[:20]}.log")
+    text = dump(jars, list(tmp_path.glob("*.log")))
+    assert not TROUBLE.findall(text), text
+    assert len(RECORD.findall(text)) > 100
+
+
+def test_javas_clients_produce_read_and_delete(
+    cluster: Cluster, jars: Path, tmp_path: Path
+) -> None:
+    topic = cluster.new_topic()
+    server = ("--bootstrap-server", cluster.bootstrap)
+    lines = [f"line {number}" for number in range(300)]
+    java(
+        jars,
+        "org.apache.kafka.tools.ConsoleProducer",
+        *server,
+        *("--topic", topic, "--command-property", "enable.idempotence=false"),
+        stdin="".join(f"{line}\n" for line in lines),
+    )
+    wanted = tmp_path / "delete.json"
+    place = {"topic": topic, "partition": 0, "offset": 123}
+    wanted.write_text(json.dumps({"version": 1, "partitions": [place]}))
+    said = java(
+        jars,
+        "org.apache.kafka.tools.DeleteRecordsCommand",
+        *server,
+        *("--offset-json-file", str(wanted)),
+    )
+    assert f"{topic}-0\tlow_watermark: 123" in said
+    ends = java(
+        jars, "org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "-2"
+    )
+    assert ends.strip() == f"{topic}:0:123"
+    text = java(
+        jars,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *server,
+        *("--topic", topic, "--partition", "0", "--offset", "earliest"),
+        *("--max-messages", str(300 - 123), "--timeout-ms", "30000"),
+    )
+    assert text.splitlines() == lines[123:]
