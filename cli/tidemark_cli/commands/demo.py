@@ -1,6 +1,8 @@
 """``tidemark demo``: the main job on real input, with a closing table."""
 
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,6 +27,8 @@ def demo(
     from tidemark_cli.demo.report import Report
     from tidemark_cli.demo.scenario import Scenario
 
+    # As Ctrl-C does: whatever was started is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report(console)
     root = Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
     layout = Layout.at(root)

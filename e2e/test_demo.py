@@ -1,0 +1,25 @@
+"""The main job as a user runs it: the demo's own checks decide."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from e2e.commands import TIDEMARK
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tier", ["directory", "s3"])
+def test_every_check_of_the_demo_holds(tier: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*TIDEMARK, "demo", "--tier", tier],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " 0 failed" in done.stdout

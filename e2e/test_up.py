@@ -1,0 +1,89 @@
+"""``tidemark up`` and what is done with it: a topic, records, a death, Ctrl-C, and up again."""
+
+import contextlib
+import json
+import os
+import stat
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from e2e.commands import Up, run
+
+MANIFEST = """
+apiVersion: tidemark.dev/v1alpha1
+kind: Topic
+metadata: {name: orders}
+spec:
+  clusterRef: {name: tidemark}
+  partitions: 1
+  replicationFactor: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "cluster"
+    yield folder
+    if folder.exists():
+        run(folder, "down")
+
+
+def produce(bootstrap: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for value in values:
+        producer.produce("orders", value, partition=0)
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str, count: int) -> list[str]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    messages = consumer.consume(count, 30)
+    consumer.close()
+    return [message.value().decode() for message in messages]
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
+    up = Up(folder, "--brokers", "2")
+    try:
+        first = up.addresses()
+        assert stat.S_IMODE(Path(first["kubeconfig"]).stat().st_mode) == 0o600
+        metrics = urllib.request.urlopen(first["metrics"], timeout=10).read().decode()
+        assert "tidemark_" in metrics
+        assert "topic.tidemark.dev/orders created" in run(
+            folder, "kubectl", "apply", "-f", "-", stdin=MANIFEST
+        )
+        run(folder, "kubectl", "wait", "--for=condition=Ready", "topic/orders", "--timeout=60s")
+        produce(first["bootstrap"], ["a", "b", "c"])
+        assert consume(first["bootstrap"], 3) == ["a", "b", "c"]
+        topics = json.loads(run(folder, "kubectl", "get", "topics", "-o", "json"))["items"]
+        assert [topic["metadata"]["name"] for topic in topics] == ["orders"]
+        assert "orders" in run(folder, "status")
+        assert up.interrupt() == 0
+    finally:
+        up.close()
+    assert not [pid for pid in first["processes"].values() if alive(pid)]
+
+    again = Up(folder, "--brokers", "2")
+    try:
+        second = again.addresses()
+        run(folder, "kubectl", "wait", "--for=condition=Ready", "topic/orders", "--timeout=60s")
+        produce(second["bootstrap"], ["d"])
+        assert consume(second["bootstrap"], 4) == ["a", "b", "c", "d"]
+        again.interrupt()
+    finally:
+        again.close()
