@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ Say = Callable[[str], None]
 BUCKET = "tidemark"
 SECRET = "tidemark-s3"
 READY_TIMEOUT_S = 60.0
+STARTS_AT_ONCE = 4
 #: Short, so that a second ``up`` after a kill -9 need not wait for the lease of the dead operator.
 LEASE_DURATION_S = 4
 #: A local cluster is for trying things out: look more often than a production broker does.
@@ -85,7 +87,10 @@ class LocalCluster:
         self.start_operator()
         wanted = set(range(1, brokers + 1)) | set(self.layout.broker_ids())
         for node_id in sorted(wanted):
-            self.start_broker(node_id)
+            self.declare_broker(node_id)
+        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
+            for record in pool.map(self._spawn_broker, sorted(wanted)):
+                self._say_ready(record)
         return self.addresses()
 
     def start_control_plane(self) -> None:
@@ -103,7 +108,7 @@ class LocalCluster:
         for crd in crds:
             kube.apply_crd(crd)
         for crd in crds:
-            kube.await_crd(crd["metadata"]["name"])
+            kube.await_served(crd["spec"]["names"]["kind"])
         kube.close()
         self._say(f"{len(crds)} resource definitions installed")
 
@@ -180,14 +185,17 @@ class LocalCluster:
 
     def start_broker(self, node_id: int) -> ProcessRecord:
         """Declare a broker, start it and wait until it is registered and unfenced."""
-        name = f"broker-{node_id}"
-        record = processes.find(self.layout, name)
-        if record is not None:
-            return record
+        self.declare_broker(node_id)
+        record = self._spawn_broker(node_id)
+        self._say_ready(record)
+        return record
+
+    def declare_broker(self, node_id: int) -> None:
+        """Its ``Broker`` object, and its configuration if it has none yet."""
         kube = self.kube()
         kube.apply(
             "Broker",
-            name,
+            f"broker-{node_id}",
             {
                 "clusterRef": {"name": self.settings.cluster},
                 "nodeId": node_id,
@@ -198,14 +206,19 @@ class LocalCluster:
         config = self.layout.broker_config(node_id)
         if not config.exists():
             write_json(config, self._broker_settings(node_id))
-        record = processes.spawn(
+
+    def _spawn_broker(self, node_id: int) -> ProcessRecord:
+        name, config = f"broker-{node_id}", self.layout.broker_config(node_id)
+        return processes.find(self.layout, name) or processes.spawn(
             self.layout,
             name,
             [sys.executable, "-m", "tidemark_broker", "--config", str(config)],
             timeout_s=READY_TIMEOUT_S,
         )
-        self._say(f"broker {node_id} ready at {record.ready['listener']} (process {record.pid})")
-        return record
+
+    def _say_ready(self, record: ProcessRecord) -> None:
+        where = record.ready["listener"]
+        self._say(f"{record.name} ready at {where} (process {record.pid})")
 
     def stop_broker(self, node_id: int) -> bool:
         """Shut a broker down cleanly; False when it had to be killed or did not run."""
@@ -223,12 +236,18 @@ class LocalCluster:
     def stop(self) -> list[str]:
         """Stop all that runs here, brokers first; returns the names of those stopped."""
         records = processes.running(self.layout)
+        brokers = [record for record in records if record.name.startswith("broker-")]
+        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
+            list(pool.map(self._stop, brokers))
         order = {"operator": 1, "minio": 2, "control-plane": 3}
-        records.sort(key=lambda record: order.get(record.name, 0))
-        for record in records:
-            clean = processes.stop(self.layout, record, timeout_s=30)
-            self._say(f"{record.name} {'stopped' if clean else 'killed: it did not stop in 30 s'}")
+        others = [record for record in records if record not in brokers]
+        for record in sorted(others, key=lambda record: order.get(record.name, 0)):
+            self._stop(record)
         return [record.name for record in records]
+
+    def _stop(self, record: ProcessRecord) -> None:
+        clean = processes.stop(self.layout, record, timeout_s=30)
+        self._say(f"{record.name} {'stopped' if clean else 'killed: it did not stop in 30 s'}")
 
     def addresses(self) -> Addresses:
         """Where everything is that runs now."""

@@ -83,16 +83,18 @@ class Kube:
         name = crd["metadata"]["name"]
         self._apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
 
-    def await_crd(self, name: str, timeout_s: float = 30.0) -> None:
-        """Wait until the API server serves a CustomResourceDefinition."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+    def await_served(self, kind: str, timeout_s: float = 30.0) -> None:
+        """Wait until objects of one of our kinds can be listed: a definition that was installed, or
+        an API server that was started, just now answers 404 or 429 for a moment."""
         deadline = time.monotonic() + timeout_s
         while True:
-            conditions = self._call("GET", path).get("status", {}).get("conditions", [])
-            if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+            try:
+                self._call("GET", self._path(kind), query=[("limit", "1")])
+            except KubeError as error:
+                if error.status not in {404, 429} or time.monotonic() > deadline:
+                    raise
+            else:
                 return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{name} was not established after {timeout_s:.0f} s")
             time.sleep(0.05)
 
     def apply_secret(self, name: str, data: Mapping[str, str]) -> None:
@@ -139,7 +141,15 @@ class Kube:
         )
         answer = self._api.call_api(*request, _request_timeout=CALL_TIMEOUT_S)
         answer.read()
-        value: dict[str, Any] = json.loads(answer.data)
         if answer.status >= 400:
-            raise KubeError(answer.status, str(value.get("message", "no message")))
+            raise KubeError(answer.status, _message_of(answer.data))
+        value: dict[str, Any] = json.loads(answer.data)
         return value
+
+
+def _message_of(body: bytes) -> str:
+    """What a refusal says: a Status object, or now and then plain text."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip() or "no message"
