@@ -159,7 +159,7 @@ class Broker:
                     task.cancel()
         finally:
             await in_thread(metrics.stop)
-        await in_thread(self.storage.close, self.client.broker_epoch)
+        await in_thread(self.storage.close, self.client.proven_broker_epoch)
 
     def _background(
         self, metrics_port: int, ready: Callable[[Ready], None]
@@ -231,6 +231,7 @@ class Broker:
             storage_error=self.storage.error,
             clean_broker_epoch=self.storage.clean_broker_epoch,
         )
+        self.context.records_lost = client.records_lost
         client.commands = Commands(
             self.manager,
             self.epoch,

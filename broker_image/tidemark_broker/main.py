@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from tidemark_broker import descriptors
 from tidemark_broker.broker import Broker, Ready
 from tidemark_broker.config import BrokerConfig, ConfigError, load
 from tidemark_broker.log import StorageError
@@ -44,7 +45,9 @@ async def serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    limit = descriptors.raise_limit()
     storage = await asyncio.to_thread(Storage.open, config)
+    descriptors.report(limit, storage.log_count)
     await Broker(config, storage, RemoteLogManager.of).run(stop, announce)
     logger.info("broker %d has shut down cleanly", config.node_id)
 

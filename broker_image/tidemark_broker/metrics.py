@@ -24,6 +24,7 @@ TABLE = {
     "tidemark_broker_replicas": "Replicas that this broker hosts.",
     "tidemark_broker_leaders": "Partitions that this broker leads.",
     "tidemark_broker_offline_replicas": "Replicas whose storage does not open.",
+    "tidemark_broker_failing_replicas": "Replicas whose storage failed when it was last tried.",
     "tidemark_broker_under_replicated_partitions": "Led partitions with fewer in sync than wanted.",
     "tidemark_broker_under_min_isr_partitions": "Led partitions that refuse acks=all.",
     "tidemark_broker_log_bytes": "Bytes of all local logs.",
@@ -56,15 +57,16 @@ class BrokerCollector(Collector):
         partitions = self._manager.partitions
         led = [each for each in partitions if each.is_leader]
         short = [each for each in led if each.row and len(each.isr) < len(each.row.replicas)]
-        failures = self._manager.context.failures.total
+        context = self._manager.context
         values: dict[str, float] = {
             "tidemark_broker_replicas": len(partitions),
             "tidemark_broker_leaders": len(led),
             "tidemark_broker_offline_replicas": self._manager.offline_count,
+            "tidemark_broker_failing_replicas": context.failures.count,
             "tidemark_broker_under_replicated_partitions": len(short),
             "tidemark_broker_under_min_isr_partitions": sum(each.under_min_isr for each in led),
             "tidemark_broker_log_bytes": sum(each.log.size_bytes for each in partitions),
-            "tidemark_broker_purgatory_operations": self._manager.context.purgatory.size,
+            "tidemark_broker_purgatory_operations": context.purgatory.size,
             "tidemark_broker_fenced": float(self._fenced()),
             "tidemark_broker_controller_connected": float(self._connected()),
             "tidemark_broker_loop_age_seconds": self._loop_age_ms() / 1000,
@@ -72,7 +74,7 @@ class BrokerCollector(Collector):
         for name, value in values.items():
             yield GaugeMetricFamily(name, TABLE[name], value=value)
         name = "tidemark_broker_storage_failures"
-        yield CounterMetricFamily(name, TABLE[name], value=failures)
+        yield CounterMetricFamily(name, TABLE[name], value=context.failures.total)
 
 
 class MetricsServer:

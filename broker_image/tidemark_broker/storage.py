@@ -8,13 +8,14 @@ import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
     LogConfig,
     LogManager,
+    OpenFailure,
     PartitionLog,
     StorageError,
     read_state,
@@ -22,11 +23,13 @@ from tidemark_broker.log import (
 )
 from tidemark_broker.replication import topic_config
 from tidemark_broker.replication.context import StorageFailures
+from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.retention_mode import retention_mode
-from tidemark_broker.replication.state_file import StoredState, to_json
+from tidemark_broker.replication.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Storage:
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
         self._manager: ReplicaManager | None = None
-        self._states: list[tuple[PartitionLog, dict[str, Any] | None]] = []
+        self._found: list[FoundLog] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted = asyncio.Event()
         self._checkpoint_error = ""
@@ -57,7 +60,7 @@ class Storage:
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
         logs.open_all(lambda _: defaults)
         storage = cls(logs)
-        storage._states = [(log, _state_of(log)) for log in logs.logs()]
+        storage._found = [FoundLog(log, _state_of(log)) for log in logs.logs()]
         return storage
 
     # ------------------------------------------------------------ what it is
@@ -73,6 +76,11 @@ class Storage:
         epoch = self._logs.previous_broker_epoch
         return -1 if epoch is None else epoch
 
+    @property
+    def log_count(self) -> int:
+        """Logs that are here, those that do not open included."""
+        return len(self._logs.logs()) + len(self._logs.failures)
+
     def error(self) -> str:
         """For BrokerStatus: what is wrong with the disk, empty when all is well."""
         if self._checkpoint_error:
@@ -82,9 +90,9 @@ class Storage:
             return f"{failure.topic}-{failure.partition} cannot be opened: {failure.reason}"
         return self.failures.summary()
 
-    def found(self) -> list[tuple[PartitionLog, dict[str, Any] | None]]:
+    def found(self) -> list[FoundLog]:
         """The logs that were there at the start, with their stored states; given out once."""
-        found, self._states = self._states, []
+        found, self._found = self._found, []
         return found
 
     def attach(self, manager: ReplicaManager) -> None:
@@ -117,6 +125,41 @@ class Storage:
     def delete(self, log: PartitionLog) -> None:
         """Remove a log and its folder (blocks)."""
         self._logs.delete(log.topic, log.partition)
+
+    def unopened(self) -> list[UnopenedLog]:
+        """The logs that were found at the start and do not open."""
+        return [
+            UnopenedLog(TopicPartition(each.topic, each.partition), each.topic_id)
+            for each in self._logs.failures
+        ]
+
+    def state_of(self, unopened: UnopenedLog) -> StoredState | None:
+        """What the folder of one of them says of it (blocks)."""
+        failure = self._failure_of(unopened.tp)
+        if failure is None or unopened.topic_id is None:
+            return None
+        return _state_in(failure.directory, unopened.topic_id)
+
+    def open_again(self, tp: TopicPartition) -> FoundLog | None:
+        """Try one of them once more (blocks)."""
+        failure = self._failure_of(tp)
+        if failure is None:
+            return None
+        log = self._logs.open_again(*tp)
+        if log is None:
+            failure = self._failure_of(tp) or failure
+            raise StorageError(f"{failure.directory} cannot be opened: {failure.reason}")
+        logger.info("%s is open after all, its end is %d", log.directory, log.next_offset)
+        return FoundLog(log, _state_of(log))
+
+    def discard(self, tp: TopicPartition) -> None:
+        """Remove one of them (blocks)."""
+        failure = self._failure_of(tp)
+        if failure is not None:
+            self._logs.discard(failure)
+
+    def _failure_of(self, tp: TopicPartition) -> OpenFailure | None:
+        return next((e for e in self._logs.failures if (e.topic, e.partition) == tp), None)
 
     async def persist(self, directory: Path, state: StoredState) -> None:
         """Write a replica's state file; durable on return."""
@@ -198,6 +241,8 @@ class Storage:
     async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
         """One partition's disk trouble must not keep the others waiting."""
         context = partition.context
+        if partition.log.failure is not None:
+            return  # until it was opened again
         if not context.failures.may_try(partition.tp, context.monotonic()):
             return
         try:
@@ -221,9 +266,19 @@ def _tier_available(partition: Partition) -> bool:
     return remote is not None and not remote.status().error
 
 
-def _state_of(log: PartitionLog) -> dict[str, Any] | None:
+def _state_of(log: PartitionLog) -> StoredState | None:
+    return _state_in(log.directory, log.topic_id)
+
+
+def _state_in(directory: Path, topic_id: uuid.UUID) -> StoredState | None:
+    """A state file that cannot be read is as good as none: epochs come with the next snapshot."""
     try:
-        return read_state(log.directory)
-    except StorageError as error:
-        logger.warning("%s", error)
+        state = read_state(directory)
+        stored = None if state is None else from_json(state)
+    except (StorageError, ValueError) as error:
+        logger.warning("%s: %s; waiting for the controller's state", directory, error)
         return None
+    if stored is not None and stored.topic_id != topic_id:
+        logger.error("%s: partition.state is of another topic id; ignored", directory)
+        return None
+    return stored

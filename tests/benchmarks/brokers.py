@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.benchmarks import kafka
 from tests.benchmarks.load import RECORD_BYTES
+from tests.benchmarks.processes import cpu_seconds, resident_mb
 from tidemark_cli.local import processes
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
@@ -27,8 +29,7 @@ from tidemark_cli.local.view import topic as topic_view
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
-TOPIC = "bench"
-_TICKS = os.sysconf("SC_CLK_TCK")
+TOPIC, WARM_UP = "bench", "warm-up"
 Ready = Callable[[Path], "Side"]
 
 
@@ -52,29 +53,31 @@ class Side:
 
 
 def start_kafka(folder: Path) -> Side:
-    """Apache Kafka with one topic of one partition."""
+    """Apache Kafka with two topics of one partition each."""
     broker = kafka.start(kafka.ensure_jars(), folder)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+    topics = [NewTopic(name, 1, 1) for name in (WARM_UP, TOPIC)]
+    for future in admin.create_topics(topics).values():
         future.result(30)
     return Side(broker.process.pid, broker.bootstrap, broker.stop)
 
 
 def start_tidemark(folder: Path) -> Side:
-    """A whole local cluster with one broker and the same topic, untiered as Kafka's is."""
+    """A whole local cluster with one broker and the same topics, untiered as Kafka's are."""
     layout = Layout.at(folder / "cluster")
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory", kubeconfig="")
     cluster = LocalCluster(layout, settings, lambda _: None)
     addresses = cluster.start(brokers=1)
     kube = cluster.kube()
-    kube.apply(
-        "Topic",
-        TOPIC,
-        {"clusterRef": {"name": "tidemark"}, "partitions": 1, "replicationFactor": 1},
-    )
-    while not any(row.leader >= 0 for row in topic_view(kube, TOPIC).rows):
-        pass
+    for name in (WARM_UP, TOPIC):
+        kube.apply(
+            "Topic",
+            name,
+            {"clusterRef": {"name": "tidemark"}, "partitions": 1, "replicationFactor": 1},
+        )
+        while not any(row.leader >= 0 for row in topic_view(kube, name).rows):
+            time.sleep(0.05)
     kube.close()
     broker = processes.find(layout, "broker-1")
     if broker is None:
@@ -83,16 +86,19 @@ def start_tidemark(folder: Path) -> Side:
 
 
 def measure(side: Side) -> Figures:
-    """One produce and one fetch run against a broker."""
+    """One produce and one fetch run against a broker, after the same of no account: a JVM needs
+    it to compile what is hot."""
     gigabytes = RECORDS * RECORD_BYTES / 1e9
-    produce_s, produce_cpu = _run(side, "produce")
-    fetch_s, fetch_cpu = _run(side, "fetch")
+    for kind in ("produce", "fetch"):
+        _run(side, kind, WARM_UP)
+    produce_s, produce_cpu = _run(side, "produce", TOPIC)
+    fetch_s, fetch_cpu = _run(side, "fetch", TOPIC)
     return Figures(
         gigabytes * 1000 / produce_s,
         produce_cpu / gigabytes,
         gigabytes * 1000 / fetch_s,
         fetch_cpu / gigabytes,
-        _resident_mb(side.pid),
+        resident_mb(side.pid),
     )
 
 
@@ -125,27 +131,15 @@ def main() -> None:
     )
 
 
-def _run(side: Side, kind: str) -> tuple[float, float]:
+def _run(side: Side, kind: str, topic: str) -> tuple[float, float]:
     """(seconds as the client saw them, CPU-seconds of the broker's process)."""
-    before = _cpu_seconds(side.pid)
+    before = cpu_seconds(side.pid)
     answer = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.load", kind, side.bootstrap, TOPIC, str(RECORDS)],
+        [sys.executable, "-m", "tests.benchmarks.load", kind, side.bootstrap, topic, str(RECORDS)],
         check=True,
         stdout=subprocess.PIPE,
     )
-    return float(json.loads(answer.stdout)["seconds"]), _cpu_seconds(side.pid) - before
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
+    return float(json.loads(answer.stdout)["seconds"]), cpu_seconds(side.pid) - before
 
 
 def _median(rounds: list[Figures]) -> Figures:

@@ -296,7 +296,8 @@ class Removal:
 
 @entity(_request, PARTITION_STATES)
 class PartitionStatesRequest:
-    """A full snapshot (``full``: the first of a connection) or a delta. ``remote_storage`` is the
+    """A full snapshot (``full``: the first of a connection) or a delta. ``brokers`` is the whole
+    list; in a delta an empty one says that they are as before. ``remote_storage`` is the
     JSON of the accepted storage configuration with credentials resolved, "" for none;
     ``store_id`` the identity the store must have ("" while none was accepted: create it)."""
 

@@ -14,7 +14,9 @@ from tidemark.wire.framing import FrameError
 Frame = bytes | memoryview
 
 SCRATCH_BYTES = 256 * 1024
-_FIRST_ALLOCATION_BYTES = 1024 * 1024
+#: Of a frame's own buffer at first, and how many times what has arrived (it doubles after that).
+_FIRST_ALLOCATION_BYTES = 64 * 1024
+_AHEAD = 4
 _PREFIX = struct.Struct(">i")
 
 
@@ -87,7 +89,8 @@ class FrameReceiver:
         self._prefix = b""
         self._length = length
         self._filled = len(head)
-        self._frame = bytearray(max(min(length, _FIRST_ALLOCATION_BYTES), self._filled + 1))
+        ahead = max(_FIRST_ALLOCATION_BYTES, _AHEAD * self._filled)
+        self._frame = bytearray(max(min(length, ahead), self._filled + 1))
         self._frame[: self._filled] = head
 
     def _grow(self, frame: bytearray) -> None:

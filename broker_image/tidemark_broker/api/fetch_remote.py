@@ -30,6 +30,19 @@ async def read_remote(reads: Sequence[Read], services: Services) -> None:
     async with asyncio.TaskGroup() as group:
         for read, need in needed:
             group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
+    _keep_to_limits(reads, needed)
+
+
+def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFetchNeed]]) -> None:
+    """Only the first batch of a whole answer may be larger than what was asked for (KIP-74). The
+    tier always gives a whole batch, as the reads do not know of each other."""
+    limits = {id(read): need.max_bytes for read, need in needed}
+    begun = False
+    for read in reads:
+        size = len(read.result.data)
+        if begun and size > limits.get(id(read), size):
+            read.result = replace(read.result, data=b"")
+        begun = begun or size > 0
 
 
 async def _fill(

@@ -3,7 +3,8 @@
 A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
 that report and propose. Whatever ends one of them ends the session; then every address is tried
 again, with a growing pause between rounds. Between sessions the broker goes on with what it was
-told last.
+told last. A broker whose disk lost records cannot answer for its ISRs any more: it registers as
+if it were another process, without the proof of a clean shutdown.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
@@ -70,6 +71,7 @@ class ControlClient:
         self._clock = clock
         self._storage_error = storage_error
         self._previous_broker_epoch = clean_broker_epoch
+        self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
         self._ended: asyncio.Future[None] | None = None
         self._last_problem = ""
@@ -124,6 +126,8 @@ class ControlClient:
             stack.push_async_callback(commands.close)
             await self._attach(commands)
             self._ended = asyncio.get_running_loop().create_future()
+            if self._has_lost_records:
+                raise SessionEnded("records were lost while it was being registered")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
             self._last_problem = ""
@@ -177,6 +181,8 @@ class ControlClient:
             raise SessionEnded(
                 f"its epoch {answer.controller_epoch} is older than {self._epoch.highest}"
             )
+        if self._identity is not me:
+            raise SessionEnded("records were lost while it was being registered")
         self._note_registration(answer.broker_epoch, connection.peer)
         return max(answer.session_timeout_ms, 1000) / 1000
 
@@ -186,6 +192,23 @@ class ControlClient:
         self.broker_epoch = broker_epoch
         # In this process nothing was lost since: its epoch is proof enough for the next session.
         self._previous_broker_epoch = broker_epoch
+        if self._has_lost_records:
+            self._has_lost_records = False
+            self._manager.registered_anew()
+
+    # ------------------------------------------------------------ lost records
+
+    def records_lost(self) -> None:
+        """A disk lost records that were appended: the session ends, the next one has no proof."""
+        self._identity = replace(self._identity, incarnation_id=uuid.uuid4())
+        self._previous_broker_epoch = -1
+        self._has_lost_records = True
+        self._end_session(SessionEnded("records were lost: registering anew without proof"))
+
+    @property
+    def proven_broker_epoch(self) -> int:
+        """What a clean shutdown may be proved by; -1 while the controller does not know of a loss."""
+        return -1 if self._has_lost_records else self.broker_epoch
 
     async def _attach(self, connection: KafkaConnection) -> None:
         answer = await connection.request(

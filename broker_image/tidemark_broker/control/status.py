@@ -41,7 +41,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     summary = RemoteSummary() if remote is None else remote.summary(partition)
     reason, message = summary.error_reason, summary.error_message
     if not reason and partition.context.failures.has_failed(partition.tp):
-        reason, message = "StorageError", "the broker's disk refuses writes"
+        reason, message = "StorageError", partition.context.failures.message(partition.tp)
     log = partition.log
     return control.PartitionStatus(
         topic_id=partition.topic_id,

@@ -118,6 +118,8 @@ class LogBounds:
     @property
     def needs_flush(self) -> bool:
         """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
+        if self._failure is not None:
+            return False  # it must be opened again first
         point, segments = self._recovery_point, tuple(self._segments.items)
         return bool(segments) and (
             point < segments[-1].base_offset
@@ -182,10 +184,8 @@ class LogBounds:
             if epoch <= before.latest_epoch:
                 return False
             self.epochs = before.assign(epoch, self._next_offset)
-        if before.entries:
+        if before.entries:  # the first one ever: a crash that takes it back takes nothing else
             self._epoch_file.save(self.epochs)
-        else:  # the first one ever: a crash that takes it back takes nothing else
-            self._epoch_file.save_soon(self.epochs)
         return True
 
     def _lower_bounds(self, offset: int) -> None:

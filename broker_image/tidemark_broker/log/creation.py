@@ -2,7 +2,7 @@
 
 A crash leaves either no log or a whole one; what lies under a temporary name is removed at the next
 start. Only ``partition.metadata`` and ``partition.state`` say something that cannot be told again,
-so only they are synced; an empty log and an empty list of epochs are what their absence means.
+so only they are synced. Nothing is written that its absence tells as well (indexes, epochs).
 """
 
 import errno
@@ -11,8 +11,7 @@ import uuid
 from pathlib import Path
 
 from tidemark.logfiles import names
-from tidemark.logfiles.checkpoints import write_epochs, write_partition_metadata
-from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark.logfiles.checkpoints import write_partition_metadata
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, put, sync_directory
 from tidemark_broker.log.segment import Segment, wall_clock_ms
@@ -32,8 +31,6 @@ def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) ->
             put(making / names.PARTITION_METADATA, write_partition_metadata(topic_id).encode())
             if state is not None:
                 put(making / PARTITION_STATE, state)
-            epochs = write_epochs(LeaderEpochs()).encode()
-            put(making / names.LEADER_EPOCH_CHECKPOINT, epochs, durable=False)
         segment = Segment.create(making, 0, created_ms=wall_clock_ms())
         with storage_errors(f"{directory} cannot be created"):
             sync_directory(making)

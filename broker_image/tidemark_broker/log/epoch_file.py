@@ -30,6 +30,8 @@ class EpochFile:
         end = loaded.segments[-1].next_offset
         try:
             saved = read_epochs(self._path.read_text())
+        except FileNotFoundError:  # no flush since the first epoch: its batches tell it
+            return epochs_of_batches(loaded.segments)
         except (CheckpointFormatError, UnicodeDecodeError, OSError) as error:
             logger.warning("%s: the epochs are read from the log: %s", self._path, error)
             return epochs_of_batches(loaded.segments)
@@ -41,8 +43,8 @@ class EpochFile:
         return epochs
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """Durably, unless it stands there already (blocks)."""
-        if epochs == self._saved:
+        """Durably, unless it stands there already, or there is nothing to tell (blocks)."""
+        if epochs == self._saved or not (epochs.entries or self._saved or self._path.exists()):
             return
         write_whole(self._path, write_epochs(epochs).encode())
         self._saved = epochs

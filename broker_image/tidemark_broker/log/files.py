@@ -54,37 +54,6 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-class DirectorySync:
-    """fsync of one directory for many threads: who comes while one is under way shares the next."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._changed = threading.Condition()
-        self._asked = 0
-        self._done = 0
-        self._running = False
-
-    def sync(self) -> None:
-        """T: on return every name made in the directory before the call is durable."""
-        with self._changed:
-            self._asked += 1
-            mine = self._asked
-            self._changed.wait_for(lambda: self._done >= mine or not self._running)
-            if self._done >= mine:
-                return
-            self._running, covers = True, self._asked
-        try:
-            sync_directory(self._path)
-        except BaseException:
-            covers = 0
-            raise
-        finally:
-            with self._changed:
-                self._running = False
-                self._done = max(self._done, covers)
-                self._changed.notify_all()
-
-
 def remove_by_rename(paths: list[Path], suffix: str) -> None:
     """Rename each to ``<name><suffix>``, then unlink: a half-done removal is recognised later."""
     renamed = []

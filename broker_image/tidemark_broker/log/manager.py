@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.logfiles import names
-from tidemark.logfiles.checkpoints import (
-    CheckpointFormatError,
-    TopicPartition,
-    read_offsets,
-    read_partition_metadata,
-    write_offsets,
-)
+from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.deletion import remove_renamed, rename_out_of_the_way
 from tidemark_broker.log.errors import LogError, StorageError, storage_errors
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, DirectorySync, write_whole
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, sync_directory
 from tidemark_broker.log.identity import (
     UNKNOWN_BROKER_EPOCH,
     ensure_identity,
@@ -33,17 +29,21 @@ from tidemark_broker.log.identity import (
     take_clean_shutdown,
 )
 from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.shared_work import SharedWork
 from tidemark_broker.log.state import encode_state
+from tidemark_broker.log.topic_id_file import read_topic_id
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFailure:
-    """A partition's directory that could not be opened; it is kept as it is."""
+    """A partition's directory that could not be opened; it is kept as it is. ``topic_id`` is None
+    where not even that can be read."""
 
     topic: str
     partition: int
+    topic_id: uuid.UUID | None
     directory: Path
     reason: str
 
@@ -76,12 +76,12 @@ class LogManager:
         self._making: set[TopicPartition] = set()
         #: Guards the maps; never held while the disk is waited for.
         self._changed = threading.Condition()
-        self._names = DirectorySync(directory)
+        self._sync_names = SharedWork(self._sync_directory).run
+        self._shared_checkpoint = SharedWork(self._write_checkpoints).run
         self._config_of: Callable[[Path], LogConfig] | None = None
-        self._checkpoint_lock = threading.Lock()
-        self._recovery_points = _Checkpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
-        self._high_watermarks = _Checkpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
-        self._log_starts = _Checkpoint(directory / names.LOG_START_CHECKPOINT)
+        self._recovery_points = OffsetCheckpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
+        self._high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
+        self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
 
     @classmethod
     def open(cls, directory: Path, *, node_id: int, cluster_id: str) -> "LogManager":
@@ -108,7 +108,7 @@ class LogManager:
         ``partition.state``); without it Kafka's defaults hold until ``log.config`` is set.
         """
         self._config_of = config_of
-        for checkpoint in (self._recovery_points, self._high_watermarks, self._log_starts):
+        for checkpoint in self._checkpoints():
             checkpoint.load()
         with storage_errors(f"{self.directory} cannot be read"):
             for path in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
@@ -144,11 +144,13 @@ class LogManager:
     def _open_one(self, key: TopicPartition, path: Path, *, clean_shutdown: bool) -> None:
         topic, partition = key
         config_of = self._config_of
+        topic_id: uuid.UUID | None = None
         try:
+            topic_id = read_topic_id(path)
             log = PartitionLog.open(
                 path,
                 topic=topic,
-                topic_id=_topic_id_of(path),
+                topic_id=topic_id,
                 partition=partition,
                 config=config_of(path) if config_of is not None else LogConfig(),
                 recovery_point=self._recovery_points.offsets.get(key, 0),
@@ -158,7 +160,11 @@ class LogManager:
             )
         except (LogError, OSError, ValueError) as error:
             failure = OpenFailure(
-                topic=topic, partition=partition, directory=path, reason=str(error)
+                topic=topic,
+                partition=partition,
+                topic_id=topic_id,
+                directory=path,
+                reason=str(error),
             )
             if failure != self._failures.get(key):
                 logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
@@ -207,6 +213,8 @@ class LogManager:
                 return existing
             self._making.add(key)
         try:
+            if any(key in each.offsets for each in self._checkpoints()):
+                self.checkpoint()  # of a log that is gone: after a crash it would bound the new one
             log = PartitionLog.create(
                 self.partition_directory(topic, partition),
                 topic=topic,
@@ -214,7 +222,7 @@ class LogManager:
                 partition=partition,
                 config=config,
                 state=None if state is None else encode_state(state),
-                sync_parent=self._names.sync,
+                sync_parent=self._sync_names,
             )
             self._adopt(key, log)
         finally:
@@ -235,33 +243,60 @@ class LogManager:
         return existing
 
     def delete(self, topic: str, partition: int) -> bool:
-        """T: remove a partition's log; False if there is none."""
-        with self._changed:
-            log = self._logs.pop((topic, partition), None)
+        """T: remove a partition's log; False if there is none. Where it fails the log is still
+        there (closed), or its files went and only the checkpoints could not be written."""
+        log = self._logs.get((topic, partition))
         if log is None:
             return False
-        renamed = log.rename_for_deletion()
-        self.checkpoint()
-        log.remove_renamed(renamed)
+        renamed = log.rename_for_deletion(self._sync_names)
+        with self._changed:
+            self._logs.pop((topic, partition), None)
+        self._remove_renamed(renamed)
         return True
 
+    def discard(self, failure: OpenFailure) -> None:
+        """T: remove what could not be opened."""
+        key = (failure.topic, failure.partition)
+        renamed = rename_out_of_the_way(failure.directory, *key)
+        self._sync_names()
+        with self._changed:
+            self._failures.pop(key, None)
+        self._remove_renamed(renamed)
+
+    def _remove_renamed(self, renamed: Path) -> None:
+        """The files go also where the checkpoints cannot be written: on a full disk that is what
+        makes room."""
+        try:
+            self.checkpoint()
+        finally:
+            remove_renamed(renamed)
+
     # -- checkpoints -------------------------------------------------------------------------
+
+    def _checkpoints(self) -> tuple[OffsetCheckpoint, ...]:
+        return self._recovery_points, self._high_watermarks, self._log_starts
 
     def checkpoint(self) -> None:
         """T: write recovery points, high watermarks and log starts of all logs, durably.
 
         What a failed partition had in them stays. Unchanged files are not written again.
         """
-        with self._checkpoint_lock:
-            with self._changed:
-                kept, logs = set(self._failures), dict(self._logs)
-            starts = {key: log.log_start_offset for key, log in logs.items()}
-            self._log_starts.save(starts, kept)
-            for key, log in logs.items():
-                log.durable_log_start_offset = min(starts[key], log.log_start_offset)
-                log.has_log_start_checkpoint = True
-            self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
-            self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+        self._shared_checkpoint()
+
+    def _write_checkpoints(self) -> None:
+        with self._changed:
+            kept, logs = set(self._failures), dict(self._logs)
+        starts = {key: log.log_start_offset for key, log in logs.items()}
+        self._log_starts.save(starts, kept)
+        for key, log in logs.items():
+            log.durable_log_start_offset = min(starts[key], log.log_start_offset)
+            log.has_log_start_checkpoint = True
+        self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
+        self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+
+    def _sync_directory(self) -> None:
+        with storage_errors(f"{self.directory} cannot be synced"):
+            sync_directory(self.directory)
 
     def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bool:
         """T: flush and close all; the mark of a clean shutdown is set only if all of it held.
@@ -285,38 +320,3 @@ class LogManager:
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
         return clean
-
-
-class _Checkpoint:
-    """One offset checkpoint file and what stands in it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.offsets: dict[TopicPartition, int] = {}
-
-    def load(self) -> None:
-        """Read the file; a torn one is an error: it was written whole, so the disk is not as we left it."""
-        with storage_errors(f"{self._path} cannot be read"):
-            text = self._path.read_text() if self._path.exists() else ""
-        try:
-            self.offsets = read_offsets(text)
-        except CheckpointFormatError as error:
-            raise StorageError(f"{self._path} cannot be read: {error}") from error
-
-    def save(self, offsets: dict[TopicPartition, int], kept: set[TopicPartition]) -> None:
-        """Replace the file, unless it says the same already."""
-        merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
-        if merged == self.offsets and self._path.exists():
-            return
-        write_whole(self._path, write_offsets(merged).encode())
-        self.offsets = merged
-
-
-def _topic_id_of(directory: Path) -> uuid.UUID:
-    path = directory / names.PARTITION_METADATA
-    with storage_errors(f"{path} cannot be read"):
-        text = path.read_text()
-    try:
-        return read_partition_metadata(text)
-    except CheckpointFormatError as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error

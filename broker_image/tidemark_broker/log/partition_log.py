@@ -12,19 +12,23 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemark.logfiles import names
-from tidemark.logfiles.checkpoints import CheckpointFormatError, read_partition_metadata
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.appending import AppendingLog
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.creation import make_directory
+from tidemark_broker.log.deletion import (
+    remove_renamed,
+    rename_out_of_the_way,
+    sync_parent_of,
+)
 from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import StorageError, storage_errors
+from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.files import sync_directory, sync_file
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.recovery import forget_cached_pages, load_segments
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.segment_list import SegmentList
+from tidemark_broker.log.topic_id_file import check_topic_id
 from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
 
@@ -67,11 +71,12 @@ class PartitionLog(AppendingLog):
             recovery_point=0,
             high_watermark=0,
         )
-        with storage_errors(f"{directory} cannot be synced"):
-            if sync_parent is None:
-                sync_directory(directory.parent)
-            else:
-                sync_parent()
+        try:
+            sync_parent_of(directory, sync_parent)
+        except BaseException:  # or the next attempt would find a log that nobody owns
+            log._let_go()
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         return log
 
     @classmethod
@@ -93,7 +98,7 @@ class PartitionLog(AppendingLog):
         ``log_start_offset`` None (no checkpoint): the first local offset. A log start beyond the
         log's end begins the log anew there; the high watermark is clamped between the two.
         """
-        _check_identity(directory, topic_id)
+        check_topic_id(directory, topic_id)
         loaded = load_segments(
             directory,
             recovery_point=recovery_point,
@@ -140,7 +145,7 @@ class PartitionLog(AppendingLog):
             self._let_go()
             held, truncations = self._next_offset, self._truncations
         forget_cached_pages(self.directory)
-        _check_identity(self.directory, self.topic_id)
+        check_topic_id(self.directory, self.topic_id)
         loaded = load_segments(
             self.directory,
             recovery_point=self._recovery_point,
@@ -255,7 +260,14 @@ class PartitionLog(AppendingLog):
         sync_directory(self.directory)
 
     def close(self) -> None:
-        """T: flush everything and let go of the files. A closed log refuses all else."""
+        """T: flush everything and let go of the files. A closed log refuses all else.
+
+        A log whose disk failed cannot be closed well (:class:`StorageError`): what it holds is in
+        doubt, and no shutdown is clean that leaves it so.
+        """
+        if self._failure is not None:
+            self._let_go()
+            raise StorageError(self._failure)
         if self._closed:
             return
         try:
@@ -270,33 +282,14 @@ class PartitionLog(AppendingLog):
 
     def delete(self) -> None:
         """T: rename the directory out of the way, then remove it."""
-        self.remove_renamed(self.rename_for_deletion())
+        remove_renamed(self.rename_for_deletion())
 
-    def rename_for_deletion(self) -> Path:
-        """T: after this the log is gone for good, also after a crash; the name it has until then."""
+    def rename_for_deletion(self, sync_parent: Callable[[], None] | None = None) -> Path:
+        """T: after this the log is gone for good, also after a crash; the name it has until then.
+
+        Where it fails it may be called again.
+        """
         self._let_go()
-        target = self.directory.with_name(
-            names.deleted_directory_name(self.topic, self.partition, uuid.uuid4())
-        )
-        with storage_errors(f"{self.directory} cannot be removed"):
-            self.directory.rename(target)
-            sync_directory(target.parent)
-        return target
-
-    @staticmethod
-    def remove_renamed(directory: Path) -> None:
-        """T: remove a directory that :meth:`rename_for_deletion` renamed."""
-        with storage_errors(f"{directory} cannot be removed"):
-            shutil.rmtree(directory)
-
-
-def _check_identity(directory: Path, topic_id: uuid.UUID) -> None:
-    path = directory / names.PARTITION_METADATA
-    with storage_errors(f"{path} cannot be read"):
-        text = path.read_text()
-    try:
-        stored = read_partition_metadata(text)
-    except CheckpointFormatError as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
-    if stored != topic_id:
-        raise StorageError(f"{directory} belongs to topic id {stored}, not to {topic_id}")
+        self.directory = rename_out_of_the_way(self.directory, self.topic, self.partition)
+        sync_parent_of(self.directory, sync_parent)
+        return self.directory

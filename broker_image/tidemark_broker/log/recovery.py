@@ -166,6 +166,9 @@ def _settle_closed(segment: Segment, next_base: int, index_interval_bytes: int) 
 
 def _settle_active(segment: Segment) -> bool:
     """After a clean shutdown: the figures from the ends of the indexes, or False to check it all."""
+    if not segment.size_bytes:
+        segment.open_for_recovery()
+        return True
     segment.load(writable=True)
     if not _try_figures(segment):
         return False

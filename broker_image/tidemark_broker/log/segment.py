@@ -1,7 +1,8 @@
 """One segment: a log file with its two indexes.
 
 The active segment has its file open and its indexes in memory; index entries reach their files at
-roll, flush and close (after a crash they are rebuilt from the log, so they need not be earlier).
+roll, flush and close (after a crash they are rebuilt from the log, so they need not be earlier);
+an empty segment has no index files at all, because making a file is what a new log costs most.
 A closed segment keeps only its figures; file and offset index are opened when it is read.
 Nothing here locks: the log does.
 """
@@ -17,7 +18,6 @@ from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
-from tidemark_broker.log.files import put
 from tidemark_broker.log.types import SegmentInfo
 from tidemark_broker.log.walk import BatchAt, pread_exactly, walk_batches
 
@@ -68,11 +68,9 @@ class Segment:
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, *, created_ms: int) -> "Segment":
-        """Three empty files, the log open for appending. What a failed attempt left is overwritten."""
+        """An empty log file, open for appending. What a failed attempt left is overwritten."""
         segment = cls(directory, base_offset, created_ms=created_ms)
         with storage_errors(f"segment {base_offset} cannot be created in {directory}"):
-            for path in (segment.index_path, segment.time_index_path):
-                put(path, b"", durable=False)
             segment.descriptor = os.open(
                 segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
             )
@@ -209,9 +207,16 @@ class Segment:
 
     def finish(self) -> None:
         """Give the time index its final entry and save both: at roll and at close."""
+        assert self.index is not None
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
         self.save_indexes()
+        if self.size_bytes:
+            with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+                if not len(self.index):
+                    _put_at(self.index_path, b"", 0)
+                if not len(self.times):
+                    _put_at(self.time_index_path, b"", 0)
 
     # -- opening, closing, rebuilding --------------------------------------------------------
 
@@ -274,8 +279,11 @@ class Segment:
     def write_indexes_anew(self) -> None:
         """Replace both index files by what is in memory."""
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
-            self.index_path.write_bytes(b"")
-            self.time_index_path.write_bytes(b"")
+            for path in (self.index_path, self.time_index_path):
+                if self.size_bytes:
+                    path.write_bytes(b"")
+                else:
+                    path.unlink(missing_ok=True)
         self._index_saved = self._times_saved = 0
         self.save_indexes()
 

@@ -7,7 +7,8 @@ stored with a segment are the ones that a log which starts behind it must have.
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.open import Tier
-from tidemark_broker.replication.partition import Partition
+from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import BootstrapPoint, RemoteOffsetOutOfRange
 
 
@@ -17,22 +18,38 @@ def last_known_end(tier: Tier, partition: Partition) -> tuple[int, int] | None:
     return tier.manifests.load(partition.topic_id, partition.partition).head.live_end
 
 
-def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
-    """Behind the segment that holds the offset before ``up_to_offset``."""
+def bootstrap_point(
+    tier: Tier, partition: Partition, up_to_offset: int
+) -> tuple[BootstrapPoint, tuple[int, int]]:
+    """(where to start, the tier's end and the epoch there). It starts behind the segment that holds
+    the offset before ``up_to_offset``, or where the log now begins if that one is expired. An
+    elected leader needs all of the tier, whatever end it last heard of: the next offset that it
+    gives out must not be one that is in the tier."""
     snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
+    head = snapshot.head
+    end = (head.highest_remote_offset, head.highest_remote_epoch)
+    if partition.role is Role.TAKING_OVER:
+        up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
     entry = snapshot.find(up_to_offset - 1)
-    if entry is None:
-        raise RemoteOffsetOutOfRange(
-            f"{partition.tp}: offset {up_to_offset - 1} is not in the tier, which ends at "
-            f"{snapshot.head.highest_remote_offset}"
-        )
+    if entry is not None:
+        return _behind(tier, entry, head.log_start_offset), end
+    if up_to_offset <= head.log_start_offset:
+        start = head.log_start_offset
+        return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=()), end
+    raise RemoteOffsetOutOfRange(
+        f"{partition.tp}: offset {up_to_offset - 1} is not in the tier, which ends at "
+        f"{head.highest_remote_offset}"
+    )
+
+
+def _behind(tier: Tier, entry: SegmentEntry, head_log_start: int) -> BootstrapPoint:
     aux = tier.segments.fetch_aux(entry)
     next_offset = entry.end_offset_inclusive + 1
     try:
         epochs = read_epochs(aux.leader_epochs.decode())
     except (CheckpointFormatError, UnicodeDecodeError) as error:
         raise AuxCorrupt(f"{entry.aux_key}: {error}") from error
-    log_start = min(snapshot.head.log_start_offset, next_offset)
+    log_start = min(head_log_start, next_offset)
     return BootstrapPoint(
         next_offset=next_offset,
         log_start_offset=log_start,

@@ -6,6 +6,7 @@ after everything is stored. Each attempt has a fresh segment id. What an attempt
 by the next one and deleted like anything marked.
 """
 
+import asyncio
 import logging
 import uuid
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
-from tidemark.tier.head import IllegalTransition
+from tidemark.tier.head import Fenced, IllegalTransition, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, new_segment
@@ -23,6 +24,7 @@ from tidemark_broker.remote_log import eligibility, metrics
 from tidemark_broker.remote_log.eligibility import Blocked
 from tidemark_broker.remote_log.failure import CustomMetadataTooLarge, LocalDataMissing
 from tidemark_broker.remote_log.head_writer import HeadWriter
+from tidemark_broker.remote_log.uploads import Upload
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Copier:
     async def copy_next(self) -> bool:
         """Copy the next eligible segment; False when there is none. Raises what failed; after
         :class:`CustomMetadataTooLarge` nothing more is to be copied in this term."""
+        await self._writer.refresh()
         if self._partition.row is None or not self._partition.row.manifest:
             return False  # until the slice knows of the head, "not found" could mean "empty"
         await self.follow_log_start()
@@ -89,9 +92,7 @@ class Copier:
             prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
             await writer.commit(lambda head: transitions.start_copy(head, by, entry))
-            custom = await self._upload(entry, prepared.data)
-            await self._check_custom_metadata(entry, custom)
-            await self._finish(entry, custom)
+            await self._upload(entry, prepared.data)
         except Exception:
             shared.metrics.add(metrics.COPY_ERRORS)
             raise
@@ -126,13 +127,19 @@ class Copier:
             lambda head: transitions.abandon_copy(head, by, entry, now_ms=wall_ms())
         )
 
-    async def _upload(self, entry: SegmentEntry, data: SegmentData) -> bytes | None:
-        """In the copier's pool. A cancelled copy leaves the thread to end by itself; until then
-        its objects are not deleted."""
-        shared = self._shared
-        tier = shared.guard.tier()
-        shared.uploading.add(entry.segment_id)
-        return await shared.pools.copier.run(_upload, tier, entry, data, shared.uploading)
+    async def _upload(self, entry: SegmentEntry, data: SegmentData) -> None:
+        """From COPY_STARTED to COPY_FINISHED."""
+        partition, uploads = self._partition, self._shared.uploads
+        tier = self._shared.guard.tier()
+        upload = Upload(tier, partition.topic_id, partition.partition, entry)
+        custom = await uploads.run(upload, data)
+        try:
+            await self._check_custom_metadata(entry, custom)
+            await self._finish(entry, custom)
+        except (Fenced, TopicDeleted, asyncio.CancelledError):
+            # Whoever fenced us may have deleted its objects before the last of them was stored.
+            uploads.given_up(upload)
+            raise
 
     async def _check_custom_metadata(self, entry: SegmentEntry, custom: bytes | None) -> None:
         limit = self._shared.dynamic.custom_metadata_max_bytes
@@ -191,15 +198,6 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         # What is below the log start has lost its epochs; nobody reads it any more.
         rows[0] = (rows[0][0], segment.base_offset)
     return _Prepared(SegmentData(files.log, files.size_bytes, aux), tuple(rows))
-
-
-def _upload(
-    tier: Tier, entry: SegmentEntry, data: SegmentData, uploading: set[uuid.UUID]
-) -> bytes | None:
-    try:
-        return tier.segments.copy_segment(entry, data)
-    finally:
-        uploading.discard(entry.segment_id)
 
 
 def _delete_quietly(tier: Tier, entry: SegmentEntry) -> None:

@@ -40,7 +40,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     start = writer.head.log_start_offset
     # An earlier leader's commit may lie beyond what we know to be committed.
     await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
-    writer.raise_log_start()
+    writer.tell_replica()
     await _made_durable(partition, start)
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.persist_remote_end()
@@ -63,10 +63,11 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
-    """The local log start of each ISR member; None where it was not told under this epoch yet."""
-    leader = partition.leader
+    """The local log start of each member of the ISR, and of whoever is about to join it; None where
+    it was not told under this epoch yet."""
     starts: dict[int, int | None] = {}
-    for node in partition.isr:
+    leader = partition.leader
+    for node in partition.isr if leader is None else sorted(leader.maximal_isr):
         if node == partition.context.node_id:
             starts[node] = partition.log.local_log_start_offset
             continue

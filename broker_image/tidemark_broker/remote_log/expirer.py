@@ -36,7 +36,8 @@ class Expirer:
 
     async def run_once(self) -> bool:
         """One run; True when there is more to delete right now."""
-        self._writer.raise_log_start()
+        await self._writer.refresh()
+        self._writer.tell_replica()
         await self._describe_topic()
         await self._expire()
         return await self._delete()
@@ -85,17 +86,21 @@ class Expirer:
             tier,
             head,
             limits,
+            self._writer.totals.live_bytes,
             expiry.local_only_bytes(log.segments(), head.highest_remote_offset),
         )
         return head.log_start_offset if wanted is None else wanted
 
-    def _expired_up_to(self, tier: Tier, head: Head, limits: Limits, local: int) -> int | None:
-        """In a thread: may have to load a page."""
+    def _expired_up_to(
+        self, tier: Tier, head: Head, limits: Limits, live_bytes: int, local_bytes: int
+    ) -> int | None:
+        """In a thread: may have to load a page. All figures are of one moment: a copy that is
+        finished meanwhile would count twice."""
         return expiry.expired_up_to(
             views.live_segments(head, self._writer.pages(tier)),
             limits,
-            live_bytes=self._writer.totals.live_bytes,
-            local_bytes=local,
+            live_bytes=live_bytes,
+            local_bytes=local_bytes,
             now_ms=self._shared.context.wall_ms(),
         )
 
@@ -105,10 +110,14 @@ class Expirer:
         if writer.totals.pending_segments:
             tier = shared.guard.tier()
             due = await shared.pools.expiration.run_to_end(self._due, tier, head)
-            done = await shared.pools.expiration.run_to_end(delete_objects, shared, tier, due)
+            done, error = await shared.pools.expiration.run_to_end(
+                delete_objects, shared, tier, due
+            )
             if done:
                 await writer.commit(lambda head: transitions.finish_delete(head, by, done))
                 logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
+            if error is not None:
+                raise error
             if len(due) >= DELETES_AT_ONCE and done:
                 return True
         if writer.head.trash:
@@ -124,7 +133,7 @@ class Expirer:
             delay_ms=self._shared.dynamic.delete_delay_ms,
             limit=DELETES_AT_ONCE,
         )
-        return [item for item in due if item.entry.segment_id not in self._shared.uploading]
+        return [item for item in due if item.entry.segment_id not in self._shared.uploads]
 
     async def _describe_topic(self) -> None:
         """The leader of partition 0 keeps the topic's object up to date."""
@@ -147,9 +156,12 @@ class Expirer:
         self._described = topic
 
 
-def delete_objects(shared: Shared, tier: Tier, due: Sequence[PendingDelete]) -> list[PendingDelete]:
-    """Delete both objects of each marked segment; those that are gone now (blocks)."""
-    done = []
+def delete_objects(
+    shared: Shared, tier: Tier, due: Sequence[PendingDelete]
+) -> tuple[list[PendingDelete], StoreError | None]:
+    """Delete both objects of each marked segment (blocks): those that are gone now, and the error
+    that kept the rest."""
+    done: list[PendingDelete] = []
     for item in due:
         shared.metrics.add(metrics.DELETE_REQUESTS)
         try:
@@ -157,7 +169,6 @@ def delete_objects(shared: Shared, tier: Tier, due: Sequence[PendingDelete]) -> 
         except StoreError as error:
             shared.metrics.add(metrics.DELETE_ERRORS)
             logger.warning("%s is not deleted yet: %s", item.entry.key, error)
-            shared.guard.suspect()
-            break
+            return done, error
         done.append(item)
-    return done
+    return done, None

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Diverged, ManifestError
+from tidemark.tier.head import Diverged, Fenced, ManifestError, TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.pools import PoolFull
 
-#: Errors after which the same work is tried again later.
+#: What may go wrong; anything else is a mistake of ours, and tried again too.
 RETRIED = (
     StoreUnavailable,
     ObjectNotFound,
@@ -30,6 +30,8 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (ManifestCorrupt, "ManifestCorrupt"),
     (AuxCorrupt, "RemoteIndexCorrupt"),
     (Diverged, "LogDiverged"),
+    (Fenced, "Fenced"),
+    (TopicDeleted, "TopicDeleted"),
     (ManifestError, "ManifestRefused"),
     (ObjectNotFound, "RemoteObjectMissing"),
     (LogError, "StorageError"),

@@ -6,6 +6,7 @@ come to is fetched while it is busy, if a thread is idle.
 """
 
 import logging
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,11 +31,10 @@ from tidemark_broker.replication.remote import (
     RemoteRead,
     RemoteUnavailable,
 )
-from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_SNAPSHOTS_MAX = 1024
+_SNAPSHOTS_MAX = 64
 _SNAPSHOT_AGE_S = 1.0
 _LOOKUP_S = 30.0
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class Fetcher:
     def __init__(self, shared: Shared, snapshot_of: Callable[[Partition], Snapshot | None]) -> None:
         self._shared = shared
         self._snapshot_of = snapshot_of
-        self._snapshots: OrderedDict[TopicPartition, tuple[float, Snapshot]] = OrderedDict()
+        self._snapshots: OrderedDict[tuple[uuid.UUID, int], tuple[float, Snapshot]] = OrderedDict()
         self.caches = Caches(shared.settings)
 
     async def read(
@@ -86,7 +86,7 @@ class Fetcher:
 
     def forget(self, partition: Partition) -> None:
         """The replica goes."""
-        self._snapshots.pop(partition.tp, None)
+        self._snapshots.pop(_key(partition), None)
 
     # ------------------------------------------------------------ waiting
 
@@ -130,7 +130,7 @@ class Fetcher:
         own = self._snapshot_of(partition)
         if own is not None:
             return own
-        known = self._snapshots.get(partition.tp)
+        known = self._snapshots.get(_key(partition))
         if known is None or self._shared.context.monotonic() - known[0] > _SNAPSHOT_AGE_S:
             return None
         return known[1]
@@ -155,7 +155,7 @@ class Fetcher:
 
     def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
         snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
-        self._snapshots[partition.tp] = (self._shared.context.monotonic(), snapshot)
+        self._snapshots[_key(partition)] = (self._shared.context.monotonic(), snapshot)
         while len(self._snapshots) > _SNAPSHOTS_MAX:
             self._snapshots.popitem(last=False)
         return snapshot
@@ -202,7 +202,10 @@ class Fetcher:
         """The chunk that a sequential reader needs next, None where it is at hand already."""
         size = self.caches.chunk_bytes
         if end >= entry.size_bytes:
-            following = snapshot.find(entry.end_offset_inclusive + 1)
+            try:
+                following = snapshot.find(entry.end_offset_inclusive + 1)
+            except (StoreError, ManifestError):
+                return None  # a guess: what was read is good without it
             if following is None:
                 return None
             ahead = _Ahead(tier, following, 0)
@@ -235,6 +238,10 @@ class _Ahead:
             SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
         except (StoreError, SegmentCorrupt, OSError) as error:
             logger.debug("reading ahead failed: %s", error)
+
+
+def _key(partition: Partition) -> tuple[uuid.UUID, int]:
+    return partition.topic_id, partition.partition
 
 
 def _next_not_older(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.tier import transitions, views
-from tidemark.tier.head import Claim, Head, new_head
+from tidemark.tier.head import Claim, Fenced, Head, new_head
 from tidemark.tier.manifest import LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
@@ -69,8 +69,8 @@ class HeadWriter:
         self.totals = NOTHING
         self._retired = False
         self._loaded: LoadedHead | None = None
-        self._tier: Tier | None = None
-        self._pages: PageCache | None = None
+        self._outdated = False
+        self._pages: tuple[Tier, PageCache] | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -86,33 +86,40 @@ class HeadWriter:
         return self._loaded.head
 
     def pages(self, tier: Tier) -> PageCache:
-        """The partition's sealed pages."""
-        if self._pages is None or self._tier is not tier:
-            self._tier = tier
-            self._pages = tier.manifests.pages(self.partition.topic_id, self.partition.partition)
-        return self._pages
+        """The partition's sealed pages (any thread)."""
+        known = self._pages
+        if known is None or known[0] is not tier:
+            number = self.partition.partition
+            known = self._pages = (tier, tier.manifests.pages(self.partition.topic_id, number))
+        return known[1]
 
     def snapshot(self) -> Snapshot | None:
         """What readers may plan with, as fresh as it gets; None before the first look."""
         if self._loaded is None or self._pages is None:
             return None
-        return Snapshot(self._loaded.head, self._loaded.version, self._pages)
+        return Snapshot(self._loaded.head, self._loaded.version, self._pages[1])
 
     def retire(self) -> None:
         """From now on nothing that still ends is told to the replica."""
         self._retired = True
 
-    async def open(self) -> Head:
+    async def open(self) -> None:
         """Load the head, or create it where the slice knows of none."""
         async with self._lock:
-            if self._loaded is None:
-                tier = self.shared.guard.tier()
-                known = self.partition.row is not None and self.partition.row.manifest
-                loaded, totals = await self._run(self._load, tier, known)
-                self._adopt(loaded, totals)
-                if not known and not self._retired:
-                    self.partition.report_manifest_created()
-            return self.head
+            if self._loaded is not None and not self._outdated:
+                return
+            tier = self.shared.guard.tier()
+            row = self.partition.row
+            known = self._loaded is not None or (row is not None and row.manifest)
+            self._adopt(*await self._run(self._load, tier, known))
+            if not known and not self._retired:
+                self.partition.report_manifest_created()
+
+    async def refresh(self) -> None:
+        """Read the head again after a commit whose outcome is not known: what we decide upon must
+        not be older than what we wrote ourselves."""
+        if self._outdated:
+            await self.open()
 
     async def claim(self) -> None:
         """Make the head ours, with the topic's state and policy. Raises Fenced."""
@@ -171,19 +178,43 @@ class HeadWriter:
         async with self._lock:
             if self._loaded is None:
                 raise LookupError(f"{self.partition.tp}: the manifest was not loaded yet")
+            self._check_term()
             tier = self.shared.guard.tier()
-            loaded, totals = await self._run(self._commit, tier, self._loaded, transition)
-            self._adopt(loaded, totals)
-            return loaded.head
+            self._outdated = True
+            self._adopt(*await self._run(self._commit, tier, self._loaded, transition))
+            return self.head
 
-    def raise_log_start(self) -> None:
-        """The replica's log start follows the head's, as far as the high watermark allows."""
+    def tell_replica(self) -> None:
+        """The replica's log start follows the head's, as far as the high watermark allows. What the
+        head says of the tier is told only together with its log start: a follower takes the one for
+        the other (``disabling``)."""
         partition = self.partition
         if self._retired or self._loaded is None or not partition.is_leader:
             return
-        wanted = min(self._loaded.head.log_start_offset, partition.high_watermark)
+        head = self._loaded.head
+        wanted = min(head.log_start_offset, partition.high_watermark)
         if wanted > partition.log_start_offset:
             partition.raise_log_start(wanted)
+        if partition.log_start_offset >= head.log_start_offset:
+            partition.learn_remote_end(
+                head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
+            )
+
+    @property
+    def awaits_commit(self) -> bool:
+        """The head's log start lies beyond what this leader knows to be committed yet."""
+        loaded = self._loaded
+        return loaded is not None and loaded.head.log_start_offset > self.partition.high_watermark
+
+    def _check_term(self) -> None:
+        """A leader that leads no more, or in another epoch, writes nothing, though nobody may have
+        fenced it yet."""
+        partition, term = self.partition, self.term
+        leads = partition.is_leader and partition.leader_epoch == term.by.leader_epoch
+        if self._retired or not leads:
+            raise Fenced(
+                f"{partition.tp}: this broker does not lead in epoch {term.by.leader_epoch} any more"
+            )
 
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
@@ -191,14 +222,8 @@ class HeadWriter:
         return await self.shared.pools.expiration.run_to_end(function, *args)
 
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
-        self._loaded, self.totals = loaded, totals
-        if self._retired or not self.partition.is_leader:
-            return
-        self.raise_log_start()
-        head = loaded.head
-        self.partition.learn_remote_end(
-            head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
-        )
+        self._loaded, self.totals, self._outdated = loaded, totals, False
+        self.tell_replica()
 
     # ------------------------------------------------------------ in a thread
 
@@ -215,7 +240,7 @@ class HeadWriter:
         self, tier: Tier, loaded: LoadedHead, transition: Transition
     ) -> tuple[LoadedHead, Totals]:
         changed = tier.manifests.commit(loaded, transition)
-        if changed is loaded and self.totals is not NOTHING:
+        if changed is loaded:
             return loaded, self.totals
         return changed, views.totals(changed.head, self.pages(tier))
 

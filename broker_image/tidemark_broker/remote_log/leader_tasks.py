@@ -64,10 +64,15 @@ class LeaderTasks:
     def cancel(self) -> "asyncio.Task[None] | None":
         """End the term at once; the task that still has to end, if any."""
         self.writer.retire()
+        self._end()  # a task that is cancelled before its first step never gets to say so
         if self._task is not None and not self._task.done():
             self._task.cancel()
             return self._task
         return None
+
+    def _end(self) -> None:
+        self.ended = True
+        self._changed.set()
 
     async def wait_settled(self) -> Failure | None:
         """Until settled (None), or until something is known to be in the way."""
@@ -86,12 +91,9 @@ class LeaderTasks:
                     group.create_task(self._copy())
                 group.create_task(self._expire())
         except* (Fenced, TopicDeleted) as errors:
-            logger.info("%s: tasks end: %s", self.partition.tp, errors.exceptions[0])
-        except* Exception:
-            logger.exception("%s: the remote log's tasks failed", self.partition.tp)
+            self._failed(SETTLE, _first_of(errors))
         finally:
-            self.ended = True
-            self._changed.set()
+            self._end()
 
     async def _settle(self) -> None:
         await self._repeat(SETTLE, self._settle_once, until_true=True)
@@ -122,9 +124,11 @@ class LeaderTasks:
         if await self._expirer.run_once():
             return True
         self._clear(EXPIRE)
-        await self.shared.context.purgatory.wait(
-            [("lw", self.partition.tp)],
-            lambda: self._expirer.log_start_moved,
+        tp, writer = self.partition.tp, self.writer
+        behind = writer.awaits_commit
+        await self.shared.wait(
+            [("hw" if behind else "lw", tp)],
+            lambda: self._expirer.log_start_moved or (behind and not writer.awaits_commit),
             self.shared.settings.interval_s,
         )
         return True
@@ -132,19 +136,17 @@ class LeaderTasks:
     async def _wait_for_segment(self) -> None:
         """Until a segment is closed, or the closed one is committed; at most one interval."""
         self._clear(COPY)
-        partition, purgatory = self.partition, self.shared.context.purgatory
+        partition, wait = self.partition, self.shared.wait
         interval_s = self.shared.settings.interval_s
         if partition.row is None or not partition.row.manifest:
-            await purgatory.wait([("hw", partition.tp)], self._manifest_known, interval_s)
+            await wait([("hw", partition.tp)], self._manifest_known, interval_s)
             return
         stable = self._copier.stable_from()
         if stable is not None:
             log = partition.log
-            await purgatory.wait(
-                [("hw", partition.tp)], lambda: log.last_stable_offset >= stable, interval_s
-            )
+            await wait([("hw", partition.tp)], lambda: log.last_stable_offset >= stable, interval_s)
             return
-        await purgatory.wait(
+        await wait(
             [("roll", partition.tp)], lambda: self._copier.stable_from() is not None, interval_s
         )
 
@@ -165,7 +167,9 @@ class LeaderTasks:
             except CustomMetadataTooLarge as error:
                 self._failed(name, error)
                 return
-            except RETRIED as error:
+            except Exception as error:
+                if not isinstance(error, RETRIED):
+                    logger.exception("%s: %s failed in an unforeseen way", self.partition.tp, name)
                 self._failed(name, error)
                 backoff = await self._pause(backoff)
                 continue
@@ -183,7 +187,7 @@ class LeaderTasks:
         now_s = context.monotonic()
         backoff = backoff.failed(now_s)
         seen = guard.changes
-        await context.purgatory.wait(
+        await self.shared.wait(
             [self.shared.store_key],
             lambda: guard.changes != seen,
             jittered(backoff.until_s - now_s, self.shared.settings.jitter),
@@ -193,7 +197,9 @@ class LeaderTasks:
     def _failed(self, name: str, error: BaseException) -> None:
         failure = failure_of(error)
         if self.failures.get(name) != failure:
-            logger.warning("%s: %s: %s", self.partition.tp, failure.reason, failure.message)
+            fenced = isinstance(error, Fenced | TopicDeleted)
+            level = logging.INFO if fenced else logging.WARNING
+            logger.log(level, "%s: %s: %s", self.partition.tp, failure.reason, failure.message)
         self.failures[name] = failure
         self._changed.set()
         if isinstance(error, StoreError):
@@ -202,3 +208,9 @@ class LeaderTasks:
     def _clear(self, name: str) -> None:
         if self.failures.pop(name, None) is not None:
             logger.info("%s: %s works again", self.partition.tp, name)
+
+
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """An exception of a group, however deep."""
+    first = errors.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

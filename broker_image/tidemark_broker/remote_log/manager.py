@@ -29,6 +29,7 @@ from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.shared import Pools, Shared
 from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import (
@@ -51,17 +52,19 @@ class RemoteLogManager:
 
     def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
         self._context = context
+        pools = Pools.of(settings)
         self._shared = Shared(
             context=context,
             settings=settings,
             dynamic=DynamicSettings(settings, lambda: context.metadata.cluster_config),
             guard=StoreGuard(settings, context.monotonic, self._store_is_back),
-            pools=Pools.of(settings),
+            pools=pools,
             metrics=RemoteMetrics(),
+            uploads=Uploads(pools.copier, pools.expiration),
         )
         self._fetcher = Fetcher(self._shared, self._snapshot_of)
         self._tasks: dict[Key, LeaderTasks] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], Key] = {}
         self._deleting: set[uuid.UUID] = set()
 
     @classmethod
@@ -84,10 +87,11 @@ class RemoteLogManager:
         self._stop(_key(partition))
 
     async def on_stop(self, partition: Partition, *, deleted: bool) -> None:
-        """End the tasks and wait for the commit that may be under way."""
-        task = self._stop(_key(partition))
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
+        """End the tasks and wait for the commit that may be under way, of earlier terms too."""
+        key = _key(partition)
+        self._stop(key)
+        ending = [task for task, of in self._ending.items() if of == key]
+        await asyncio.gather(*ending, return_exceptions=True)
         if deleted:
             self._fetcher.forget(partition)
 
@@ -109,13 +113,12 @@ class RemoteLogManager:
         tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
         tasks.start()
 
-    def _stop(self, key: Key) -> "asyncio.Task[None] | None":
+    def _stop(self, key: Key) -> None:
         tasks = self._tasks.pop(key, None)
         task = None if tasks is None else tasks.cancel()
         if task is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-        return task
+            self._ending[task] = key
+            task.add_done_callback(self._ending.pop)
 
     # ------------------------------------------------------------ reads
 
@@ -144,6 +147,8 @@ class RemoteLogManager:
                 f"{partition.tp}: asked for tiered epoch {tiered_epoch}, stored is "
                 f"{partition.tiered_epoch}"
             )
+        if not _disables(term_of(partition), policy):
+            raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled so")
         if partition.role is Role.FOLLOWER:
             if policy is DisablePolicy.DELETE:
                 await follow_disablement(self._shared, partition, tiered_epoch)
@@ -152,8 +157,8 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
         self._start(partition)
         tasks = self._tasks.get(_key(partition))
-        if tasks is None or not _disables(tasks.term, policy):
-            raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled")
+        if tasks is None:
+            raise RemoteUnavailable(f"{partition.tp}: nothing of it is in the tier")
         failure = await tasks.wait_settled()
         if failure is not None:
             raise RemoteUnavailable(failure.message)
@@ -186,7 +191,11 @@ class RemoteLogManager:
         self._shared.metrics.add(metrics.AUX_REQUESTS)
         try:
             tier = self._tier()
-            return await self._translated(bootstrap.bootstrap_point, tier, partition, up_to_offset)
+            point, end = await self._translated(
+                bootstrap.bootstrap_point, tier, partition, up_to_offset
+            )
+            partition.note_remote_end(*end)
+            return point
         except Exception:
             self._shared.metrics.add(metrics.AUX_ERRORS)
             raise

@@ -56,9 +56,12 @@ class Pool:
             self.rejected_total += 1
             raise PoolFull(f"{self._pending} calls of the {self.name} pool wait already")
         loop = asyncio.get_running_loop()
-        future = self._executor.submit(partial(self._timed, function, *args, **kwargs))
+        try:
+            future = self._executor.submit(partial(self._timed, function, *args, **kwargs))
+        except RuntimeError as error:  # the broker shuts down
+            raise PoolFull(f"the {self.name} pool is closed") from error
         self._pending += 1
-        future.add_done_callback(lambda _: _soon(loop, self._ended))
+        future.add_done_callback(lambda _: soon(loop, self._ended))
         return future
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,7 +96,7 @@ class Pool:
             self.busy_s += time.monotonic() - began_s
 
 
-def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+def soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
     """On the loop's thread, unless the loop is gone already."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)

@@ -1,15 +1,18 @@
 """What every part of one broker's remote log manager shares."""
 
 import asyncio
-import uuid
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
 
 from tidemark_broker.remote_log.metrics import RemoteMetrics
-from tidemark_broker.remote_log.pools import Pool
+from tidemark_broker.remote_log.pools import Pool, soon
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.context import ReplicaContext
+
+#: A wait lasts at least this long, unless what it waits for has happened.
+_LEAST_WAIT_S = 0.05
 
 
 @dataclass(slots=True)
@@ -42,8 +45,7 @@ class Pools:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """``uploading``: segment ids whose upload runs in this process; a cancelled one cannot be
-    stopped, and its objects must not be deleted before it has ended, or it would leave some."""
+    """``uploads``: those that run in this process."""
 
     context: ReplicaContext
     settings: RemoteSettings
@@ -51,15 +53,22 @@ class Shared:
     guard: StoreGuard
     pools: Pools
     metrics: RemoteMetrics
-    uploading: set[uuid.UUID] = field(default_factory=set)
+    uploads: Uploads
     store_key: str = "remote-store"
+
+    async def wait(
+        self, keys: Collection[Hashable], satisfied: Callable[[], bool], timeout_s: float
+    ) -> None:
+        """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
+        must not hold up the broker for that."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if await self.context.purgatory.wait(keys, satisfied, timeout_s):
+            return
+        left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
+        await asyncio.sleep(max(left_s, 0.0))
 
     def notifier(self, key: Hashable) -> Callable[[], None]:
         """A call that wakes who waits under ``key``; any thread may make it."""
         loop, purgatory = asyncio.get_running_loop(), self.context.purgatory
-
-        def notify() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(purgatory.notify, key)
-
-        return notify
+        return lambda: soon(loop, lambda: purgatory.notify(key))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import StoreError, StoreUnavailable
-from tidemark.tier.open import InvalidConfig, RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.remote import RemoteStatus
@@ -77,14 +77,17 @@ class StoreGuard:
     def tier(self) -> Tier:
         """The verified tier; raises :class:`StoreUnavailable` while there is none."""
         if self._error is not None:
-            raise self._error
+            raise _copy_of(self._error)
         if self._tier is None or not self._store_id:
             raise _not_verified()
         return self._tier
 
     def verify(self, tier: Tier) -> None:
         """Look at the identity once more (blocks): right before something is created."""
-        ensure_identity(tier.store, self._accepted.cluster_id, self._store_id)
+        cluster_id, store_id = self._accepted.cluster_id, self._store_id
+        if not store_id:
+            raise _not_verified()  # an identity is made by the watcher alone
+        ensure_identity(tier.store, cluster_id, store_id)
 
     def suspect(self) -> None:
         """A call to the store failed: look at it soon. May be called from any thread."""
@@ -116,7 +119,7 @@ class StoreGuard:
                 config = RemoteStorageConfig.from_json(self._accepted.remote_storage)
                 self._tier = open_tier(config)
             self._error = _not_verified()
-        except (InvalidConfig, StoreError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a bad configuration must not stop the broker
             self._tier = None
             self._error = StoreUnavailable(
                 f"the remote storage cannot be used: {error}",
@@ -166,7 +169,7 @@ class StoreGuard:
         expected = accepted.store_id or self._store_id
         try:
             found = await in_thread(ensure_identity, tier.store, accepted.cluster_id, expected)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at again
             if (tier, accepted) == (self._tier, self._accepted):
                 self._failed(error)
             return False
@@ -176,9 +179,10 @@ class StoreGuard:
         self._succeeded(tier, found)
         return True
 
-    def _failed(self, error: StoreError) -> None:
+    def _failed(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable):
-            error = StoreUnavailable(str(error), reason="RemoteStorageUnavailable", retriable=True)
+            text = str(error) or type(error).__name__
+            error = StoreUnavailable(text, reason="RemoteStorageUnavailable", retriable=True)
         if self._error is None or str(self._error) != str(error):
             logger.error("remote storage is not available: %s", error)
         self._error = error
@@ -191,6 +195,11 @@ class StoreGuard:
         self._store_id = store_id
         self.changes += 1
         self._on_change()
+
+
+def _copy_of(error: StoreUnavailable) -> StoreUnavailable:
+    """An exception that is raised again and again would gather a traceback without end."""
+    return StoreUnavailable(str(error), reason=error.reason, retriable=error.retriable)
 
 
 def _not_configured() -> StoreUnavailable:

@@ -51,12 +51,14 @@ def _clear(
         delay_ms=shared.dynamic.delete_delay_ms,
         limit=max(budget, 0),
     )
-    due = tuple(item for item in due if item.entry.segment_id not in shared.uploading)
-    done = delete_objects(shared, tier, due) if budget > 0 else []
+    due = tuple(item for item in due if item.entry.segment_id not in shared.uploads)
+    done, error = delete_objects(shared, tier, due if budget > 0 else ())
     if done or loaded.head.trash:
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, done)
         )
+    if error is not None:
+        raise error
     if loaded.head.trash:
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, ())

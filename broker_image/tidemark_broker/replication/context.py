@@ -61,9 +61,18 @@ class StorageFailures:
         backoff = self._backoffs.get(tp)
         return backoff is None or backoff.ready(now_s)
 
+    @property
+    def count(self) -> int:
+        """How many partitions' last attempt failed."""
+        return len(self._backoffs)
+
     def has_failed(self, tp: TopicPartition) -> bool:
         """Did the last attempt fail?"""
         return tp in self._backoffs
+
+    def message(self, tp: TopicPartition) -> str:
+        """Why the last attempt failed."""
+        return self._messages.get(tp, "")
 
     def summary(self) -> str:
         """For BrokerStatus: empty when all is well, else the first failure and how many more."""

@@ -1,14 +1,34 @@
-"""What replicas need of the log folder: making a log and removing one (both block)."""
+"""What replicas need of the log folder: making logs, opening failed ones, removing (all but one block)."""
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tidemark_broker.log import LogConfig, PartitionLog
 from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """An open log and what its folder says of it, None where that cannot be read."""
+
+    log: PartitionLog
+    state: StoredState | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnopenedLog:
+    """A log that was found at the start and does not open; ``topic_id`` None where not even that
+    can be read."""
+
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
 
 
 class LogStore(Protocol):
-    """Implemented by the storage room; both raise :class:`StorageError`."""
+    """Implemented by the storage room; all raise :class:`StorageError`."""
 
     def create(
         self,
@@ -23,3 +43,15 @@ class LogStore(Protocol):
 
     def delete(self, log: PartitionLog) -> None:
         """Close a log and remove its folder."""
+
+    def unopened(self) -> Sequence[UnopenedLog]:
+        """The logs that do not open; does not block."""
+
+    def state_of(self, unopened: UnopenedLog) -> StoredState | None:
+        """What the folder of one of them says of it."""
+
+    def open_again(self, tp: TopicPartition) -> FoundLog | None:
+        """Try one of them once more; None if it is none of them any more."""
+
+    def discard(self, tp: TopicPartition) -> None:
+        """Remove the folder of one of them."""

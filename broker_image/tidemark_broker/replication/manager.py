@@ -15,23 +15,25 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, StorageError
+from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication import roles, topic_config
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.fetchers import Fetchers
-from tidemark_broker.replication.logs import LogStore
+from tidemark_broker.replication.hosted import Hosted
+from tidemark_broker.replication.logs import FoundLog, LogStore
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import RemoteLog
-from tidemark_broker.replication.state_file import StoredState, from_json
+from tidemark_broker.replication.removal import Key, Removals
+from tidemark_broker.replication.removing import Remover, partition_error
+from tidemark_broker.replication.repair import Repairs
+from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-
-Key = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ class ReplicaManager:
         self._logs = logs
         self._fetchers = fetchers
         self._broker_config = broker_config
-        self._partitions: dict[Key, Partition] = {}
-        self._by_name: dict[TopicPartition, Partition] = {}
+        self._hosted = Hosted()
         self._offline: dict[Key, _Wanted] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._repairs = Repairs(context, logs)
+        self._remover = Remover(context, logs=logs, fetchers=fetchers, hosted=self._hosted)
 
     # ------------------------------------------------------------ look-ups
 
@@ -74,7 +77,7 @@ class ReplicaManager:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """Every hosted replica."""
-        return tuple(self._partitions.values())
+        return tuple(self._hosted.by_key.values())
 
     @property
     def offline_count(self) -> int:
@@ -83,11 +86,11 @@ class ReplicaManager:
 
     def get(self, topic: str, partition: int) -> Partition | None:
         """A hosted replica by name."""
-        return self._by_name.get(TopicPartition(topic, partition))
+        return self._hosted.by_name.get(TopicPartition(topic, partition))
 
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Partition | None:
         """A hosted replica by topic id."""
-        return self._partitions.get((topic_id, partition))
+        return self._hosted.by_key.get((topic_id, partition))
 
     def error_of(self, topic: str, partition: int) -> ErrorCode:
         """Why :meth:`get` found nothing."""
@@ -100,14 +103,10 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ start
 
-    def load(self, logs: Iterable[tuple[PartitionLog, dict[str, object] | None]]) -> None:
+    def load(self, logs: Iterable[FoundLog]) -> None:
         """Take over what was found on disk; nothing has a role until a snapshot gives it one."""
-        for log, state in logs:
-            self._add(Partition(self.context, log, stored=_stored(log, state), view=None))
-
-    def _add(self, partition: Partition) -> None:
-        self._partitions[partition.topic_id, partition.partition] = partition
-        self._by_name[partition.tp] = partition
+        for found in logs:
+            self._hosted.add(Partition(self.context, found.log, stored=found.state, view=None))
 
     # ------------------------------------------------------------ states
 
@@ -151,20 +150,22 @@ class ReplicaManager:
             row
             for row in view.partitions.values()
             if (row.partition in named and self.context.node_id in row.replicas)
-            or (view.topic_id, row.partition) in self._partitions
+            or (view.topic_id, row.partition) in self._hosted.by_key
         ]
 
     async def _place(self, wanted: _Wanted) -> control.PartitionError | None:
         """One replica: open or create it, persist its state, give it its role."""
         key = (wanted.view.topic_id, wanted.row.partition)
         tp = TopicPartition(wanted.view.name, wanted.row.partition)
-        async with self._limit:
+        async with self._hosted.lock(tp), self._limit:
             try:
-                partition = self._partitions.get(key)
+                partition = self._hosted.by_key.get(key)
                 if partition is None:
-                    other = self._by_name.get(tp)
+                    other = self._hosted.by_name.get(tp)
                     if other is not None:
-                        return _error(key, ErrorCode.inconsistent_topic_id, _name_taken(other))
+                        return partition_error(
+                            key, ErrorCode.inconsistent_topic_id, _name_taken(other)
+                        )
                     partition = await self._create(wanted)
                 else:
                     self._reconfigure((partition,))
@@ -172,7 +173,7 @@ class ReplicaManager:
             except StorageError as error:
                 self.context.failures.failed(tp, error, self.context.monotonic())
                 self._offline[key] = wanted
-                return _error(key, ErrorCode.kafka_storage_error, str(error))
+                return partition_error(key, ErrorCode.kafka_storage_error, str(error))
         self._offline.pop(key, None)
         self._follow(partition)
         return None
@@ -189,7 +190,7 @@ class ReplicaManager:
             state=state,
         )
         partition = Partition(self.context, log, stored=None, view=view, on_disk=state)
-        self._add(partition)
+        self._hosted.add(partition)
         self.context.failures.succeeded(partition.tp)
         logger.info("%s: created, topic id %s", partition.tp, view.topic_id)
         return partition
@@ -230,64 +231,53 @@ class ReplicaManager:
                     partition.topic_id,
                 )
 
-    # ------------------------------------------------------------ removal
-
     async def _remove_all(
         self, removals: Iterable[control.Removal]
     ) -> list[control.PartitionError]:
-        doomed: list[Partition] = []
-        for removal in removals:
-            for key in [key for key in self._offline if _names(removal, key)]:
-                del self._offline[key]
-            doomed += [each for each in self.partitions if self._must_go(each, removal)]
-        return await self._gather(self._remove(each) for each in doomed)
-
-    def _must_go(self, partition: Partition, removal: control.Removal) -> bool:
-        """A tombstone takes all; else only a newer partition epoch without this broker."""
-        if not _names(removal, (partition.topic_id, partition.partition)):
-            return False
-        if removal.partition < 0 or removal.partition_epoch > partition.partition_epoch:
-            return True
-        row = partition.row
-        return (
-            row is not None
-            and removal.partition_epoch == row.partition_epoch
-            and self.context.node_id not in row.replicas
-        )
-
-    async def _remove(self, partition: Partition) -> control.PartitionError | None:
-        key = (partition.topic_id, partition.partition)
-        self._fetchers.unfollow(partition.tp)
-        if self.context.remote is not None:
-            await self.context.remote.on_stop(partition, deleted=True)
-        async with partition.lock:
-            partition.retire()
-            try:
-                await in_thread(self._logs.delete, partition.log)
-            except StorageError as error:
-                self.context.failures.failed(partition.tp, error, self.context.monotonic())
-                return _error(key, ErrorCode.kafka_storage_error, str(error))
-        self._partitions.pop(key, None)
-        self._by_name.pop(partition.tp, None)
-        self.context.failures.succeeded(partition.tp)
-        logger.info("%s (topic id %s): removed", partition.tp, partition.topic_id)
-        return None
+        wanted = Removals(removals, self.context.node_id)
+        for key in [key for key in self._offline if wanted.name(key)]:
+            del self._offline[key]
+        return await self._gather(self._remover.begin(wanted))
 
     # ------------------------------------------------------------ now and then
 
     async def retry(self) -> None:
         """Try again what could not be done: logs that did not open, take-overs from the tier."""
+        for tp in self._repairs.due():
+            await self._open_again(tp)
         now_s = self.context.monotonic()
-        for key, wanted in list(self._offline.items()):
-            tp = TopicPartition(wanted.view.name, wanted.row.partition)
-            if self.context.failures.may_try(tp, now_s):
-                view = self.metadata.by_id(wanted.view.topic_id) or wanted.view
-                row = view.partitions.get(wanted.row.partition, wanted.row)
-                self._offline[key] = latest = _Wanted(view, row, wanted.controller_epoch)
-                await self._place(latest)
+        for key in list(self._offline):
+            await self._place_again(key, now_s)
+        await self._repairs.reopen(self.partitions)
         for partition in self.partitions:
             if partition.role is Role.TAKING_OVER:
                 await roles.take_over(partition)
+
+    async def _open_again(self, tp: TopicPartition) -> None:
+        """Its role comes with the next try to place it, if the controller wants it here."""
+        async with self._hosted.lock(tp), self._limit:
+            found = await self._repairs.open_again(tp)
+            if found is not None:
+                partition = Partition(self.context, found.log, stored=found.state, view=None)
+                self._hosted.add(partition)
+                self._reconfigure((partition,))
+
+    async def _place_again(self, key: Key, now_s: float) -> None:
+        wanted = self._offline.get(key)
+        if wanted is None:  # removed meanwhile
+            return
+        tp = TopicPartition(wanted.view.name, wanted.row.partition)
+        if self.context.failures.may_try(tp, now_s):
+            view = self.metadata.by_id(wanted.view.topic_id) or wanted.view
+            row = view.partitions.get(wanted.row.partition, wanted.row)
+            self._offline[key] = latest = _Wanted(view, row, wanted.controller_epoch)
+            await self._place(latest)
+
+    def registered_anew(self) -> None:
+        """The controller knows that this broker's disk lost records: it leads what it lost them of
+        again in a later epoch, if it is told to."""
+        for partition in self.partitions:
+            partition.loss_is_known()
 
     def shrink_isrs(self) -> None:
         """Every lag/2: leaders drop followers that fell behind."""
@@ -310,30 +300,5 @@ class ReplicaManager:
         return [error for error in await asyncio.gather(*work) if error is not None]
 
 
-def _stored(log: PartitionLog, state: dict[str, object] | None) -> StoredState | None:
-    """A state file that cannot be read is as good as none: epochs come with the next snapshot."""
-    if state is None:
-        return None
-    try:
-        stored = from_json(state)
-    except ValueError as error:
-        logger.warning("%s: %s; waiting for the controller's state", log.directory, error)
-        return None
-    if stored.topic_id != log.topic_id:
-        logger.error("%s: partition.state is of another topic id; ignored", log.directory)
-        return None
-    return stored
-
-
-def _names(removal: control.Removal, key: Key) -> bool:
-    return removal.topic_id == key[0] and removal.partition in (-1, key[1])
-
-
 def _name_taken(other: Partition) -> str:
     return f"{other.tp} exists here under topic id {other.topic_id}; it is kept until its tombstone"
-
-
-def _error(key: Key, code: ErrorCode, message: str) -> control.PartitionError:
-    return control.PartitionError(
-        topic_id=key[0], partition=key[1], error_code=int(code.value), message=message
-    )

@@ -77,11 +77,13 @@ class MetadataCache:
         return row.listeners[0] if row is not None and row.listeners else None
 
     def apply(self, request: control.PartitionStatesRequest) -> None:
-        """Take over a snapshot or a delta. ``brokers`` is always the whole list."""
+        """Take over a snapshot or a delta. ``brokers`` is the whole list; none in a delta: as
+        before (the receiver itself is always among them)."""
         self.cluster_config = MappingProxyType(
             {entry.name: entry.value for entry in request.cluster_config}
         )
-        self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+        if request.full or request.brokers:
+            self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
         if request.full:
             self.topics.clear()
             self._by_id.clear()

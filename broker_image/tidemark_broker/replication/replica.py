@@ -23,6 +23,8 @@ from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.types import TopicPartition
 
+_EVERY_EPOCH = 2**31 - 1
+
 
 class Role(enum.Enum):
     """``IDLE``: no role was given (just started, offline, removed); ``TAKING_OVER``: elected, but
@@ -58,7 +60,7 @@ class Replica:
         self.manifest_created = False
         self.view = view
         self.leader: LeaderRole | None = None
-        #: The leader epoch in which the disk lost records of this log: it leads in none up to it.
+        #: It leads in no epoch up to this one: the disk lost records of this log in it.
         self.lost_in_epoch = -1
         self._durable_log_start_seen = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
@@ -72,6 +74,15 @@ class Replica:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:
             self.settle_log_start()
+
+    def note_loss(self) -> None:
+        """The disk lost records: it does not lead at all until the controller knows."""
+        self.lost_in_epoch = _EVERY_EPOCH
+
+    def loss_is_known(self) -> None:
+        """Whatever the controller says of a later epoch, it says knowing of the loss."""
+        if self.lost_in_epoch == _EVERY_EPOCH:
+            self.lost_in_epoch = self.leader_epoch
 
     def settle_log_start(self) -> None:
         """After a start: where nothing is in the tier, nothing below the local start can be read,

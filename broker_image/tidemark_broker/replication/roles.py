@@ -235,7 +235,7 @@ async def reopen(partition: "Partition") -> None:
                 partition.tp,
                 partition.next_offset,
             )
-            partition.lost_in_epoch = partition.leader_epoch
+            partition.note_loss()
             if partition.role in (Role.LEADER, Role.TAKING_OVER):
                 _step_down(partition, Role.IDLE)
             if partition.context.records_lost is not None:

@@ -111,7 +111,8 @@ def _settle(draft: Draft, rows: Iterable[PartitionRow]) -> tuple[int, int]:
 
 def balance_leaders(draft: Draft, *, limit: int) -> int:
     """Give up to ``limit`` partitions back to their preferred leader (the first replica), where it
-    is live and in the ISR. A step of its own, called now and then; returns how many moved."""
+    is live and in the ISR; not those of a paused topic. A step of its own, called now and then;
+    returns how many moved."""
     moved = 0
     for row in sorted(draft.state.all_rows(), key=lambda row: row.key):
         if moved >= limit:
@@ -121,8 +122,8 @@ def balance_leaders(draft: Draft, *, limit: int) -> int:
 
 
 def _prefer(draft: Draft, persisted: PartitionRow) -> bool:
-    row = draft.row(persisted.key)
-    if row is None or not row.hosts:
+    row, topic = draft.row(persisted.key), draft.state.topic_by_id(persisted.topic_id)
+    if row is None or not row.hosts or (topic is not None and topic.paused):
         return False
     preferred = row.hosts[0]
     if (

@@ -139,7 +139,8 @@ class TieringStatus:
 class TopicView:
     """A ``Topic`` object. ``key`` is "namespace/name", ``name`` Kafka's topic name, ``topic_id``
     ``status.topicId`` (None until written: then it will be ``uid``). ``config`` holds every Kafka
-    key that is set for the topic, typed fields (``local.retention.*``) included.
+    key that is set for the topic, typed fields (``local.retention.*``) included; of a paused topic
+    what held when it was paused. ``config_problem`` says what in it cannot be had ("": nothing).
     ``partitions_placed`` and ``tiering_status`` are what ``status`` persists; ``status`` is the
     object's whole status as last read or written."""
 
@@ -150,6 +151,7 @@ class TopicView:
     partitions: int
     replication_factor: int
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    config_problem: str = ""
     tiering: TieringSpec = TieringSpec()
     tiering_status: TieringStatus | None = None
     topic_id: uuid.UUID | None = None

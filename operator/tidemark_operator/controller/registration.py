@@ -66,16 +66,23 @@ def _refusal(
     if broker is None or broker.deleting:
         text = f"no Broker object has nodeId {request.broker_id}: create one"
         return ErrorCode.broker_id_not_registered, text
-    if session_alive and broker.incarnation_id not in (None, request.incarnation_id):
+    other_process = broker.incarnation_id not in (None, request.incarnation_id)
+    if session_alive and other_process and not _has_proof(broker, request):
         text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
         return ErrorCode.duplicate_broker_registration, text
     return None
 
 
+def _has_proof(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
+    """The last run with this log directory was the registered one, and it ended cleanly: so that
+    process is gone, whatever its session says (after a take-over every session counts as fresh)."""
+    same_disk = broker.directory_id == request.directory_id
+    return same_disk and request.previous_broker_epoch == broker.broker_epoch >= 0
+
+
 def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> int:
     """A new process: a new epoch, and out of the ISRs that it can no longer answer for."""
-    same_disk = broker.directory_id == request.directory_id
-    proof = same_disk and request.previous_broker_epoch == broker.broker_epoch >= 0
+    same_disk, proof = broker.directory_id == request.directory_id, _has_proof(broker, request)
     epoch = next_broker_epoch(draft, request.previous_broker_epoch)
     fresh = dataclasses.replace(
         broker,

@@ -7,7 +7,7 @@ thousands of topics cost nothing until they change.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller.model import (
@@ -107,9 +107,6 @@ class ControllerState:
     def all_rows(self) -> Iterator[PartitionRow]:
         for rows in self._rows.values():
             yield from rows.values()
-
-    def topic_ids_with_rows(self) -> Iterable[uuid.UUID]:
-        return self._rows.keys()
 
     def replica_count(self, node_id: int) -> int:
         return len(self._by_broker.get(node_id, ()))

@@ -31,12 +31,14 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDecision:
-    """What was decided about a topic. ``tiering`` is the next ``status.tiering``, to be persisted
+    """What was decided about a topic. ``blocker``: nothing goes on; ``refused``: part of the spec
+    is not acted on, the rest is. ``tiering`` is the next ``status.tiering``, to be persisted
     by the status write; ``events`` are to be emitted after that write. ``recheck_ms``: look again
     then, though nothing happened."""
 
     paused: bool = False
     blocker: Blocker | None = None
+    refused: Blocker | None = None
     missing: BrokersMissing | None = None
     deletion: DeletionStep | None = None
     tiering: TieringStatus | None = None
@@ -75,11 +77,16 @@ def _go_on(
     elections.settle_topic(draft, topic)
     next_tiering, event = tiering.step(draft.state, topic, disablements, now_ms=now_ms)
     nothing_yet = placed is not None and topic.partitions_placed == 0
+    refused = _config_refused(topic)
     recheck = next_tiering is not None and next_tiering.state is TieringState.DISABLING
     return TopicDecision(
         missing=placed,
+        refused=refused,
         tiering=topic.tiering_status if nothing_yet else next_tiering,
-        events=() if event is None or nothing_yet else (event,),
+        events=(
+            *(() if event is None or nothing_yet else (event,)),
+            *(() if refused is None else _refused(topic, refused)),
+        ),
         recheck_ms=_RECHECK_DISABLING_MS if recheck else None,
     )
 
@@ -113,7 +120,7 @@ def _blocker(draft: Draft, topic: TopicView) -> Blocker | None:
         blocker = check(draft.state, topic)
         if blocker is not None:
             return blocker
-    return None
+    return None if _has_partitions(draft.state, topic) else _config_refused(topic)
 
 
 def _owner(state: ControllerState, topic: TopicView) -> TopicView:
@@ -198,5 +205,19 @@ def _not_configured(state: ControllerState) -> str:
     return f"give Cluster {cluster.key} a remoteStorage"
 
 
+def _config_refused(topic: TopicView) -> Blocker | None:
+    """Local retention above a total that comes from a default: what admission cannot see. A new
+    topic is not created with it; one that is served goes on, and expires by the total."""
+    if not topic.config_problem:
+        return None
+    return Blocker(reason="LocalRetentionTooLong", message=topic.config_problem)
+
+
 def _refused(topic: TopicView, blocker: Blocker) -> tuple[Event, ...]:
+    """One Event when a refusal begins or its reason changes, not one with every later status."""
+    conditions = topic.status.get("conditions")
+    told = conditions if isinstance(conditions, list | tuple) else ()
+    stalled = next((c for c in told if isinstance(c, dict) and c.get("type") == "Stalled"), {})
+    if (stalled.get("reason"), stalled.get("message")) == (blocker.reason, blocker.message):
+        return ()
     return (warning("Topic", topic.key, blocker.reason, blocker.message),)

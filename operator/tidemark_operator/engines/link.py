@@ -7,6 +7,7 @@ snapshot.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import (
+    BrokerState,
     PartitionError,
     PartitionStatesRequest,
     PartitionStatesResponse,
@@ -85,6 +87,7 @@ class Link:
         self._full = full
         self._delta = delta
         self._change = Change()
+        self._brokers: tuple[BrokerState, ...] = ()
         self._refused: dict[RowKey, Removal] = {}
         self._wake = asyncio.Event()
 
@@ -134,13 +137,21 @@ class Link:
             rows = {key for key in self.errors if key not in self._refused}
             self._change.add(rows=rows, removals=self._refused.values())
 
-    async def _send(self, request: PartitionStatesRequest) -> None:
+    async def _send(self, whole: PartitionStatesRequest) -> None:
+        request = self._without_known_brokers(whole)
         response = await self.channel.call(request, PartitionStatesResponse, SEND_TIMEOUT_S)
         if response.error_code != int(ErrorCode.none):
             if response.error_code == int(ErrorCode.stale_controller_epoch):
                 self._listener.on_stale(self.node_id)
             raise ConnectionAbortedError(f"PartitionStates was answered {response.error_code}")
+        self._brokers = whole.brokers
         self._take(request, response)
+
+    def _without_known_brokers(self, whole: PartitionStatesRequest) -> PartitionStatesRequest:
+        """A delta names the brokers only where they differ from what was acknowledged."""
+        if whole.full or whole.brokers != self._brokers:
+            return whole
+        return dataclasses.replace(whole, brokers=())
 
     def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
         failed = {(error.topic_id, error.partition): error for error in response.errors}

@@ -127,7 +127,7 @@ class Context:
             if key == self.cluster_key:
                 self._absorb_cluster(body)
             elif key.kind == TOPIC.kind and self.is_ours(body):
-                self.state.put_topic(topic_view(body, dict(self.state.cluster.config)))
+                self._absorb_topic(body)
             elif key.kind == BROKER.kind and self.is_ours(body):
                 self._absorb_broker(body)
         except InvalidResource as error:
@@ -150,6 +150,15 @@ class Context:
         """Whether a Topic or Broker belongs to the Cluster that this operator controls."""
         name = str(body["spec"]["clusterRef"]["name"])
         return name == self.cluster_key.name
+
+    def _absorb_topic(self, body: Json) -> None:
+        """Take a Topic in. The configuration with which it was paused holds from the moment that
+        the pause is seen, before its status says so."""
+        seen = topic_view(body, dict(self.state.cluster.config))
+        known = self.state.topics.get(seen.key)
+        if seen.paused and known is not None and known.uid == seen.uid:
+            seen = dataclasses.replace(seen, config=known.config)
+        self.state.put_topic(seen)
 
     def _absorb_broker(self, body: Json) -> None:
         seen = broker_info(body, fenced=True)

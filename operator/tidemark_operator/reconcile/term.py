@@ -32,6 +32,7 @@ TICK_S = 1.0
 FILL_LIMIT = 100
 BALANCE_TURNS = 300
 MEASURE_TURNS = 5
+COLLECT_TURNS = 5
 BALANCE_LIMIT = 50
 BROKER_FIGURES_S = 10.0
 
@@ -194,7 +195,7 @@ class Term:
                 await self._decide(
                     lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT)
                 )
-            if any(True for _ in context.state.tombstoned_ids()):
+            if turns % COLLECT_TURNS == 0 and context.state.tombstoned_ids():
                 await self._decide(lambda draft: topic_deletion.collect(draft, context.deletions))
             if turns % BALANCE_TURNS == 0:
                 await self._decide(

@@ -13,7 +13,7 @@ from tidemark_operator.controller import tiering
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
 from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import time_text, topic_status
-from tidemark_operator.controller.status.pacing import figures_interval_ms
+from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
 from tidemark_operator.engines.base import EngineUnavailable
@@ -80,6 +80,8 @@ class TopicReconciler:
 
     async def _write(self, key: Key, topic: TopicView, decision: TopicDecision) -> float | None:
         context, now_ms = self._context, self._context.now_ms()
+        if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
+            return quiet_s
         result = topic_status(context.state, topic, decision, context.disablements, now_ms=now_ms)
         recheck_s = None if decision.recheck_ms is None else decision.recheck_ms / 1000
         if context.pacer.should_write(str(key), topic.status, result.status, now_ms=now_ms):
@@ -187,6 +189,12 @@ class TopicReconciler:
         )
         status["leftBehind"] = left
         await context.write_status(CLUSTER, context.cluster_key, status)
+
+
+def _quiet_s(topic: TopicView, decision: TopicDecision, now_ms: int) -> float:
+    if decision.deletion is None or decision.deletion.problem or topic.deletion_ms is None:
+        return 0.0
+    return quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms) / 1000
 
 
 def _told(topic: TopicView) -> Told:

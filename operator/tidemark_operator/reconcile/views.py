@@ -35,7 +35,7 @@ from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
-from tidemark_operator.resources.topic_config import kafka_config, topic_defaults
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem, topic_defaults
 
 _POLICIES = {SpecPolicy.RETAIN: DisablePolicy.RETAIN, SpecPolicy.DELETE: DisablePolicy.DELETE}
 
@@ -104,12 +104,17 @@ def stored_fenced(broker: Broker) -> bool:
 
 
 def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
-    """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics."""
+    """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
+    of a paused one is what its status holds: nothing else is to reach a broker."""
     topic = parse_topic(body)
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
     policy = None if spec.tiering is None else spec.tiering.disable_policy
+    paused = is_paused(meta)
+    config = kafka_config(spec, topic_defaults(cluster_config))
+    if paused and status.held_config is not None:
+        config = dict(status.held_config)
     return TopicView(
         key=meta.key,
         uid=meta.uid,
@@ -117,7 +122,8 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
         generation=meta.generation,
         partitions=spec.partitions,
         replication_factor=spec.replication_factor,
-        config=kafka_config(spec, topic_defaults(cluster_config)),
+        config=config,
+        config_problem=(retention_problem(config) or "") if spec.tiering_enabled else "",
         tiering=TieringSpec(
             enabled=spec.tiering_enabled, policy=None if policy is None else _POLICIES[policy]
         ),
@@ -130,7 +136,7 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
         deletion_policy=(
             DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
         ),
-        paused=is_paused(meta),
+        paused=paused,
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},
     )

@@ -218,6 +218,14 @@ class TopicStatus(ApiModel):
     partitions_placed: Annotated[
         Count | None, Field(description="Partitions whose placement is in the slices.")
     ] = None
+    held_config: Annotated[
+        Mapping[str, Annotated[str, Field(max_length=1024)]] | None,
+        Field(
+            max_length=128,
+            description="While reconciling is paused: the configuration that holds on the brokers, "
+            "by Kafka's keys, whatever spec.config says meanwhile.",
+        ),
+    ] = None
     conditions: Conditions = ()
 
 

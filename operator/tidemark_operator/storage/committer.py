@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 GROUP_MAX = 4096
 RETAKEN_MAX = 8
-LINGER_S = 0.25
+LINGER_S = 1.0
 
 
 class DecisionFailed(RuntimeError):
@@ -36,7 +36,9 @@ class DecisionFailed(RuntimeError):
 
 
 class TrackingDraft(Draft):
-    """A draft that knows which slices and brokers the decision under way has changed."""
+    """A draft that knows which slices and brokers the decision under way has changed, or has read
+    as an earlier decision of the group changed them: if those cannot be stored, its own result
+    (an answer that shows such a row, say) stands for nothing."""
 
     def __init__(self, state: ControllerState) -> None:
         super().__init__(state)
@@ -47,6 +49,11 @@ class TrackingDraft(Draft):
         """A new decision starts."""
         self.touched = set()
         self.touched_brokers = set()
+
+    def row(self, key: RowKey) -> PartitionRow | None:
+        if key in self.rows or key in self.removed:
+            self.touched.add(self.state.slice_index(key))
+        return super().row(key)
 
     def put_row(self, row: PartitionRow) -> None:
         self.touched.add(self.state.slice_index(row.key))

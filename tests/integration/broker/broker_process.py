@@ -35,15 +35,15 @@ class BrokerProcess:
         self.process: asyncio.subprocess.Process | None = None
         self.ready: dict[str, Any] = {}
 
+    def command(self) -> list[str]:
+        """How it is started; other ways of starting one change this."""
+        return [sys.executable, "-m", "tidemark_broker", "--config", str(self.config_path)]
+
     async def launch(self) -> "BrokerProcess":
         self.config_path.write_text(json.dumps(self.entries))
         with self.log_path.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tidemark_broker",
-                "--config",
-                str(self.config_path),
+                *self.command(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )

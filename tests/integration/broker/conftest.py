@@ -23,8 +23,10 @@ async def start_brokers(
 ) -> AsyncIterator[StartBrokers]:
     started: list[BrokerProcess] = []
 
-    async def start(*nodes: int, **config: Any) -> list[BrokerProcess]:
-        brokers = [BrokerProcess(node, tmp_path, [controller.port], **config) for node in nodes]
+    async def start(
+        *nodes: int, kind: type[BrokerProcess] = BrokerProcess, **config: Any
+    ) -> list[BrokerProcess]:
+        brokers = [kind(node, tmp_path, [controller.port], **config) for node in nodes]
         started.extend(brokers)
         for broker in brokers:
             await broker.launch()

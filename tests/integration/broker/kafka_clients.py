@@ -8,24 +8,44 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> list[int]:
     """Produce with acks=all; the offsets that were acknowledged, in order."""
-    acknowledged: list[int] = []
+    return [offset for offset, _ in acknowledged(bootstrap, topic, values, partition)]
+
+
+def acknowledged(
+    bootstrap: str,
+    topic: str,
+    values: list[bytes],
+    partition: int = 0,
+    *,
+    timeout_s: int = 20,
+    linger_ms: int = 5,
+    batch_bytes: int = 1_000_000,
+) -> list[tuple[int, bytes]]:
+    """Produce with acks=all; (offset, value) as acknowledged."""
+    delivered: list[tuple[int, bytes]] = []
     failures: list[Any] = []
 
-    def delivered(error: Any, message: Any) -> None:
+    def settled(error: Any, message: Any) -> None:
         if error is not None:
             failures.append(error)
         else:
-            acknowledged.append(message.offset())
+            delivered.append((message.offset(), message.value()))
 
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 20000, "linger.ms": 5}
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "message.timeout.ms": timeout_s * 1000,
+            "linger.ms": linger_ms,
+            "batch.size": batch_bytes,
+        }
     )
     for value in values:
-        producer.produce(topic, value=value, partition=partition, on_delivery=delivered)
+        producer.produce(topic, value=value, partition=partition, on_delivery=settled)
         producer.poll(0)
-    producer.flush(25)
+    producer.flush(timeout_s + 5)
     assert not failures, failures[0]
-    return acknowledged
+    return delivered
 
 
 def consume(bootstrap: str, topic: str, count: int, partition: int = 0, offset: int = 0) -> Any:

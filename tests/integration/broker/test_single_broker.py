@@ -123,6 +123,7 @@ async def test_a_full_disk_is_reported_and_survived(
     statuses = controller.brokers[1].statuses
     await controller.until(lambda: statuses[topic_id, 0].error_reason == "StorageError")
     assert not waiting.done()
+    assert await produce_async(broker.listener, "flights", [b"z"] * 5, 1) == list(range(5))
 
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert await waiting == list(range(50, 70))

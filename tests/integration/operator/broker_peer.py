@@ -76,6 +76,7 @@ class BrokerPeer:
         self.highest_epoch = 0
         self.controller_epoch = -1
         self.snapshots = 0
+        self.told_brokers = 0
         self.fenced = True
         self.should_shut_down = False
         self.want_shut_down = False
@@ -217,6 +218,47 @@ class BrokerPeer:
             raise Refused(response.error_code)
         return response.results[0]
 
+    async def report(self, log_bytes: int, records: int) -> None:
+        """A BrokerStatus: every partition that it leads, so many bytes and records long."""
+        assert self.requests is not None
+        led = [
+            control.PartitionStatus(
+                topic_id=self.topics[topic].topic_id,
+                partition=partition,
+                leader_epoch=row.leader_epoch,
+                log_start_offset=0,
+                local_log_start_offset=0,
+                high_watermark=records,
+                next_offset=records,
+                highest_remote_offset=-1,
+                low_watermark=0,
+                local_bytes=log_bytes,
+                remote_segments=records // 1000,
+                remote_bytes=log_bytes // 2,
+                remaining_segments=0,
+                remaining_bytes=0,
+                error_reason="",
+                error_message="",
+            )
+            for (topic, partition), row in self.rows.items()
+            if row.leader == self.node_id
+        ]
+        response = await self.requests.ask(
+            control.BrokerStatusRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                log_bytes=log_bytes,
+                replicas=len(self.rows),
+                storage_error="",
+                remote_error="",
+                store_id=self.store_id,
+                partitions=tuple(led),
+            ),
+            control.BrokerStatusResponse,
+        )
+        if response.error_code:
+            raise Refused(response.error_code)
+
     # ------------------------------------------------------------ commands
 
     async def _serve(self, connection: Connection) -> None:
@@ -250,7 +292,9 @@ class BrokerPeer:
     def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:
         self.controller_epoch = request.controller_epoch
         self.remote_storage, self.store_id = request.remote_storage, request.store_id
-        self.brokers = {broker.broker_id: broker for broker in request.brokers}
+        if request.full or request.brokers:
+            self.told_brokers += 1
+            self.brokers = {broker.broker_id: broker for broker in request.brokers}
         if request.full:
             self.snapshots += 1
             self.rows.clear()

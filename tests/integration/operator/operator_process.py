@@ -40,6 +40,9 @@ class OperatorProcess:
         assert self._process.stdout is not None
         async with asyncio.timeout(timeout_s):
             line = await self._process.stdout.readline()
+        if not line:  # it ended: its log says why, an empty line would not
+            status = await self._process.wait()
+            raise AssertionError(f"the operator ended with status {status}:\n{self.log[-5000:]}")
         ready = json.loads(line)
         assert ready["ready"] is True
         self.control, self.metrics = ready["control"], ready["metrics"]

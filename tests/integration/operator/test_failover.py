@@ -106,7 +106,8 @@ async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
     operator = await world.start_operator()
     standby = world.operator()
     await standby.launch()
-    await world.start_broker(1, operator)
+    peer = await world.start_broker(1, operator)
+    await world.until(lambda: "brokers: " in standby.log, "the standby competes")
     await world.api.delete(LEASE, world.namespace, "tidemark-operator")
     for number in range(10):
         await world.create_topic(f"t{number}", replicas=1)
@@ -115,11 +116,19 @@ async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
         rows = [decode_row(text) for text in await world.rows()]
         return len({row.topic_id for row in rows}) == 10
 
-    leader = world.peers[0]
-    if operator.log.count("no longer the leader"):
-        await leader.close()
-        await leader.start(standby.control)
-    await world.until(all_placed, "every topic is placed once")
+    moved = False
+
+    async def follow_and_look() -> bool:
+        """Either may get the Lease; the broker goes where it is."""
+        nonlocal moved
+        if not moved and "no longer the leader" in operator.log:
+            moved = True
+            await standby.wait_ready()
+            await peer.close()
+            await peer.start(standby.control)
+        return await all_placed()
+
+    await world.until(follow_and_look, "every topic is placed once")
     rows = [decode_row(text) for text in await world.rows()]
     assert len(rows) == 10
 

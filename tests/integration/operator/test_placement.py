@@ -172,7 +172,75 @@ async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> No
     await other.close()
     await world.until(lambda: world.gone(BROKER, "broker-2"), "the finalizer goes")
     await world.until(lambda: sorted(peer.rows["t", 0].replicas) == [-1, 1], "a placeholder")
-    assert 2 not in peer.brokers
+    await world.until(lambda: 2 not in peer.brokers, "the broker is known no more")
+
+
+async def test_a_change_of_topics_does_not_name_the_brokers_again(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    one = await world.start_broker(1, operator)
+    two = await world.start_broker(2, operator)
+    await world.until(lambda: all(not b.fenced for b in one.brokers.values()), "both are known")
+    before = one.told_brokers
+    for number in range(5):
+        await world.create_topic(f"t{number}")
+        await world.until(lambda n=number: (f"t{n}", 0) in one.rows, "placed")  # type: ignore[misc]
+    assert one.told_brokers == before
+    assert sorted(one.brokers) == [1, 2]
+    await two.close()
+    await world.until(lambda: one.brokers[2].fenced, "what changed is told")
+
+
+async def test_the_configuration_of_a_paused_topic_stays_as_the_brokers_have_it(
+    world: ClusterWorld,
+) -> None:
+    """Over a change of controllers too, and when pause and edit come in one write."""
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1, config={"retention.ms": "1000"})
+    await world.until(lambda: ("t", 0) in peer.rows, "placed")
+    both = {
+        "metadata": {"annotations": {"tidemark.dev/paused": "true"}},
+        "spec": {"config": {"retention.ms": "2000"}},
+    }
+    await world.api.merge_patch(TOPIC, world.namespace, "t", both)
+    paused = await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
+    assert "generation 2 of the spec waits" in paused["message"]
+    await world.create_topic("other", replicas=1)
+    await world.until(lambda: ("other", 0) in peer.rows, "others go on")
+    assert retention(peer) == "1000"
+    await operator.kill()
+    await peer.close()
+    second = await world.start_operator()
+    await peer.start(second.control)
+    await world.until(lambda: peer.snapshots == 2, "a new snapshot")
+    assert retention(peer) == "1000"
+    note = {"metadata": {"annotations": {"tidemark.dev/paused": None}}}
+    await world.api.merge_patch(TOPIC, world.namespace, "t", note)
+    await world.until(lambda: retention(peer) == "2000", "it reaches the brokers after the pause")
+    status = await world.status_where(TOPIC, "t", lambda s: s["observedGeneration"] == 2)
+    assert "heldConfig" not in status
+
+
+def retention(peer: BrokerPeer) -> str:
+    """retention.ms of topic t as a broker was told."""
+    return {entry.name: entry.value for entry in peer.topics["t"].config}["retention.ms"]
+
+
+async def test_local_retention_above_a_default_total_is_refused_in_a_condition(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster(**{"log.retention.ms": "3600000"})
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    tiering = {"enabled": True, "localRetention": {"time": "2h"}}
+    await world.create_topic("t", replicas=1, tiering=tiering)
+    refused = await world.condition(TOPIC, "t", "Stalled", "True", "LocalRetentionTooLong")
+    assert "retention.ms 3600000" in refused["message"]
+    assert ("t", 0) not in peer.rows
+    await world.patch(TOPIC, "t", config={"retention.ms": "10800000"})
+    await world.condition(TOPIC, "t", "Ready", "True")
 
 
 async def test_a_paused_topic_is_left_alone(world: ClusterWorld) -> None:

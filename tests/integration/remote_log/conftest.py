@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
 
 MakeHost = Callable[..., TieredHost]
@@ -35,3 +36,13 @@ async def make_host(tmp_path: Path, tier_path: Path) -> AsyncIterator[MakeHost]:
 @pytest.fixture
 async def host(make_host: MakeHost) -> TieredHost:
     return make_host()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluster]:
+    """Brokers 1 and 2, both replicas of the one partition, broker 1 leads."""
+    made = TieredCluster(tmp_path, tier_path)
+    await made.start(1, 2)
+    await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    yield made
+    await made.close()

@@ -7,14 +7,7 @@ import json
 import pytest
 
 from tests.integration.remote_log.tiered_host import CLUSTER, NOW_MS, TOPIC_ID, TieredHost
-from tidemark.tier import views
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
-
-
-def live(host: TieredHost) -> list[tuple[int, int]]:
-    head = host.head()
-    pages = host.tier().manifests.pages(TOPIC_ID, 0)
-    return [(e.from_offset, e.end_offset_inclusive) for e in views.live_segments(head, pages)]
 
 
 async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> None:
@@ -22,7 +15,7 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     await host.produce(500)
     await host.copied()
     closed = [s for s in partition.log.segments() if not s.is_active]
-    assert live(host) == [(s.base_offset, s.next_base_offset - 1) for s in closed]
+    assert host.live() == [(s.base_offset, s.next_base_offset - 1) for s in closed]
     await host.storage.apply_retention()
     assert partition.log.local_log_start_offset == closed[-1].next_base_offset
     assert partition.log_start_offset == 0
@@ -47,7 +40,7 @@ async def test_a_sequential_reader_gets_each_range_once(host: TieredHost) -> Non
     end = host.partition.log.highest_remote_offset + 1
     await host.read_tier(0, end, max_bytes=600)
     chunks = host.remote._fetcher.caches.chunks
-    assert chunks.misses == len(live(host))
+    assert chunks.misses == len(host.live())
 
 
 async def test_one_batch_larger_than_asked_comes_whole(host: TieredHost) -> None:
@@ -91,7 +84,7 @@ async def test_a_restart_goes_on_where_the_tier_ends(make_host, host: TieredHost
     await again.apply(leader_epoch=2)
     await again.produce(250)
     await again.copied()
-    ranges = live(again)
+    ranges = again.live()
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
     end = again.partition.log.local_log_start_offset
     assert await again.read_tier(0, end) == list(range(4, end, 5))

@@ -1,6 +1,7 @@
-"""One broker's replicas, log folder and remote log manager in this process, all real; no network.
+"""One broker's replicas, log folder and remote log manager in this process, all real.
 
-The test plays the controller: it applies partition states, and every ISR proposal is granted.
+The test plays the controller: it applies partition states, and every ISR proposal is granted. For
+several hosts that replicate to each other over loopback see ``tiered_cluster``.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Any
 
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
+from tidemark.tier import views
 from tidemark.tier.head import Head
 from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
 from tidemark.wire import control
@@ -20,6 +22,7 @@ from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
 from tidemark_broker.remote_log.manager import RemoteLogManager
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import RemoteSummary
 from tidemark_broker.storage import Storage
 
 TOPIC = "flights"
@@ -54,6 +57,8 @@ class TieredHost:
             "remote.log.manager.copier.thread.pool.size": 2,
             "remote.log.manager.expiration.thread.pool.size": 2,
             "remote.log.reader.threads": 2,
+            "replica.fetch.wait.max.ms": 50,
+            "replica.fetch.backoff.ms": 20,
         }
         entries |= {key.replace("_", "."): value for key, value in config.items()}
         path.write_text(json.dumps(entries))
@@ -61,8 +66,8 @@ class TieredHost:
         self.broker = Broker(load(path), self.storage, RemoteLogManager.of)
         self.context = self.broker.context
         self.context.propose_isr = self._grant
-        self.remote = self.context.remote
-        assert isinstance(self.remote, RemoteLogManager)
+        assert isinstance(self.context.remote, RemoteLogManager)
+        self.remote: RemoteLogManager = self.context.remote
         self.storage.attach(self.broker.manager)
         self.broker.manager.load(self.storage.found())
         self.topic = control.TopicState(
@@ -74,19 +79,36 @@ class TieredHost:
             disable_policy=0,
             partitions=(),
         )
+        self.store = {"filesystem": {"path": str(tier)}}
+        self.store_id = ""
+        self.brokers: tuple[control.BrokerState, ...] = ()
         self.config = dict(CONFIG)
         self.cluster_config: dict[str, str] = {}
-        self.row = control.PartitionState(
-            partition=0,
-            leader=node_id,
-            leader_epoch=1,
-            partition_epoch=1,
-            replicas=(node_id,),
-            isr=(node_id,),
-            manifest=False,
-        )
+        #: Rows by partition; most tests have partition 0 only.
+        self.rows = {0: self.new_row(0)}
+        self.closed = False
         self._checkpoints = asyncio.create_task(self.storage.run_log_start_checkpoints())
         self._grants: set[asyncio.Task[None]] = set()
+
+    def new_row(self, partition: int) -> control.PartitionState:
+        """A partition that only this broker hosts."""
+        return control.PartitionState(
+            partition=partition,
+            leader=self.node_id,
+            leader_epoch=1,
+            partition_epoch=1,
+            replicas=(self.node_id,),
+            isr=(self.node_id,),
+            manifest=False,
+        )
+
+    @property
+    def row(self) -> control.PartitionState:
+        return self.rows[0]
+
+    @row.setter
+    def row(self, row: control.PartitionState) -> None:
+        self.rows[0] = row
 
     async def apply(self, **changes: Any) -> Partition:
         """Push the states, with the topic or the row changed; ``leader_epoch`` and the like are of
@@ -96,56 +118,125 @@ class TieredHost:
         self.topic = replace(self.topic, **topic)
         if row:
             self.row = replace(self.row, partition_epoch=self.row.partition_epoch + 1, **row)
-        request = control.PartitionStatesRequest(
+        assert not await self.broker.manager.apply(self.states())
+        return self.partition
+
+    def states(self) -> control.PartitionStatesRequest:
+        """All that the controller knows."""
+        return control.PartitionStatesRequest(
             controller_id="test",
             controller_epoch=1,
             full=True,
             cluster_id=CLUSTER,
             cluster_config=_entries(self.cluster_config),
-            remote_storage=json.dumps({"filesystem": {"path": str(self.tier_path)}}),
-            store_id=self.remote.status().store_id,
-            brokers=(
-                control.BrokerState(
-                    broker_id=self.node_id, broker_epoch=1, rack=None, fenced=False, listeners=()
+            remote_storage=json.dumps(self.store),
+            store_id=self.store_id or self.remote.status().store_id,
+            brokers=self.brokers or (self.state_of_broker(),),
+            topics=(
+                replace(
+                    self.topic, config=_entries(self.config), partitions=tuple(self.rows.values())
                 ),
             ),
-            topics=(replace(self.topic, config=_entries(self.config), partitions=(self.row,)),),
             removals=(),
         )
+
+    def state_of_broker(self) -> control.BrokerState:
+        """This broker as the controller knows it."""
+        port = self.broker.server.port
+        listener = control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port)
+        return control.BrokerState(
+            broker_id=self.node_id,
+            broker_epoch=-1,
+            rack=None,
+            fenced=False,
+            listeners=(listener,) if port else (),
+        )
+
+    async def listen(self) -> None:
+        """Serve clients and followers over loopback."""
+        await self.broker.server.start("127.0.0.1", 0)
+        self.broker.client = self.broker._control_client()
+
+    async def delete(self) -> None:
+        """The topic's tombstone."""
+        removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
+        request = replace(self.states(), full=False, topics=(), removals=(removal,))
         assert not await self.broker.manager.apply(request)
-        return self.partition
+
+    async def disable(
+        self, tiered_epoch: int, policy: control.DisablePolicy, timeout_ms: int = 5000
+    ) -> control.DisableRemoteTopicResult:
+        """``DisableRemoteTopic``, as the controller sends it."""
+        request = control.DisableRemoteTopicRequest(
+            controller_epoch=1,
+            topic_id=TOPIC_ID,
+            tiered_epoch=tiered_epoch,
+            disable_policy=int(policy),
+            partitions=(0,),
+            timeout_ms=timeout_ms,
+        )
+        (result,) = await self.broker.disablements.disable(request)
+        return result
+
+    async def acknowledged(self, tiered_epoch: int, policy: control.DisablePolicy) -> None:
+        """Ask again and again, as the controller does."""
+        async with asyncio.timeout(10):
+            while (await self.disable(tiered_epoch, policy, 500)).error_code:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
     @property
     def partition(self) -> Partition:
-        found = self.broker.manager.get(TOPIC, 0)
+        return self.at(0)
+
+    def at(self, number: int) -> Partition:
+        """A hosted partition."""
+        found = self.broker.manager.get(TOPIC, number)
         assert found is not None
         return found
 
+    @property
+    def summary(self) -> RemoteSummary:
+        return self.remote.summary(self.partition)
+
+    def live(self) -> list[tuple[int, int]]:
+        """What the tier answers for, segment by segment."""
+        pages = self.tier().manifests.pages(TOPIC_ID, 0)
+        return [
+            (entry.from_offset, entry.end_offset_inclusive)
+            for entry in views.live_segments(self.head(), pages)
+        ]
+
+    def gauge(self, name: str) -> float:
+        """A figure of the remote log manager."""
+        samples = [s for family in self.remote.collector().collect() for s in family.samples]
+        return next(sample.value for sample in samples if sample.name == name)
+
     def _grant(self, partition: Partition, change: control.IsrChange) -> None:
-        self.row = replace(
-            self.row,
+        known = self.rows[change.partition]
+        row = self.rows[change.partition] = replace(
+            known,
             isr=change.new_isr,
-            manifest=self.row.manifest or change.remote_manifest,
-            partition_epoch=self.row.partition_epoch + 1,
+            manifest=known.manifest or change.remote_manifest,
+            partition_epoch=known.partition_epoch + 1,
         )
         result = control.IsrResult(
             topic_id=change.topic_id,
             partition=change.partition,
             error_code=0,
-            leader=self.row.leader,
-            leader_epoch=self.row.leader_epoch,
-            partition_epoch=self.row.partition_epoch,
-            isr=self.row.isr,
+            leader=row.leader,
+            leader_epoch=row.leader_epoch,
+            partition_epoch=row.partition_epoch,
+            isr=row.isr,
         )
         task = asyncio.create_task(partition.isr_answered(change, result))
         self._grants.add(task)
         task.add_done_callback(self._grants.discard)
 
     async def produce(
-        self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS
+        self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0
     ) -> None:
         """Records whose value tells their offset, in small batches; the timestamp grows by 1 ms."""
-        partition = self.partition
+        partition = self.at(number)
         while records > 0:
             count = min(per_batch, records)
             first = partition.next_offset
@@ -165,8 +256,7 @@ class TieredHost:
             records -= count
 
     def tier(self) -> Tier:
-        config = json.dumps({"filesystem": {"path": str(self.tier_path)}})
-        return open_tier(RemoteStorageConfig.from_json(config))
+        return open_tier(RemoteStorageConfig.from_json(json.dumps(self.store)))
 
     def head(self) -> Head:
         return self.tier().manifests.load(TOPIC_ID, 0).head
@@ -180,9 +270,15 @@ class TieredHost:
             while not condition():  # noqa: ASYNC110 - what it reads tells nobody
                 await asyncio.sleep(0.01)
 
-    async def copied(self, next_offset: int | None = None) -> None:
+    async def delete_remote(self) -> None:
+        """Ask for the deletion of the topic's objects until nothing remains."""
+        async with asyncio.timeout(10):
+            while await self.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def copied(self, next_offset: int | None = None, *, number: int = 0) -> None:
         """Until every closed segment is in the tier."""
-        log = self.partition.log
+        log = self.at(number).log
         wanted = log.segments()[-1].base_offset if next_offset is None else next_offset
         await self.until(lambda: log.highest_remote_offset + 1 >= wanted)
 
@@ -202,8 +298,14 @@ class TieredHost:
         return seen
 
     async def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        await self.broker.disablements.close()
         await self.broker.manager.close()
         await self.remote.close()
+        if self.broker.server.port:
+            await self.broker.server.stop(0.1)
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, *self._grants, return_exceptions=True)
         await asyncio.to_thread(self.storage.close, 1)

@@ -92,6 +92,15 @@ def test_another_process_while_one_is_alive_is_refused() -> None:
     assert world.state.brokers[1].broker_epoch == 101
 
 
+def test_proof_of_a_clean_shutdown_counts_more_than_a_session_that_seems_alive() -> None:
+    world = _world()
+    error, epoch = world.register(1, incarnation=FRESH, previous=101, alive=True)
+    assert (error, epoch) == (0, world.state.brokers[1].broker_epoch)
+    assert epoch > 101
+    error, _ = world.register(2, incarnation=FRESH + 1, previous=101, alive=True)
+    assert error == ErrorCode.duplicate_broker_registration.value, "another broker's epoch"
+
+
 def test_unknown_ids_and_other_clusters_are_refused_with_advice() -> None:
     world = _world()
     draft = world.draft()

@@ -32,6 +32,7 @@ from tidemark_operator.controller.placement import fill_placeholders
 from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.conditions import approximate_bytes
+from tidemark_operator.controller.status.pacing import quiet_deletion_ms
 
 ON = TieringSpec(enabled=True)
 STORE = {"remote_storage": '{"filesystem":{"path":"/t"}}'}
@@ -164,6 +165,19 @@ def test_paused_before_anything_happened() -> None:
     assert not list(world.state.all_rows())
 
 
+def test_a_pause_keeps_the_configuration_that_the_brokers_have_until_it_ends() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config={"retention.ms": "5"})])
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), paused=True, generation=2))
+    result = world.reconcile()
+    assert result.status["heldConfig"] == {"retention.ms": "5"}
+    assert "generation 2 of the spec waits" in messages(result)["Reconciling"]
+    world.state.put_topic(dataclasses.replace(world.view(), paused=False))
+    result = world.reconcile()
+    assert "heldConfig" not in result.status
+    assert result.status["observedGeneration"] == 2
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -248,6 +262,30 @@ def test_a_store_that_fails_later_is_no_refusal() -> None:
     assert "partition 0: it is too large" in messages(result)["TieringSettled"]
 
 
+PROBLEM = "local.retention.ms 9 is more than retention.ms 5: lower spec.tiering.localRetention"
+
+
+def test_a_new_topic_that_would_keep_more_locally_than_in_all_is_not_created() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config_problem=PROBLEM)])
+    assert _refused(world, 1, "LocalRetentionTooLong") == PROBLEM
+    assert not world.decide().events, "told once, not with every later reconciliation"
+    world.state.put_topic(dataclasses.replace(world.view(), config_problem=""))
+    assert _main(world.reconcile()) == ("True", "False", "False")
+
+
+def test_a_served_topic_goes_on_with_such_a_retention_and_says_so_once() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), config_problem=PROBLEM))
+    assert [event.reason for event in world.decide().events] == ["LocalRetentionTooLong"]
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "True")
+    assert messages(result)["Stalled"] == PROBLEM
+    assert not world.decide().events
+    world.state.put_topic(dataclasses.replace(world.view(), config_problem="another"))
+    assert [event.message for event in world.decide().events] == ["another"]
+
+
 def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)])
     assert "PartitionSlice" in _refused(world, 1, "PartitionsLost")
@@ -307,6 +345,21 @@ def test_a_deletion_says_whom_it_waits_for() -> None:
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "Deleting")
     assert "brokers 1, 2, 3" in messages(result)["Ready"]
+
+
+def test_a_deletion_says_nothing_while_it_is_young() -> None:
+    left = [quiet_deletion_ms(T0, now_ms=T0 + age) for age in (0, 4_000, 5_000, 90_000, -60_000)]
+    assert left == [5_000, 1_000, 0, 0, 0]
+
+
+def test_leaders_of_a_paused_topic_are_not_balanced() -> None:
+    moved = row((1, 2), leader=2, leader_epoch=3)
+    for paused, leader in ((True, 2), (False, 1)):
+        world = World(brokers=_brokers(1, 2), topics=[topic(paused=paused)], rows=[moved])
+        draft = world.draft()
+        elections.balance_leaders(draft, limit=5)
+        world.commit(draft)
+        assert world.row().leader == leader
 
 
 # ---------------------------------------------------------------- figures and pacing

@@ -90,6 +90,10 @@ class LogBench:
             parts.append(result.data)
         return b"".join(parts)
 
+    def bytes_on_disk(self) -> bytes:
+        """All log files, one after the other."""
+        return b"".join(path.read_bytes() for path in sorted(self.directory.glob("*.log")))
+
     def check(self, log: PartitionLog) -> list[int]:
         """Files, figures and indexes agree and every record is there; the batches' base offsets."""
         bases, expected = [], log.segments()[0].base_offset

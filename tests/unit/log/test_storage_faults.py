@@ -66,7 +66,7 @@ def test_a_roll_that_fails_is_tried_again(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 10)
     assert len(log.segments()) == 1
-    blocker = bench.directory / f"{10:020d}.index"
+    blocker = bench.directory / f"{10:020d}.log"
     blocker.mkdir()
     for _ in range(2):
         with pytest.raises(StorageError):

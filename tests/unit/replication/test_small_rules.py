@@ -1,5 +1,6 @@
 """Low watermark, prefix rule, backoff, effective configuration, the state file, metadata."""
 
+import dataclasses
 import json
 import uuid
 
@@ -145,6 +146,25 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     cache.apply(request(full=False, rows=(row(),)))
     view = cache.topics["flights"]
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
+
+
+def test_a_delta_without_brokers_leaves_them_as_they_were_and_a_snapshot_does_not() -> None:
+    cache, live = MetadataCache("x"), broker_state(1)
+    whole = dataclasses.replace(request(full=True, rows=(row(),)), brokers=(live,))
+    cache.apply(whole)
+    cache.apply(request(full=False, rows=(row(partition=1),)))
+    assert cache.brokers == {1: live}
+    fenced = dataclasses.replace(live, fenced=True)
+    cache.apply(dataclasses.replace(request(full=False, rows=()), brokers=(fenced,)))
+    assert not cache.is_alive(1)
+    cache.apply(request(full=True, rows=()))
+    assert not cache.brokers
+
+
+def broker_state(broker_id: int) -> control.BrokerState:
+    return control.BrokerState(
+        broker_id=broker_id, broker_epoch=1, rack=None, fenced=False, listeners=()
+    )
 
 
 def test_a_manifest_is_news_in_the_same_epochs() -> None:

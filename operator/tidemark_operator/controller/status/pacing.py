@@ -10,6 +10,8 @@ from tidemark_operator.controller.model import Json
 
 FIGURES_MS = 60_000
 FIGURES_DISABLING_MS = 5_000
+#: A deletion that is over sooner says nothing: its status would be gone with it.
+QUIET_DELETION_MS = 5_000
 #: Fields that move on their own, by path.
 _FIGURES = frozenset(
     {
@@ -23,7 +25,6 @@ _FIGURES = frozenset(
         ("logBytes",),
     }
 )
-_NONE: Json = {}
 
 
 class Pacer:
@@ -45,6 +46,13 @@ class Pacer:
 
     def forget(self, key: str) -> None:
         self._written_ms.pop(key, None)
+
+
+def quiet_deletion_ms(deletion_ms: int, *, now_ms: int) -> int:
+    """How much longer a deletion that goes well has to take before its status is written; 0 where
+    the API server's clock is ahead of ours."""
+    age_ms = now_ms - deletion_ms
+    return QUIET_DELETION_MS - age_ms if 0 <= age_ms < QUIET_DELETION_MS else 0
 
 
 def figures_interval_ms(status: Json) -> int:

@@ -81,6 +81,7 @@ def topic_status(
     seen = counts(state, topic)
     conditions = _conditions(state, topic, decision, disablements, seen, now_ms)
     status: dict[str, object] = dict(topic.status)
+    status.pop("heldConfig", None)
     status["observedGeneration"] = topic.generation
     status["controllerEpoch"] = state.controller_epoch
     if seen.rows or topic.topic_id is not None:
@@ -112,11 +113,14 @@ def _sentence(topic: TopicView, conditions: Sequence[Condition]) -> str:
 
 
 def _paused(state: ControllerState, topic: TopicView, now_ms: int) -> StatusResult:
-    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on."""
+    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on. The
+    configuration that the brokers have is kept, so that it holds over a change of controllers."""
     text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
+    observed = topic.status.get("observedGeneration")
+    if isinstance(observed, int) and observed < topic.generation:
+        text += f"; generation {topic.generation} of the spec waits"
     paused = condition("Reconciling", False, "Paused", text)
     stalled = condition("Stalled", False, "Paused")
-    observed = topic.status.get("observedGeneration")
     generation = observed if isinstance(observed, int) else 0
     rendered = render([paused, stalled], topic.status, generation=generation, now_ms=now_ms)
     new = {str(item["type"]): item for item in rendered}
@@ -131,6 +135,8 @@ def _paused(state: ControllerState, topic: TopicView, now_ms: int) -> StatusResu
         )
     status: dict[str, object] = {**topic.status, "conditions": [*merged, *new.values()]}
     status["controllerEpoch"] = state.controller_epoch
+    if topic.partitions_placed:
+        status["heldConfig"] = dict(topic.config)
     return StatusResult(status=status, sentence=f"topic {topic.name} is paused")
 
 
@@ -186,7 +192,11 @@ def _main(
     text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
     if seen.in_sync < seen.desired:
         text = f"{count(seen.rows, 'partition')} served; replicas are missing, see FullyReplicated"
-    return summary(ready=True, reason="Serving", message=text)
+    conditions = summary(ready=True, reason="Serving", message=text)
+    if decision.refused is not None:
+        refused = decision.refused
+        conditions[2] = condition("Stalled", True, refused.reason, refused.message)
+    return conditions
 
 
 def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:

@@ -1,0 +1,37 @@
+"""How a partition's directory goes: renamed, so that it is gone at once for good, then removed.
+
+A crash in between leaves a directory whose name says that its removal was begun; the next start
+finishes it.
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.files import sync_directory
+
+
+def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
+    """T: the directory's new name, not synced yet."""
+    target = directory.with_name(names.deleted_directory_name(topic, partition, uuid.uuid4()))
+    with storage_errors(f"{directory} cannot be removed"):
+        directory.rename(target)
+    return target
+
+
+def remove_renamed(directory: Path) -> None:
+    """T: remove a directory that was renamed."""
+    with storage_errors(f"{directory} cannot be removed"):
+        shutil.rmtree(directory)
+
+
+def sync_parent_of(directory: Path, sync_parent: Callable[[], None] | None) -> None:
+    """T: make a new name durable; ``sync_parent`` does it for several at once."""
+    if sync_parent is not None:
+        sync_parent()
+        return
+    with storage_errors(f"{directory.parent} cannot be synced"):
+        sync_directory(directory.parent)

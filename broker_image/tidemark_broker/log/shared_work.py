@@ -1,0 +1,40 @@
+"""Work that many threads want done and that is as good for all of them when done once.
+
+An fsync of a directory, a write of the checkpoints: who asks while one is under way waits, and
+shares the next one with all others who do.
+"""
+
+import threading
+from collections.abc import Callable
+
+
+class SharedWork:
+    """``work`` blocks; it is never run twice at a time."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._running = False
+
+    def run(self) -> None:
+        """T: on return ``work`` was begun after this call and has ended well. What it raises is
+        raised in the thread that ran it; the others try again for themselves."""
+        with self._changed:
+            self._asked += 1
+            mine = self._asked
+            self._changed.wait_for(lambda: self._done >= mine or not self._running)
+            if self._done >= mine:
+                return
+            self._running, covers = True, self._asked
+        try:
+            self._work()
+        except BaseException:
+            covers = 0
+            raise
+        finally:
+            with self._changed:
+                self._running = False
+                self._done = max(self._done, covers)
+                self._changed.notify_all()

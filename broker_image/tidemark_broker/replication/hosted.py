@@ -1,0 +1,33 @@
+"""The replicas that are here, by id and by name, and a lock for each name."""
+
+import asyncio
+import weakref
+
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.removal import Key
+from tidemark_broker.replication.types import TopicPartition
+
+
+class Hosted:
+    """The loop thread owns it."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Key, Partition] = {}
+        self.by_name: dict[TopicPartition, Partition] = {}
+        self._locks: weakref.WeakValueDictionary[TopicPartition, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def lock(self, tp: TopicPartition) -> asyncio.Lock:
+        """Held while the replica of that name is made, opened again or removed."""
+        return self._locks.setdefault(tp, asyncio.Lock())
+
+    def add(self, partition: Partition) -> None:
+        """It is here."""
+        self.by_key[partition.topic_id, partition.partition] = partition
+        self.by_name[partition.tp] = partition
+
+    def drop(self, partition: Partition) -> None:
+        """It is gone."""
+        self.by_key.pop((partition.topic_id, partition.partition), None)
+        self.by_name.pop(partition.tp, None)

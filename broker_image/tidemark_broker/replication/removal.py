@@ -1,0 +1,48 @@
+"""Which replicas the controller's removals take: absence never deletes.
+
+Only a tombstone of the topic's id, or a newer partition epoch without this broker, takes one.
+"""
+
+import uuid
+from collections.abc import Iterable
+
+from tidemark.wire import control
+
+Key = tuple[uuid.UUID, int]
+
+
+class Removals:
+    """The removals of one message, as they concern one broker."""
+
+    def __init__(self, removals: Iterable[control.Removal], node_id: int) -> None:
+        self._removals = tuple(removals)
+        self._node_id = node_id
+
+    def name(self, key: Key) -> bool:
+        """Does any of them mean that replica (partition -1: every one of the topic)?"""
+        return any(_names(each, key) for each in self._removals)
+
+    def take(self, key: Key, row: control.PartitionState | None) -> bool:
+        """Must it go? ``row`` is the state last given to it, None where that is not known."""
+        return any(_takes(each, key, row, self._node_id) for each in self._removals)
+
+
+def _names(removal: control.Removal, key: Key) -> bool:
+    return removal.topic_id == key[0] and removal.partition in (-1, key[1])
+
+
+def _takes(
+    removal: control.Removal, key: Key, row: control.PartitionState | None, node_id: int
+) -> bool:
+    if not _names(removal, key):
+        return False
+    if removal.partition < 0:
+        return True
+    known_epoch = -1 if row is None else row.partition_epoch
+    if removal.partition_epoch > known_epoch:
+        return True
+    return (
+        row is not None
+        and removal.partition_epoch == row.partition_epoch
+        and node_id not in row.replicas
+    )

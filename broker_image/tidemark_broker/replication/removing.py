@@ -1,0 +1,94 @@
+"""Replicas that the controller removes: role, tasks, log, in this order.
+
+A removal that fails is answered with an error; the controller repeats it until it is done.
+"""
+
+import logging
+from collections.abc import Awaitable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.fetchers import Fetchers
+from tidemark_broker.replication.hosted import Hosted
+from tidemark_broker.replication.logs import LogStore, UnopenedLog
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.removal import Key, Removals
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Removal = Awaitable[control.PartitionError | None]
+
+
+class Remover:
+    """The loop thread owns it; ``logs`` removes in threads."""
+
+    def __init__(
+        self, context: ReplicaContext, *, logs: LogStore, fetchers: Fetchers, hosted: Hosted
+    ) -> None:
+        self._context = context
+        self._logs = logs
+        self._fetchers = fetchers
+        self._hosted = hosted
+
+    def begin(self, wanted: Removals) -> list[Removal]:
+        """What is to be awaited: one for each replica that may have to go."""
+        return [*self._hosted_ones(wanted), *self._unopened_ones(wanted)]
+
+    def _hosted_ones(self, wanted: Removals) -> Iterable[Removal]:
+        for key, partition in tuple(self._hosted.by_key.items()):
+            if wanted.take(key, partition.row):
+                yield self._remove(partition, key)
+
+    def _unopened_ones(self, wanted: Removals) -> Iterable[Removal]:
+        for each in self._logs.unopened():
+            if each.topic_id is not None and wanted.name((each.topic_id, each.tp.partition)):
+                yield self._discard(each, (each.topic_id, each.tp.partition), wanted)
+
+    async def _remove(self, partition: Partition, key: Key) -> control.PartitionError | None:
+        self._fetchers.unfollow(partition.tp)
+        if self._context.remote is not None:
+            await self._context.remote.on_stop(partition, deleted=True)
+        async with self._hosted.lock(partition.tp), partition.lock:
+            partition.retire()
+            try:
+                await in_thread(self._logs.delete, partition.log)
+            except StorageError as error:
+                return self._failed(partition.tp, key, error)
+            self._hosted.drop(partition)
+        self._succeeded(partition.tp, key)
+        return None
+
+    async def _discard(
+        self, unopened: UnopenedLog, key: Key, wanted: Removals
+    ) -> control.PartitionError | None:
+        """Remove a replica whose log does not open."""
+        async with self._hosted.lock(unopened.tp):
+            try:
+                state = await in_thread(self._logs.state_of, unopened)
+                if not wanted.take(key, None if state is None else state.row):
+                    return None
+                await in_thread(self._logs.discard, unopened.tp)
+            except StorageError as error:
+                return self._failed(unopened.tp, key, error)
+        self._succeeded(unopened.tp, key)
+        return None
+
+    def _failed(self, tp: TopicPartition, key: Key, error: StorageError) -> control.PartitionError:
+        self._context.failures.failed(tp, error, self._context.monotonic())
+        return partition_error(key, ErrorCode.kafka_storage_error, str(error))
+
+    def _succeeded(self, tp: TopicPartition, key: Key) -> None:
+        self._context.failures.succeeded(tp)
+        logger.info("%s (topic id %s): removed", tp, key[0])
+
+
+def partition_error(key: Key, code: ErrorCode, message: str) -> control.PartitionError:
+    """What is answered of one replica."""
+    return control.PartitionError(
+        topic_id=key[0], partition=key[1], error_code=int(code.value), message=message
+    )

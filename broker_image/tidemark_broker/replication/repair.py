@@ -1,0 +1,80 @@
+"""Logs whose disk failed: opened again, later each time it fails.
+
+Two kinds: logs that were found at the start and did not open (kept as they are), and logs that
+were open when their disk failed in a way that leaves their files in doubt. The pauses between
+tries are counted here and not by what clients ask of the log meanwhile.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.logs import FoundLog, LogStore
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+class Repairs:
+    """The loop thread owns it; ``logs`` is asked in threads."""
+
+    def __init__(self, context: ReplicaContext, logs: LogStore) -> None:
+        self._context = context
+        self._logs = logs
+        self._pauses: dict[TopicPartition, Backoff] = {}
+
+    def _is_due(self, tp: TopicPartition) -> bool:
+        pause = self._pauses.get(tp)
+        return pause is None or pause.ready(self._context.monotonic())
+
+    def _pause(self, tp: TopicPartition) -> None:
+        """Each try makes the next pause longer, also a successful one: where the disk goes on
+        failing, a log that opens would only fail again."""
+        pause = self._pauses.get(tp) or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+        self._pauses[tp] = pause.failed(self._context.monotonic())
+
+    def _failed(self, tp: TopicPartition, error: StorageError) -> None:
+        self._pause(tp)
+        self._context.failures.failed(tp, error, self._context.monotonic())
+
+    def _forget_pauses(self) -> None:
+        """Of logs that have worked for a while."""
+        since_s = self._context.monotonic() - 2 * _LONGEST_PAUSE_S
+        for tp in [tp for tp, pause in self._pauses.items() if pause.until_s < since_s]:
+            del self._pauses[tp]
+
+    def due(self) -> list[TopicPartition]:
+        """The logs that did not open and may be tried now."""
+        return [each.tp for each in self._logs.unopened() if self._is_due(each.tp)]
+
+    async def open_again(self, tp: TopicPartition) -> FoundLog | None:
+        """One of them, if it opens now."""
+        try:
+            found = await in_thread(self._logs.open_again, tp)
+        except StorageError as error:
+            self._failed(tp, error)
+            return None
+        self._pauses.pop(tp, None)
+        self._context.failures.succeeded(tp)
+        return found
+
+    async def reopen(self, partitions: Iterable[Partition]) -> None:
+        """Open every log again that refuses everything since its disk failed."""
+        self._forget_pauses()
+        for partition in partitions:
+            if partition.log.failure is None or partition.removed or not self._is_due(partition.tp):
+                continue
+            try:
+                await partition.reopen()
+            except StorageError as error:
+                self._failed(partition.tp, error)
+            else:
+                self._pause(partition.tp)
+                self._context.failures.succeeded(partition.tp)

@@ -1,0 +1,29 @@
+"""What a process has cost so far, from /proc."""
+
+import os
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time together."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory now."""
+    return _status_mb(pid, "VmRSS:")
+
+
+def peak_resident_mb(pid: int) -> float:
+    """The most that was ever resident."""
+    return _status_mb(pid, "VmHWM:")
+
+
+def _status_mb(pid: int, name: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    return float("nan")

@@ -1,0 +1,190 @@
+"""Expiration in the tier by time and size, DeleteRecords into it, delayed and repeated deletion."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, TieredHost
+from tidemark.tier import views
+from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
+
+
+async def tiered(host: TieredHost, records: int = 500) -> list[tuple[int, int]]:
+    """Everything closed is in the tier, nothing of it local; the live segments."""
+    await host.apply()
+    await host.produce(records)
+    await host.copied()
+    await host.storage.apply_retention()
+    return host.live()
+
+
+async def test_retention_by_time_goes_over_both_tiers(host: TieredHost) -> None:
+    clock_ms = NOW_MS
+    host.context.wall_ms = lambda: clock_ms
+    before = await tiered(host)
+    host.config["retention.ms"] = "1000"
+    # The newest record of the third segment is exactly as old as allowed: it stays.
+    clock_ms = NOW_MS + before[2][1] + 1000
+    await host.apply()
+    await host.until(lambda: host.partition.log_start_offset == before[2][0])
+    assert host.live() == before[2:]
+    assert host.head().log_start_offset == before[2][0]
+    with pytest.raises(RemoteOffsetOutOfRange):
+        await host.remote.read(host.partition, 0, 100, asyncio.get_running_loop().time() + 5)
+    clock_ms += 60_000
+    await host.until(lambda: len(host.objects()) == 2 * len(before[2:]))
+
+
+async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredHost) -> None:
+    await tiered(host)
+    await host.produce(20)
+    await host.copied()
+    await host.storage.apply_retention()
+    before, log = host.live(), host.partition.log
+    local_only = sum(s.size_bytes for s in log.segments())
+    live_bytes = host.summary.size_bytes
+    sizes = [e.size_bytes for e in views.live_segments(host.head(), {})]
+    # One byte less than the two oldest: only one of them lies wholly above the limit.
+    host.config["retention.bytes"] = str(live_bytes + local_only - sizes[0] - sizes[1] + 1)
+    host.config["local.retention.bytes"] = "1000000"
+    await host.apply()
+    await host.until(lambda: host.partition.log_start_offset == before[1][0])
+    await host.until(lambda: len(host.objects()) == 2 * len(before[1:]))
+    assert host.live() == before[1:]
+
+
+async def test_copying_at_the_same_time_expires_nothing_too_early(host: TieredHost) -> None:
+    """The limit is never exceeded, so nothing may go, whatever is counted while copies finish."""
+    host.config["retention.bytes"] = str(10_000_000)
+    await host.apply()
+    for _ in range(20):
+        await host.produce(100)
+        total = host.summary.size_bytes + 10_000
+        host.config["retention.bytes"] = str(total + host.partition.log.size_bytes)
+        await host.apply()
+    await host.copied()
+    assert host.live()[0][0] == 0
+
+
+async def test_objects_outlive_the_mark_by_the_delay(make_host: MakeHost) -> None:
+    clock_ms = NOW_MS
+    host = make_host()
+    host.cluster_config["remote.delete.delay.ms"] = "60000"
+    host.context.wall_ms = lambda: clock_ms
+    before = await tiered(host)
+    host.partition.delete_records(before[2][0])
+    await host.until(lambda: host.live() == before[2:])
+    marked = host.summary
+    assert (marked.remaining_segments, marked.segments) == (2, len(before) - 2)
+    clock_ms = NOW_MS + 59_999
+    deletes = host.remote._shared.metrics.values()
+    await asyncio.sleep(0.3)  # three intervals: nothing is to happen
+    assert host.remote._shared.metrics.values() == deletes
+    assert len(host.objects()) == 2 * len(before)
+    clock_ms = NOW_MS + 60_000
+    await host.until(lambda: len(host.objects()) == 2 * len(before[2:]))
+    await host.until(lambda: host.summary.remaining_segments == 0)
+
+
+async def test_delete_records_in_the_middle_of_a_remote_segment(host: TieredHost) -> None:
+    before = await tiered(host)
+    middle = before[1][0] + 3
+    assert host.partition.delete_records(middle).error.name == "none"
+    await host.until(lambda: host.head().log_start_offset == middle)
+    assert host.partition.log_start_offset == middle
+    await host.until(lambda: len(host.objects()) == 2 * len(before[1:]))
+    end = host.partition.log.local_log_start_offset
+    seen = await host.read_tier(middle, end)
+    assert seen[0] >= middle
+    assert seen[-1] == end - 1
+    assert host.partition.fetch(middle - 1, max_bytes=1, min_one=True).error.name == (
+        "offset_out_of_range"
+    )
+    assert host.partition.delete_records(0).error.name == "none"
+    assert host.partition.log_start_offset == middle
+
+
+async def test_delete_records_beyond_the_tier_skips_the_gap(host: TieredHost) -> None:
+    await tiered(host)
+    await host.produce(20)
+    to = host.partition.high_watermark
+    host.partition.delete_records(-1)
+    await host.until(lambda: not host.objects())
+    assert host.partition.log_start_offset == host.head().log_start_offset == to
+    await host.produce(300)
+    await host.copied()
+    assert host.live()[0][0] == to
+
+
+async def test_expiry_survives_a_new_leader(make_host: MakeHost, host: TieredHost) -> None:
+    host.cluster_config["remote.delete.delay.ms"] = "600000"
+    before = await tiered(host)
+    host.partition.delete_records(before[2][0])
+    await host.until(lambda: host.head().log_start_offset == before[2][0])
+    row = host.row
+    await host.close()
+    again = make_host()
+    again.row = row
+    await again.apply(leader_epoch=2)
+    await again.until(lambda: len(again.objects()) == 2 * len(before[2:]))
+    assert again.partition.log_start_offset == before[2][0]
+    assert again.live() == before[2:]
+
+
+async def test_a_deleted_topic_leaves_no_object_and_may_be_asked_again(
+    make_host: MakeHost, host: TieredHost
+) -> None:
+    await tiered(host)
+    assert host.objects()
+    partition = host.partition
+    await host.delete()
+    assert host.broker.manager.get(TOPIC, 0) is None
+    await host.delete_remote()
+    assert not host.objects()
+    assert not list(host.tier().topics.all())
+    assert await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0) == 0
+    # A leader that has not heard of it is refused by the tombstone.
+    other = make_host(node_id=2)
+    other.row = host.row
+    other.store_id = host.remote.status().store_id
+    await other.apply(leader=2, leader_epoch=9, replicas=(2,), isr=(2,))
+    assert host.head().deleted_at_ms is not None
+    assert partition.removed
+    assert not host.objects()
+
+
+async def test_a_topic_that_was_never_tiered_has_nothing_to_delete(host: TieredHost) -> None:
+    await host.apply()
+    await host.until(lambda: not host.remote.status().error)
+    other = type(TOPIC_ID)(int=7)
+    assert await host.remote.delete_topic(other, "other", 3, 0) == 0
+
+
+async def test_deletion_without_the_store_is_refused(host: TieredHost) -> None:
+    await tiered(host)
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
+    await host.delete()
+    with pytest.raises(RemoteUnavailable, match="does not exist"):
+        await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0)
+    await host.until(lambda: bool(host.remote.status().error))
+    moved.rename(host.tier_path)
+    await host.until(lambda: not host.remote.status().error)
+    await host.delete_remote()
+    assert not host.objects()
+
+
+async def test_what_cannot_be_deleted_is_a_reason(host: TieredHost) -> None:
+    """A folder stands where an object was: the store answers, but does not delete it."""
+    before = await tiered(host)
+    victim = host.tier_path / host.objects()[1]
+    victim.unlink()
+    (victim / "child").mkdir(parents=True)
+    host.partition.delete_records(before[1][0])
+    await host.until(lambda: host.summary.error_reason == "StoreInputOutputError")
+    assert "directory" in host.summary.error_message
+    assert not host.remote.status().error
+    (victim / "child").rmdir()
+    victim.rmdir()
+    await host.until(lambda: not host.summary.error_reason)
+    await host.until(lambda: len(host.objects()) == 2 * len(before[1:]))

@@ -1,0 +1,165 @@
+"""Fetch over the socket, below the local log start: what the tier holds is a part of the answer."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.held_storage import held
+from tests.integration.remote_log.tiered_host import TOPIC, TieredHost
+from tests.unit.api import api_requests as kafka
+from tidemark.records.batch import iter_headers
+from tidemark.wire.connection import KafkaConnection
+
+FETCH_VERSION = 12
+
+
+class Client:
+    def __init__(self, host: TieredHost, connection: KafkaConnection) -> None:
+        self.host = host
+        self._connection = connection
+
+    async def fetch(self, *offsets: int, **values: Any) -> list[Any]:
+        """The answers of partitions 0, 1, ..."""
+        request = kafka.fetch(FETCH_VERSION, TOPIC, *offsets, **values)
+        answer: Any = await self._connection.request(
+            request, kafka.answer_type(kafka.FETCH, FETCH_VERSION), 20
+        )
+        assert answer.error_code is ErrorCode.none
+        return list(answer.responses[0].partitions)
+
+    async def list_offset(self, timestamp: int) -> Any:
+        answer: Any = await self._connection.request(
+            kafka.list_offsets(7, TOPIC, timestamp), kafka.answer_type(kafka.LIST_OFFSETS, 7), 20
+        )
+        return answer.topics[0].partitions[0]
+
+
+def offsets_of(part: Any) -> list[int]:
+    """First offset of each batch."""
+    return [header.base_offset for _, header in iter_headers(bytes(part.records))]
+
+
+@pytest.fixture
+async def client(make_host: MakeHost) -> AsyncIterator[Client]:
+    """Two partitions whose closed segments are in the tier only."""
+    host = make_host(remote_fetch_max_wait_ms=2000)
+    await host.listen()
+    host.rows[1] = host.new_row(1)
+    await host.apply()
+    for number in (0, 1):
+        await host.produce(400, number=number)
+        await host.copied(number=number)
+    await host.storage.apply_retention()
+    connection = await KafkaConnection.connect(
+        "127.0.0.1", host.broker.server.port, client_id="test"
+    )
+    yield Client(host, connection)
+    await connection.close()
+
+
+async def test_the_whole_log_is_read_through_both_tiers(client: Client) -> None:
+    local_start, end = client.host.partition.log.local_log_start_offset, 400
+    offset, answers = 0, []
+    while offset < end:
+        (part,) = await client.fetch(offset, wait_ms=500)
+        assert part.error_code is ErrorCode.none
+        assert (part.high_watermark, part.log_start_offset) == (400, 0)
+        headers = [header for _, header in iter_headers(bytes(part.records))]
+        assert headers[0].base_offset == offset
+        offset = headers[-1].next_offset
+        answers.append(offset)
+    assert local_start in answers
+    assert answers[-1] == end
+
+
+async def test_the_partitions_limit_holds_and_one_batch_comes_whole(client: Client) -> None:
+    (one,) = await client.fetch(7, partition_max_bytes=1)
+    assert offsets_of(one) == [5]
+    size = len(bytes(one.records))
+    (two,) = await client.fetch(7, partition_max_bytes=2 * size + size // 2)
+    assert offsets_of(two) == [5, 10]
+    (three,) = await client.fetch(7, max_bytes=3 * size)
+    assert offsets_of(three) == [5, 10, 15]
+
+
+async def test_an_answer_from_the_tier_does_not_wait_for_min_bytes(client: Client) -> None:
+    clock = client.host.context.monotonic
+    began_s = clock()
+    (part,) = await client.fetch(0, min_bytes=1 << 20, wait_ms=8000, partition_max_bytes=1000)
+    assert offsets_of(part)
+    assert clock() - began_s < 4
+
+
+async def test_every_remote_partition_of_a_request_is_read(client: Client) -> None:
+    first, second = await client.fetch(10, 25)
+    assert offsets_of(first)[0] == 10
+    assert offsets_of(second)[0] == 25
+    local, remote = await client.fetch(395, 25)
+    assert offsets_of(local) == [395]
+    assert offsets_of(remote)[0] == 25
+
+
+async def test_the_limit_of_the_whole_answer_holds_over_the_partitions(client: Client) -> None:
+    (one,) = await client.fetch(0, partition_max_bytes=1)
+    size = len(bytes(one.records))
+    # Room for the first batch and a half: the second partition's does not fit in what is left.
+    first, second = await client.fetch(0, 0, max_bytes=size + size // 2, partition_max_bytes=size)
+    assert offsets_of(first) == [0]
+    assert (offsets_of(second), second.error_code) == ([], ErrorCode.none)
+    first, second = await client.fetch(0, 0, max_bytes=1)
+    assert (offsets_of(first), offsets_of(second)) == ([0], [])
+    # What found nothing leaves its right to the next one.
+    first, second = await client.fetch(400, 0, max_bytes=1)
+    assert (offsets_of(first), offsets_of(second)) == ([], [0])
+
+
+async def test_below_the_log_start_is_out_of_range(client: Client) -> None:
+    client.host.partition.delete_records(50)
+    below, other = await client.fetch(49, 0)
+    assert (below.error_code, below.log_start_offset) == (ErrorCode.offset_out_of_range, 50)
+    assert offsets_of(other)[0] == 0
+    (at,) = await client.fetch(50)
+    assert offsets_of(at)[0] == 50
+    (beyond,) = await client.fetch(401)
+    assert beyond.error_code is ErrorCode.offset_out_of_range
+
+
+async def test_without_the_store_the_error_is_one_that_consumers_retry(client: Client) -> None:
+    host = client.host
+    away = host.tier_path.rename(host.tier_path.with_name("away"))
+    failed, local = await client.fetch(0, 395)
+    assert failed.error_code is ErrorCode.kafka_storage_error
+    assert (failed.high_watermark, failed.log_start_offset) == (400, 0)
+    assert offsets_of(local) == [395]
+    await host.until(lambda: bool(host.remote.status().error))
+    (failed,) = await client.fetch(0)
+    assert failed.error_code is ErrorCode.kafka_storage_error
+    assert (await client.list_offset(1_700_000_000_005)).error_code is ErrorCode.request_timed_out
+    away.rename(host.tier_path)
+    await host.until(lambda: not host.remote.status().error)
+    (healed,) = await client.fetch(0)
+    assert offsets_of(healed)[0] == 0
+    assert (await client.list_offset(1_700_000_000_005)).offset == 5
+
+
+async def test_a_damaged_object_is_a_storage_error_and_ends_nothing(client: Client) -> None:
+    host = client.host
+    log = host.tier_path / next(key for key in host.objects() if key.endswith(".log"))
+    log.write_bytes(b"\0" * log.stat().st_size)
+    number = int(log.parent.name)
+    parts = await client.fetch(0, 0)
+    assert parts[number].error_code is ErrorCode.kafka_storage_error
+    assert offsets_of(parts[1 - number])[0] == 0
+
+
+async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
+    host = client.host
+    with held(host, reads=True) as storage:
+        (late,) = await client.fetch(0)
+        assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
+        storage.release.set()
+    (part,) = await client.fetch(0)
+    assert offsets_of(part)[0] == 0

@@ -1,0 +1,136 @@
+"""A log whose disk failed: it refuses everything, and goes on once its files were checked again."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tidemark_broker.log import StorageError
+
+T0 = 1_700_000_000_000
+Bench = Any  # the LogBench of conftest.py
+
+
+@contextmanager
+def refusing(monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
+    """The kernel answers that call with an I/O error."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        yield
+
+
+def _after_a_failed_fsync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Offsets 0 to 19 in several segments, epochs 1 and 2, the high watermark at 15."""
+    log = bench.create()
+    bench.fill(log, [1] * 12, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 8, epoch=2)
+    log.advance_high_watermark(15)
+    log.raise_log_start(3)
+    with refusing(monkeypatch, "fdatasync"), pytest.raises(StorageError, match="cannot be synced"):
+        log.flush()
+    return log
+
+
+def test_a_log_goes_on_where_nothing_was_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _after_a_failed_fsync(bench, monkeypatch)
+    epochs, before = log.epochs, bench.bytes_on_disk()
+    with pytest.raises(StorageError, match="opened again"):
+        log.read(3, max_bytes=100, up_to_offset=15, min_one=True)
+    assert not log.needs_flush
+    assert log.reopen()
+    assert log.failure is None
+    assert (log.log_start_offset, log.high_watermark, log.next_offset) == (3, 15, 20)
+    assert (log.epochs, bench.bytes_on_disk()) == (epochs, before)
+    bench.fill(log, [2], epoch=2)
+    assert log.flush() == 22
+    bench.check(log)
+
+
+def test_records_that_the_disk_lost_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _after_a_failed_fsync(bench, monkeypatch)
+    path = sorted(bench.directory.glob("*.log"))[-1]
+    os.truncate(path, path.stat().st_size - 1)
+    assert not log.reopen()
+    assert log.next_offset == 19
+    assert (log.log_start_offset, log.high_watermark) == (3, 15)
+    bench.fill(log, [1], epoch=3)
+    bench.check(log)
+
+
+def test_bounds_above_what_is_left_come_down(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 6)
+    log.advance_high_watermark(6)
+    log.raise_log_start(4)
+    with refusing(monkeypatch, "fdatasync"), pytest.raises(StorageError):
+        log.flush()
+    os.truncate(bench.directory / f"{0:020d}.log", 0)
+    assert not log.reopen()
+    assert (log.log_start_offset, log.high_watermark, log.next_offset) == (4, 4, 4)
+    bench.fill(log, [1])
+    bench.check(log)
+
+
+def test_it_refuses_until_opening_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _after_a_failed_fsync(bench, monkeypatch)
+    metadata = bench.directory / "partition.metadata"
+    hidden = metadata.rename(metadata.with_name("hidden"))
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"partition\.metadata cannot be read"):
+            log.reopen()
+        with pytest.raises(StorageError, match="opened again"):
+            bench.fill(log, [1], epoch=2)
+    hidden.rename(metadata)
+    assert log.reopen()
+    bench.fill(log, [1], epoch=2)
+    bench.check(log)
+
+
+@pytest.mark.parametrize(
+    ("shorten", "call"),
+    [
+        (lambda log: log.truncate_to(7), "ftruncate"),
+        (
+            lambda log: log.truncate_fully_and_start_at(9, log_start_offset=9, epochs=()),
+            "rename",
+        ),
+    ],
+)
+def test_a_truncation_that_failed_half_way(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    shorten: Callable[[Any], object],
+    call: str,
+) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 20)
+    with refusing(monkeypatch, call), pytest.raises(StorageError):
+        shorten(log)
+    with pytest.raises(StorageError, match="opened again"):
+        bench.fill(log, [1])
+    assert log.reopen()  # what went was to go
+    shorten(log)
+    bench.fill(log, [1])
+    bench.check(log)
+
+
+def test_a_failed_log_is_never_closed_cleanly(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _after_a_failed_fsync(bench, monkeypatch)
+    (bench.directory / "partition.metadata").rename(bench.directory / "hidden")
+    with pytest.raises(StorageError):
+        log.reopen()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be synced"):
+            log.close()

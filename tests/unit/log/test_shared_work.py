@@ -1,0 +1,76 @@
+"""Work that many threads want is done once for those who wait together."""
+
+import threading
+import time
+
+import pytest
+
+from tidemark_broker.log.shared_work import SharedWork
+
+
+class Counted:
+    """Work that waits at a gate and may fail."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.running = 0
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+        self.fails_at = -1
+
+    def __call__(self) -> None:
+        self.running += 1
+        assert self.running == 1
+        self.runs += 1
+        self.begun.set()
+        assert self.gate.wait(5)
+        self.running -= 1
+        if self.runs == self.fails_at:
+            raise OSError("no")
+
+
+def _threads(work: SharedWork, count: int, failed: list[BaseException]) -> list[threading.Thread]:
+    def run() -> None:
+        try:
+            work.run()
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _all_wait(shared: SharedWork, asked: int) -> None:
+    deadline_s = time.monotonic() + 5
+    while shared._asked < asked:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("fails_at", "runs"), [(-1, 2), (1, 2), (2, 3)])
+def test_who_comes_while_one_is_under_way_shares_the_next(fails_at: int, runs: int) -> None:
+    work, failed = Counted(), list[BaseException]()
+    work.fails_at = fails_at
+    shared = SharedWork(work)
+    first = _threads(shared, 1, failed)
+    assert work.begun.wait(5)
+    rest = _threads(shared, 7, failed)
+    _all_wait(shared, 8)
+    work.gate.set()
+    for thread in first + rest:
+        thread.join(5)
+    assert work.runs == runs
+    assert len(failed) == (fails_at > 0)  # it failed for whom it was run, and for nobody else
+
+
+def test_a_failure_is_the_next_ones_to_make_good() -> None:
+    work = Counted()
+    work.gate.set()
+    work.fails_at = 1
+    shared = SharedWork(work)
+    with pytest.raises(OSError, match="no"):
+        shared.run()
+    shared.run()
+    assert work.runs == 2

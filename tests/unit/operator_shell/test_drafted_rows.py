@@ -1,0 +1,44 @@
+"""What a decision of a group depends on: the slices it changes, and those it reads as changed."""
+
+from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tidemark.wire.control import AlterPartitionRequest, IsrChange
+from tidemark_operator.controller.isr import alter_partition
+from tidemark_operator.storage.committer import TrackingDraft
+
+KEY = (numbered_uuid(1), 0)
+
+
+def proposal(partition_epoch: int, new_isr: tuple[int, ...]) -> AlterPartitionRequest:
+    change = IsrChange(
+        topic_id=KEY[0],
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=partition_epoch,
+        new_isr=new_isr,
+        remote_manifest=False,
+    )
+    return AlterPartitionRequest(broker_id=1, broker_epoch=101, changes=(change,))
+
+
+def world() -> World:
+    return World(brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2))])
+
+
+def test_a_refusal_that_shows_a_row_not_stored_yet_waits_for_that_row() -> None:
+    state = world().state
+    draft, home = TrackingDraft(state), state.slice_index(KEY)
+    draft.begin()
+    alter_partition(draft, proposal(0, (1,)))
+    assert draft.touched == {home}
+    draft.begin()
+    (result,) = alter_partition(draft, proposal(0, (1,))).results
+    assert (result.partition_epoch, result.isr) == (1, (1,))
+    assert draft.touched == {home}
+
+
+def test_a_refusal_that_shows_a_stored_row_waits_for_nothing() -> None:
+    draft = TrackingDraft(world().state)
+    draft.begin()
+    (result,) = alter_partition(draft, proposal(7, (1,))).results
+    assert (result.error_code, result.partition_epoch, result.isr) == (95, 0, (1, 2))
+    assert not draft.touched

@@ -1,0 +1,154 @@
+"""Which remote segments expire, and which local one is copied next: pure rules."""
+
+import uuid
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
+from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.log import SegmentInfo
+from tidemark_broker.remote_log import eligibility, expiry
+from tidemark_broker.remote_log.eligibility import Blocked
+from tidemark_broker.remote_log.expiry import Limits
+
+DAY_MS = 86_400_000
+
+
+def entry(start: int, *, records: int = 10, size: int = 100, newest_ms: int = 0) -> SegmentEntry:
+    made = new_segment(
+        topic="t",
+        topic_id=uuid.UUID(int=1),
+        partition=0,
+        segment_id=uuid.UUID(int=start + 1),
+        start_offset=start,
+        end_offset_inclusive=start + records - 1,
+        max_timestamp_ms=newest_ms,
+        size_bytes=size,
+        broker_id=1,
+        event_time_ms=5 * DAY_MS,
+        leader_epochs=[(1, 0)],
+        leader_epoch=1,
+        tiered_epoch=0,
+    )
+    return replace(made, state=SegmentState.COPY_FINISHED)
+
+
+def expired(live: list[SegmentEntry], now_ms: int = 0, local: int = 0, **limits: int) -> int | None:
+    return expiry.expired_up_to(
+        live,
+        Limits(**({"retention_ms": -1, "retention_bytes": -1} | limits)),
+        live_bytes=sum(each.size_bytes for each in live),
+        local_bytes=local,
+        now_ms=now_ms,
+    )
+
+
+def test_by_time_the_oldest_go_up_to_the_first_that_stays() -> None:
+    live = [entry(n * 10, newest_ms=ms) for n, ms in enumerate((10, 20, 90, 30))]
+    assert expired(live, now_ms=110, retention_ms=100) is None
+    assert expired(live, now_ms=121, retention_ms=100) == 20
+    assert expired(live, now_ms=1000, retention_ms=100) == 40
+    assert expired(live, now_ms=DAY_MS, retention_ms=-1) is None
+    assert expired([], now_ms=DAY_MS, retention_ms=0) is None
+
+
+def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
+    live = [entry(0, newest_ms=-1)]
+    assert expired(live, now_ms=6 * DAY_MS, retention_ms=2 * DAY_MS) is None
+    assert expired(live, now_ms=8 * DAY_MS, retention_ms=2 * DAY_MS) == 10
+
+
+def test_by_size_only_what_lies_wholly_above_the_limit_goes() -> None:
+    live = [entry(n * 10) for n in range(4)]
+    assert expired(live, local=50, retention_bytes=351) is None
+    assert expired(live, local=50, retention_bytes=350) == 10
+    assert expired(live, local=50, retention_bytes=151) == 20
+    assert expired(live, local=50, retention_bytes=0) == 40
+    assert expired(live, local=10_000, retention_bytes=-1) is None
+
+
+def test_a_topic_that_does_not_delete_expires_nothing() -> None:
+    limits = Limits(retention_ms=0, retention_bytes=0, deletes=False)
+    assert (
+        expiry.expired_up_to([entry(0)], limits, live_bytes=100, local_bytes=0, now_ms=9 * DAY_MS)
+        is None
+    )
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), max_size=12),
+    limit=st.integers(0, 300),
+    local=st.integers(0, 100),
+)
+def test_size_retention_keeps_as_much_as_it_must(sizes: list[int], limit: int, local: int) -> None:
+    live = [entry(n * 10, size=size) for n, size in enumerate(sizes)]
+    start = expired(live, local=local, retention_bytes=limit) or 0
+    kept = sum(sizes[start // 10 :]) + local
+    assert kept >= min(limit, sum(sizes) + local)
+    left = sizes[start // 10 :]
+    assert not left or kept - left[0] < limit
+
+
+def test_when_retention_may_mark() -> None:
+    may = {
+        (state, policy)
+        for state in TieringState
+        for policy in DisablePolicy
+        if expiry.may_expire(state, policy)
+    }
+    assert (TieringState.ENABLED, DisablePolicy.DELETE) in may
+    assert (TieringState.DISABLED, DisablePolicy.RETAIN) in may
+    assert (TieringState.DISABLED, DisablePolicy.DELETE) not in may
+    assert not any(state is TieringState.NONE for state, _ in may)
+
+
+def local(*bases: int) -> list[SegmentInfo]:
+    """Segments between the bases; the last one is active and holds 3 records."""
+    ends = [*bases[1:], bases[-1] + 3]
+    return [
+        SegmentInfo(
+            base_offset=base,
+            next_base_offset=end,
+            size_bytes=end - base,
+            largest_timestamp_ms=0,
+            created_ms=0,
+            is_active=base == bases[-1],
+        )
+        for base, end in zip(bases, ends, strict=True)
+    ]
+
+
+def following(segments: list[SegmentInfo], copied_up_to: int, start: int, stable: int) -> object:
+    found = eligibility.next_segment(
+        segments,
+        next_copy_offset=copied_up_to,
+        log_start_offset=start,
+        last_stable_offset=stable,
+    )
+    return found if isinstance(found, Blocked) else found.base_offset
+
+
+def test_the_next_segment_to_copy() -> None:
+    segments = local(0, 10, 20, 30)
+    assert following(segments, 0, 0, 10) == 0
+    assert following(segments, 0, 0, 9) is Blocked.NOT_STABLE
+    assert following(segments, 10, 0, 33) == 10
+    assert following(segments, 15, 0, 33) == 10  # other boundaries: the whole, and trimmed later
+    assert following(segments, 30, 0, 33) is Blocked.NOTHING_CLOSED
+    assert following(segments, 99, 0, 33) is Blocked.NOTHING_CLOSED
+
+
+def test_a_hole_is_not_hidden_by_a_copy() -> None:
+    segments = local(20, 30, 40)
+    assert following(segments, 10, 0, 43) is Blocked.HOLE
+    assert following(segments, 10, 20, 43) == 20  # deleted records leave no hole
+    assert eligibility.stable_from(segments, 10) == 30
+    assert eligibility.stable_from(segments, 40) is None
+
+
+def test_lag_is_what_is_closed_and_not_copied() -> None:
+    lag = eligibility.lag(local(0, 10, 30, 40), 10)
+    assert (lag.segments, lag.size_bytes) == (2, 30)
+    assert expiry.local_only_bytes(local(0, 10, 30, 40), 9) == 33

@@ -1,0 +1,98 @@
+"""What several threads share: pools with limits, a cache that loads once."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tidemark_broker.remote_log.cache import ByteCache
+from tidemark_broker.remote_log.failure import (
+    CustomMetadataTooLarge,
+    LocalDataMissing,
+    failure_of,
+    jittered,
+)
+from tidemark_broker.remote_log.pools import Pool, PoolFull
+
+
+async def test_a_cancelled_caller_waits_for_the_end_of_its_call() -> None:
+    pool, began, release = Pool("p", threads=1), threading.Event(), threading.Event()
+    ended = []
+
+    def work() -> None:
+        began.set()
+        release.wait(5)
+        ended.append(1)
+
+    caller = asyncio.create_task(pool.run_to_end(work))
+    await asyncio.to_thread(began.wait, 5)
+    caller.cancel()
+    asyncio.get_running_loop().call_later(0.05, release.set)
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended
+    await pool.close()
+
+
+async def test_a_pool_refuses_beyond_its_queue_and_after_its_end() -> None:
+    pool, release = Pool("p", threads=1, pending_max=1), threading.Event()
+    calls = [pool.submit(release.wait, 5) for _ in range(2)]
+    assert (pool.queue_size, pool.has_idle_thread) == (1, False)
+    with pytest.raises(PoolFull):
+        pool.submit(release.wait, 5)
+    assert pool.rejected_total == 1
+    release.set()
+    assert [await asyncio.wrap_future(call) for call in calls] == [True, True]
+    await asyncio.sleep(0)
+    assert pool.has_idle_thread
+    assert 0 <= pool.idle_share <= 1
+    await pool.close()
+    with pytest.raises(PoolFull, match="closed"):
+        pool.submit(release.wait, 5)
+
+
+def test_a_cache_keeps_to_its_limit_and_forgets_the_least_used() -> None:
+    cache: ByteCache[int, bytes] = ByteCache(10, len)
+    for key in (1, 2, 1, 3):
+        assert cache.get(key, lambda: bytes(4)) == bytes(4)
+    assert (1 in cache, 2 in cache, 3 in cache) == (True, False, True)
+    assert (cache.size_bytes, len(cache), cache.hits, cache.misses) == (8, 2, 1, 3)
+    assert len(cache.get(4, lambda: bytes(11))) == 11
+    assert (4 in cache, cache.size_bytes) == (False, 8)
+    cache.clear()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_many_threads_load_once_and_a_failure_is_kept_by_nobody() -> None:
+    cache: ByteCache[int, bytes] = ByteCache(100, len)
+    inside, release, loads = threading.Event(), threading.Event(), []
+
+    def load() -> bytes:
+        loads.append(1)
+        inside.set()
+        release.wait(5)
+        return b"data"
+
+    def fail() -> bytes:
+        raise OSError("gone")
+
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(cache.get, 1, load) for _ in range(3)]
+        inside.wait(5)
+        release.set()
+        assert [future.result(5) for future in asked] == [b"data"] * 3
+    assert len(loads) == 1
+    with pytest.raises(OSError, match="gone"):
+        cache.get(2, fail)
+    assert 2 not in cache
+    assert cache.get(2, lambda: b"after all") == b"after all"
+
+
+def test_a_failure_has_a_reason_and_a_message() -> None:
+    assert failure_of(CustomMetadataTooLarge("big")).reason == "CustomMetadataTooLarge"
+    assert failure_of(LocalDataMissing("hole")).reason == "LocalDataMissing"
+    assert failure_of(OSError(28, "No space left")).reason == "StorageError"
+    unforeseen = failure_of(ZeroDivisionError())
+    assert (unforeseen.reason, unforeseen.message) == ("RemoteLogError", "ZeroDivisionError")
+    assert all(0.8 <= jittered(1.0, 0.2) <= 1.2 for _ in range(50))

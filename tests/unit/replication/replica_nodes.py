@@ -1,0 +1,191 @@
+"""Brokers' replicas without sockets: real logs in folders, requests handed over in process."""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.wire import control
+from tidemark_broker.config import parse
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.service import ReplicaFetchService
+from tidemark_broker.replication.wire import ReplicaFetchRequest
+from tidemark_broker.storage import Storage
+
+TOPIC = "t"
+TOPIC_ID = uuid.UUID(int=0x77)
+T0 = 1_700_000_000_000
+
+
+def row(**changes: Any) -> control.PartitionState:
+    """Brokers 1 and 2, 1 leads."""
+    values: dict[str, Any] = {
+        "partition": 0,
+        "leader": 1,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "replicas": (1, 2),
+        "isr": (1, 2),
+        "manifest": False,
+    }
+    return control.PartitionState(**(values | changes))
+
+
+def states(
+    *rows: control.PartitionState,
+    full: bool = False,
+    removals: tuple[control.Removal, ...] = (),
+    topic_id: uuid.UUID = TOPIC_ID,
+) -> control.PartitionStatesRequest:
+    """What a controller sends about the one topic."""
+    topic = control.TopicState(
+        topic_id=topic_id,
+        name=TOPIC,
+        config=(),
+        tiering_state=0,
+        tiered_epoch=0,
+        disable_policy=0,
+        partitions=rows,
+    )
+    brokers = tuple(
+        control.BrokerState(broker_id=n, broker_epoch=n, rack=None, fenced=False, listeners=())
+        for n in (1, 2)
+    )
+    return control.PartitionStatesRequest(
+        controller_id="c",
+        controller_epoch=1,
+        full=full,
+        cluster_id="c",
+        cluster_config=(),
+        remote_storage="",
+        store_id="",
+        brokers=brokers,
+        topics=(topic,) if rows else (),
+        removals=removals,
+    )
+
+
+def batch(count: int = 1) -> bytes:
+    """One batch of small records."""
+    return build_batch([Record(b"k", bytes(30), (), T0)] * count)
+
+
+class Node:
+    """One broker's storage and replicas; :meth:`stop` ends it."""
+
+    def __init__(self, node_id: int, folder: Path) -> None:
+        self.node_id = node_id
+        self.folder = folder / f"broker-{node_id}"
+        self.now_s = 1000.0
+        self.losses = 0
+        config = parse(
+            {
+                "node.id": str(node_id),
+                "cluster.id": "c",
+                "log.dir": str(self.folder),
+                "listeners": "127.0.0.1:0",
+                "controller.addresses": "127.0.0.1:1",
+            }
+        )
+        self.storage = Storage.open(config)
+        metadata, purgatory = MetadataCache("c"), Purgatory()
+        self.context = ReplicaContext(
+            node_id=node_id,
+            metadata=metadata,
+            purgatory=purgatory,
+            lag_max_s=30.0,
+            monotonic=lambda: self.now_s,
+            wall_ms=lambda: T0,
+            propose_isr=lambda *_: None,
+            persist=self.storage.persist,
+            checkpoint_log_start=self.storage.checkpoint_log_start,
+            failures=self.storage.failures,
+            records_lost=self._lost,
+        )
+        self.fetchers = Fetchers(
+            node_id=node_id,
+            metadata=metadata,
+            limits=FetchLimits(),
+            broker_epoch=lambda: node_id,
+            monotonic=lambda: self.now_s,
+        )
+        self.manager = ReplicaManager(
+            self.context, logs=self.storage, fetchers=self.fetchers, broker_config={}
+        )
+        self.service = ReplicaFetchService(self.manager, purgatory)
+        self.storage.attach(self.manager)
+        self.manager.load(self.storage.found())
+
+    def _lost(self) -> None:
+        self.losses += 1
+
+    @property
+    def partition(self) -> Partition:
+        found = self.manager.get(TOPIC, 0)
+        assert found is not None
+        return found
+
+    @property
+    def log_folder(self) -> Path:
+        return self.folder / f"{TOPIC}-0"
+
+    async def told(self, *rows: control.PartitionState, **more: Any) -> list[Any]:
+        """Apply a change; the errors that are answered."""
+        return await self.manager.apply(states(*rows, **more))
+
+    async def lead(self, epoch: int) -> None:
+        """Become the leader under that epoch (which is the partition's epoch, too)."""
+        await self.told(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
+
+    async def follow(self, leader: int, epoch: int) -> None:
+        await self.told(row(leader=leader, leader_epoch=epoch, partition_epoch=epoch))
+
+    async def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            result = await self.partition.append(batch(), acks=1, timeout_ms=0)
+            assert result.error.name == "none", result
+
+    async def fetch_once(self, leader: "Node") -> Outcome:
+        """One round of a fetcher."""
+        asked = next_request(self.partition, 1 << 20)
+        request = ReplicaFetchRequest(
+            replica_id=self.node_id,
+            broker_epoch=self.node_id,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            partitions=(asked,),
+        )
+        answer = await leader.service.handle(request)
+        return await apply_answer(self.partition, asked, answer.partitions[0])
+
+    async def catch_up(self, leader: "Node", rounds: int = 30) -> None:
+        """Fetch until the log is the leader's."""
+        for _ in range(rounds):
+            outcome = await self.fetch_once(leader)
+            assert outcome is not Outcome.BACK_OFF
+            if outcome is Outcome.IDLE:
+                break
+        assert self.bytes() == leader.bytes()
+        assert self.partition.next_offset == leader.partition.next_offset
+
+    def bytes(self) -> bytes:
+        """The whole local log."""
+        return b"".join(path.read_bytes() for path in sorted(self.log_folder.glob("*.log")))
+
+    async def stop(self) -> bool:
+        """End it; was the shutdown clean?"""
+        await self.manager.close()
+        return self.storage.close(self.node_id)
+
+
+def newer(known: control.PartitionState, **changes: Any) -> control.PartitionState:
+    """A row one partition epoch later."""
+    return replace(known, partition_epoch=known.partition_epoch + 1, **changes)

@@ -1,0 +1,102 @@
+"""A replica that led in an epoch of its own and follows now: KIP-320's and KIP-595's divergence.
+
+Its log knows an epoch that begins at its end and holds nothing; the leader may never have heard of
+that epoch, or may have gone another way since.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.replication.replica_nodes import Node
+from tidemark_broker.replication.follower import Outcome, next_request
+
+Nodes = Callable[[int], Node]
+
+
+async def _both_hold(one: Node, two: Node, count: int) -> None:
+    await one.lead(3)
+    await two.follow(1, 3)
+    await one.append(count)
+    await two.catch_up(one)
+
+
+async def test_an_empty_epoch_that_the_leader_never_saw_is_dropped(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    await _both_hold(one, two, 10)
+    await one.lead(5)
+    assert one.partition.log.epochs.latest_epoch == 5
+    await two.lead(6)
+    await one.follow(2, 6)
+    assert next_request(one.partition, 1000).last_fetched_epoch == 5
+    assert await one.fetch_once(two) is Outcome.PROGRESS
+    assert [entry.epoch for entry in one.partition.log.epochs.entries] == [3]
+    assert one.partition.next_offset == 10
+    await two.append(4)
+    await one.catch_up(two)
+    assert [entry.epoch for entry in one.partition.log.epochs.entries] == [3, 6]
+
+
+async def test_an_empty_epoch_on_a_log_that_the_leader_has_more_of(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    await _both_hold(one, two, 10)
+    await two.lead(4)
+    await two.append(5)
+    await one.lead(5)
+    await two.lead(6)
+    await one.follow(2, 6)
+    await one.catch_up(two)
+    assert [entry.epoch for entry in one.partition.log.epochs.entries][:2] == [3, 4]
+
+
+async def test_an_empty_epoch_on_records_that_the_leader_does_not_have(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    await _both_hold(one, two, 10)
+    await one.append(5)  # under epoch 3, on one alone
+    await one.lead(5)
+    await two.lead(6)
+    await two.append(1)
+    await one.follow(2, 6)
+    await one.catch_up(two)
+    assert one.partition.next_offset == 11
+
+
+async def test_a_follower_of_an_empty_log_may_know_an_epoch_of_its_own(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await two.lead(2)
+    await one.follow(2, 2)
+    await one.catch_up(two)
+    await two.append(3)
+    await one.catch_up(two)
+    assert [entry.epoch for entry in one.partition.log.epochs.entries] == [2]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([1, 2]), st.integers(0, 3), st.booleans()), max_size=6
+    ),
+    last=st.sampled_from([1, 2]),
+)
+async def test_whatever_was_led_by_whom_the_follower_ends_with_the_leaders_log(
+    steps: list[tuple[int, int, bool]], last: int
+) -> None:
+    """Each step: who leads in the next epoch, how much it appends, whether the other fetches it."""
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = {number: Node(number, Path(folder)) for number in (1, 2)}
+        try:
+            for epoch, (leader, count, fetches) in enumerate([*steps, (last, 1, True)], 1):
+                other = nodes[3 - leader]
+                await nodes[leader].lead(epoch)
+                await other.follow(leader, epoch)
+                await nodes[leader].append(count)
+                if fetches:
+                    await other.catch_up(nodes[leader])
+        finally:
+            for each in nodes.values():
+                await each.stop()
