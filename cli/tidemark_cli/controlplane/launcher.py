@@ -9,31 +9,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from tidemark_cli.controlplane.process import ServerProcess, private_dir
+from tidemark_cli.controlplane.process import Server, ServerProcess, private_dir
 from tidemark_cli.controlplane.programs import find_programs
 
 READY_FILE = "controlplane.json"
 LOG_FOLDER = "log"
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
-class ControlPlane:
-    """A control plane that runs; a context manager that stops it.
+class ControlPlane(Server):
+    """``server`` is its URL, ``kubeconfig`` the file (mode 0600) with the administrator's token."""
 
-    ``server`` is its URL, ``kubeconfig`` the file (mode 0600) with the administrator's token, ``pid``
-    the one process to signal.
-    """
-
-    data_dir: Path
     kubeconfig: Path
     server: str
-    pid: int
-    process: ServerProcess
 
     @classmethod
     def start(
@@ -70,29 +61,8 @@ class ControlPlane:
             data_dir=folder,
             kubeconfig=Path(ready["kubeconfig"]),
             server=ready["server"],
-            pid=process.pid,
             process=process,
         )
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        return self.process.alive
-
-    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Stop it; its data stays. False where it had to be killed."""
-        return self.process.stop(timeout_s=timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def _read_ready(path: Path, pid: int) -> Mapping[str, str]:

@@ -13,15 +13,13 @@ import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tidemark_cli.controlplane.files import HOST, free_port, write_private
-from tidemark_cli.controlplane.process import ServerProcess, StartError, private_dir
+from tidemark_cli.controlplane.process import Server, ServerProcess, StartError, private_dir
 from tidemark_cli.toolchain import ensure_minio
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
 REQUEST_TIMEOUT_S = 5.0
 START_TRIES = 3
 
@@ -55,15 +53,12 @@ class Settings:
 
 
 @dataclass(slots=True, kw_only=True)
-class MinioServer:
-    """A MinIO that runs; a context manager that stops it. ``endpoint`` is its URL."""
+class MinioServer(Server):
+    """A MinIO that runs; ``endpoint`` is its URL."""
 
-    data_dir: Path
     endpoint: str
     access_key: str
     secret_key: str
-    pid: int
-    process: ServerProcess
 
     @classmethod
     def start(
@@ -113,29 +108,8 @@ class MinioServer:
             endpoint=endpoint,
             access_key=settings.access_key,
             secret_key=settings.secret_key,
-            pid=process.pid,
             process=process,
         )
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        return self.process.alive
-
-    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Stop it; its data stays. False where it had to be killed."""
-        return self.process.stop(timeout_s=timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def can_serve(endpoint: str) -> bool:

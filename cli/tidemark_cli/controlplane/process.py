@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,7 @@ PRIVATE_DIR = 0o700
 POLL_S = 0.02
 TAIL_BYTES = 4000
 KILL_WAIT_S = 5.0
+STOP_TIMEOUT_S = 30.0
 
 # A Popen that is collected while its process runs warns. A detached child is meant to run on, so
 # its Popen is kept for as long as this process lives.
@@ -120,3 +123,36 @@ class ServerProcess:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             said = file.read().decode(errors="replace").strip()
         return said or f"it said nothing; see {self.errors.parent}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Server:
+    """A server that runs in a folder; a context manager that stops it. Its data stays."""
+
+    data_dir: Path
+    process: ServerProcess
+
+    @property
+    def pid(self) -> int:
+        """The one process to signal."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.alive
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Stop it. False where it had to be killed."""
+        return self.process.stop(timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
