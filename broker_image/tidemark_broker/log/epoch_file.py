@@ -49,6 +49,14 @@ class EpochFile:
         write_whole(self._path, write_epochs(epochs).encode())
         self._saved = epochs
 
+    def try_to_save(self, epochs: LeaderEpochs) -> None:
+        """:meth:`save` for what was read at a start: a full disk must not keep a log from opening."""
+        try:
+            self.save(epochs)
+        except StorageError as error:
+            self._saved = None
+            logger.warning("%s (tried again at the next flush)", error)
+
     def save_soon(self, epochs: LeaderEpochs) -> None:
         """Without fsync, for the append path; a failure is made good by the next :meth:`save`."""
         self._saved = None

@@ -125,7 +125,7 @@ class PartitionLog(AppendingLog):
             high_watermark=high_watermark or 0,
         )
         log.truncated_at_open = loaded.truncated or end < recovery_point
-        epoch_file.save(log.epochs)
+        epoch_file.try_to_save(log.epochs)
         if start > end:
             logger.warning(
                 "%s ends at %d, below its log start %d: begun anew", directory, end, start
@@ -156,7 +156,7 @@ class PartitionLog(AppendingLog):
         )
         epoch_file = EpochFile(self.directory)
         epochs = epoch_file.load(loaded).truncate_from_start(self._log_start_offset)
-        epoch_file.save(epochs)
+        epoch_file.try_to_save(epochs)
         end = loaded.segments[-1].next_offset
         with self._lock:
             start, durable = self._log_start_offset, self.durable_log_start_offset

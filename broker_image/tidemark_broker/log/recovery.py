@@ -217,8 +217,17 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
             segment.finish_anew()
             segment.unload()
         else:
-            segment.write_indexes_anew()
+            _try_to_write_indexes(segment)
         number += 1
+
+
+def _try_to_write_indexes(segment: Segment) -> None:
+    """Of the active segment: on a full disk they are kept in memory until the next flush or roll,
+    so that what is there can be read."""
+    try:
+        segment.write_indexes_anew()
+    except StorageError as error:
+        logger.warning("%s (tried again at the next flush)", error)
 
 
 def _remove_behind(loaded: LoadedSegments, number: int) -> None:

@@ -233,7 +233,9 @@ def test_a_log_that_does_not_open_may_be_discarded(start: Callable[[], LogManage
     manager = start()
     make(manager, count=9)
     manager.checkpoint()
-    (manager.directory / "t-0" / f"{0:020d}.index").mkdir()
+    path = manager.directory / "t-0" / f"{0:020d}.log"
+    path.unlink()
+    path.mkdir()
     manager = start()
     [failure] = manager.failures
     assert failure.topic_id == ID

@@ -126,6 +126,30 @@ def test_after_a_failed_fsync_the_log_takes_nothing_until_it_is_opened_again(
     bench.check(again)
 
 
+@pytest.mark.parametrize("size_bytes", [0, 10, 30])
+def test_a_full_disk_does_not_keep_a_log_from_opening(bench: Bench, size_bytes: int) -> None:
+    bench.config = LogConfig(segment_bytes=100_000, index_interval_bytes=100)
+    log = bench.create()
+    for epoch in (1, 2, 3):
+        bench.fill(log, [1] * 10, epoch=epoch)
+    before, epochs = bench.read_all(log), log.epochs
+    bench.crash(log)
+    (bench.directory / "leader-epoch-checkpoint").unlink()
+    with _files_at_most(size_bytes):
+        log = bench.open(high_watermark=30)
+        assert bench.read_all(log) == before
+        assert log.epochs == epochs
+        for attempt in (log.flush, lambda: bench.fill(log, [1], epoch=3)):
+            with pytest.raises(StorageError):
+                attempt()
+    bench.fill(log, [1], epoch=3)
+    log.close()
+    again = bench.open(recovery_point=31, clean_shutdown=True, high_watermark=31)
+    assert not again.truncated_at_open
+    assert (again.next_offset, again.epochs) == (31, epochs)
+    bench.check(again)
+
+
 def test_a_closed_log_refuses(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1])
