@@ -98,7 +98,7 @@ class LocalCluster:
         if self.settings.kubeconfig or processes.find(self.layout, "control-plane"):
             return
         plane = ControlPlane.start(self.layout.control_plane, detached=True)
-        processes.adopt(self.layout, "control-plane", plane.pid, {"server": plane.server})
+        processes.adopt(self.layout, "control-plane", plane.process.child, {"server": plane.server})
         self._say(f"control plane ready at {plane.server} (process {plane.pid})")
 
     def install_crds(self) -> None:
@@ -125,7 +125,7 @@ class LocalCluster:
                 "accessKey": server.access_key,
                 "secretKey": server.secret_key,
             }
-            record = processes.adopt(self.layout, "minio", server.pid, ready)
+            record = processes.adopt(self.layout, "minio", server.process.child, ready)
             self._say(f"MinIO ready at {server.endpoint} (process {server.pid})")
         keys = {
             "accessKeyId": record.ready["accessKey"],

@@ -21,6 +21,8 @@ from tidemark_cli.local.layout import Layout, read_json, write_json
 #: Children of this process by id, kept until they have ended so that they can be reaped.
 _children: "dict[int, subprocess.Popen[bytes]]" = {}
 
+LAST_THREADS_S = 5.0
+
 
 class StartError(RuntimeError):
     """A process did not become ready; the message names its log and quotes the end of it."""
@@ -54,7 +56,7 @@ class ProcessRecord:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
-        _reap(self.pid)
+        _reap(self.pid, wait_s=LAST_THREADS_S)
         return True
 
 
@@ -96,10 +98,14 @@ def spawn(
     return record
 
 
-def adopt(layout: Layout, name: str, pid: int, ready: dict[str, Any]) -> ProcessRecord:
-    """Record a process that another part of the command line started."""
-    stat = _stat(pid)
-    record = ProcessRecord(name, pid, stat[1] if stat else 0, ready)
+def adopt(
+    layout: Layout, name: str, child: "subprocess.Popen[bytes]", ready: dict[str, Any]
+) -> ProcessRecord:
+    """Record a process that another part of the command line started; from now on it is reaped
+    here."""
+    stat = _stat(child.pid)
+    record = ProcessRecord(name, child.pid, stat[1] if stat else 0, ready)
+    _children[child.pid] = child
     _store(layout, record)
     return record
 
@@ -186,7 +192,11 @@ def _stat(pid: int) -> tuple[str, int] | None:
     return ("zombie" if fields[0] in "ZX" else "run", int(fields[19]))
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int, *, wait_s: float = 0.0) -> None:
+    """A process can be a zombie, and not yet to be waited for, while its last threads end."""
     child = _children.get(pid)
-    if child is not None and child.poll() is not None:
+    if child is None:
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(wait_s)
         del _children[pid]
