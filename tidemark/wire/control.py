@@ -21,6 +21,7 @@ import enum
 import uuid
 
 from kio.static.constants import EntityType
+from kio.static.primitive import i8
 
 from tidemark.wire.entity import entity, wire
 
@@ -53,6 +54,14 @@ class DisablePolicy(enum.IntEnum):
 
     RETAIN = 0
     DELETE = 1
+
+
+class LeaderRecoveryState(enum.IntEnum):
+    """KIP-704: ``RECOVERING`` is a partition whose leader was elected uncleanly and has not said yet
+    that its log is in order (here: that what is in the tier is a prefix of it)."""
+
+    RECOVERED = 0
+    RECOVERING = 1
 
 
 _nested = EntityType.nested
@@ -127,7 +136,8 @@ class BrokerHeartbeatResponse:
 class IsrChange:
     """The ISR that a leader proposes for one partition, with the epochs it was decided under.
     ``remote_manifest`` true reports that the partition's head object has been created (the
-    slice remembers it; from then on "not found" is unavailable, never empty)."""
+    slice remembers it; from then on "not found" is unavailable, never empty).
+    ``leader_recovery_state`` RECOVERED ends the recovery of an uncleanly elected leader."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -135,6 +145,7 @@ class IsrChange:
     partition_epoch: int = wire("int32")
     new_isr: tuple[int, ...] = wire("int32")
     remote_manifest: bool = wire("bool")
+    leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
 
 
 @entity(_request, ALTER_PARTITION)
@@ -149,7 +160,8 @@ class AlterPartitionRequest:
 @entity(_nested, ALTER_PARTITION)
 class IsrResult:
     """``error_code``: 0, FENCED_LEADER_EPOCH (74), INVALID_UPDATE_VERSION (95),
-    INELIGIBLE_REPLICA (107), UNKNOWN_TOPIC_ID (100)."""
+    INELIGIBLE_REPLICA (107), UNKNOWN_TOPIC_ID (100), INVALID_REQUEST (42; also for a larger ISR of
+    a partition that is RECOVERING)."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -158,6 +170,7 @@ class IsrResult:
     leader_epoch: int = wire("int32")
     partition_epoch: int = wire("int32")
     isr: tuple[int, ...] = wire("int32")
+    leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
 
 
 @entity(_response, ALTER_PARTITION)
@@ -170,10 +183,12 @@ class AlterPartitionResponse:
 
 @entity(_nested, BROKER_STATUS)
 class PartitionStatus:
-    """What the leader of a partition knows and the operator shows. Offsets as in Kafka:
+    """What the (elected) leader of a partition knows and the operator shows. Offsets as in Kafka:
     ``next_offset`` is the LEO, ``highest_remote_offset`` is inclusive. ``remaining_*`` count
     what a disablement with Delete (or a topic deletion) still has to remove. ``error_reason`` is
-    CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty."""
+    CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty. ``offline``: it
+    was elected and does not lead yet (prefix rule), ``error_reason`` says what it waits for; only
+    the offsets of its log mean anything then."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -191,12 +206,13 @@ class PartitionStatus:
     remaining_bytes: int = wire("int64")
     error_reason: str = wire("string")
     error_message: str = wire("string")
+    offline: bool = wire("bool", default=False, tag=0)
 
 
 @entity(_request, BROKER_STATUS)
 class BrokerStatusRequest:
-    """Level-based, at most one a second: every partition this broker leads that changed since
-    the last acknowledged report (all of them after a reconnect), and the broker's own health.
+    """Level-based, at most one a second: every partition this broker leads, or was elected for and cannot lead yet, that changed since the
+    last acknowledged report (all of them after a reconnect), and the broker's own health.
     ``storage_error`` / ``remote_error`` are empty when all is well (disk full; store
     unavailable, wrong key, wrong identity)."""
 
@@ -258,7 +274,9 @@ class BrokerState:
 @entity(_nested, PARTITION_STATES)
 class PartitionState:
     """A row of the slices. ``leader`` -1 is offline; ids below zero in ``replicas`` are
-    placeholders (KIP-409); ``manifest``: the head object exists in the tier."""
+    placeholders (KIP-409); ``manifest``: the head object exists in the tier;
+    ``leader_recovery_state``: a :class:`LeaderRecoveryState`, RECOVERING after an unclean election
+    until the leader reports that it has recovered."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -267,6 +285,7 @@ class PartitionState:
     replicas: tuple[int, ...] = wire("int32")
     isr: tuple[int, ...] = wire("int32")
     manifest: bool = wire("bool")
+    leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
 
 
 @entity(_nested, PARTITION_STATES)

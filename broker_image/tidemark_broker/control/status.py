@@ -1,4 +1,5 @@
-"""BrokerStatus: what the operator shows of this broker and of the partitions it leads.
+"""BrokerStatus: what the operator shows of this broker and of the partitions it leads, or was
+elected for and cannot lead yet.
 
 Level-based: at most one report a second, with the partitions that differ from the last report
 that was acknowledged; all of them after a reconnect.
@@ -13,7 +14,7 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
 from tidemark_broker.replication.manager import ReplicaManager
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import RemoteSummary
 
 PARTITIONS_MAX = 5000
@@ -36,12 +37,15 @@ class _Health:
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
-    """Figures of a partition that this broker leads."""
+    """Figures of a partition that this broker leads, or is to lead and cannot yet (``offline``)."""
     remote = partition.context.remote
     summary = RemoteSummary() if remote is None else remote.summary(partition)
     reason, message = summary.error_reason, summary.error_message
     if not reason and partition.context.failures.has_failed(partition.tp):
         reason, message = "StorageError", partition.context.failures.message(partition.tp)
+    offline = partition.role is Role.TAKING_OVER
+    if offline:
+        reason, message = partition.offline_reason, partition.offline_message
     log = partition.log
     return control.PartitionStatus(
         topic_id=partition.topic_id,
@@ -60,6 +64,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
         remaining_bytes=summary.remaining_bytes,
         error_reason=reason,
         error_message=message[:_MESSAGE_MAX],
+        offline=offline,
     )
 
 
@@ -82,7 +87,11 @@ class StatusReporter:
             await asyncio.sleep(INTERVAL_S)
 
     def _changed(self) -> list[control.PartitionStatus]:
-        led = [partition_status(each) for each in self._manager.partitions if each.is_leader]
+        led = [
+            partition_status(each)
+            for each in self._manager.partitions
+            if each.role in (Role.LEADER, Role.TAKING_OVER)
+        ]
         keys = {(each.topic_id, each.partition) for each in led}
         for key in [key for key in self._acknowledged if key not in keys]:
             del self._acknowledged[key]

@@ -6,16 +6,21 @@ stored with a segment are the ones that a log which starts behind it must have.
 
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
 from tidemark_broker.replication.remote import BootstrapPoint, RemoteOffsetOutOfRange
 
 
-def last_known_end(tier: Tier, partition: Partition) -> tuple[int, int] | None:
-    """(offset, epoch) of the last copied record, None for an empty tier. A manifest that is not
-    found raises: whoever asks knows that there is one."""
-    return tier.manifests.load(partition.topic_id, partition.partition).head.live_end
+def claimed_end(tier: Tier, partition: Partition, claim: Transition) -> TierEnd:
+    """What the tier has, once the asker's claim keeps all others from adding to it. A manifest that
+    is not found raises: whoever asks knows that there is one."""
+    loaded = tier.manifests.load(partition.topic_id, partition.partition)
+    head = tier.manifests.commit(loaded, claim).head
+    end = RemoteEnd(head.highest_remote_offset, head.highest_remote_epoch)
+    return TierEnd(end, head.log_start_offset)
 
 
 def bootstrap_point(

@@ -58,6 +58,19 @@ def term_of(partition: Partition) -> Term:
     )
 
 
+def claiming(shared: Shared, term: Term) -> Transition:
+    """The claim of a term as a transition."""
+    return lambda head: transitions.claim(
+        head,
+        term.by,
+        cluster_id=shared.guard.cluster_id,
+        broker_id=shared.context.node_id,
+        state=term.state,
+        policy=term.head_policy,
+        now_ms=shared.context.wall_ms(),
+    )
+
+
 class HeadWriter:
     """``head`` is what was read or written last; nothing else writes while the claim holds."""
 
@@ -123,18 +136,8 @@ class HeadWriter:
 
     async def claim(self) -> None:
         """Make the head ours, with the topic's state and policy. Raises Fenced."""
-        term, shared = self.term, self.shared
-        await self.commit(
-            lambda head: transitions.claim(
-                head,
-                term.by,
-                cluster_id=shared.guard.cluster_id,
-                broker_id=shared.context.node_id,
-                state=term.state,
-                policy=term.head_policy,
-                now_ms=shared.context.wall_ms(),
-            )
-        )
+        term = self.term
+        await self.commit(claiming(self.shared, term))
         self.claimed = True
         logger.info(
             "%s: claimed the manifest, leader epoch %d, tiered epoch %d, %s",

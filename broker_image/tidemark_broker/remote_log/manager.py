@@ -22,7 +22,7 @@ from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement
 from tidemark_broker.remote_log.fetcher import Fetcher
-from tidemark_broker.remote_log.head_writer import Term, term_of
+from tidemark_broker.remote_log.head_writer import Term, claiming, term_of
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
 from tidemark_broker.remote_log.pools import PoolFull
@@ -32,6 +32,7 @@ from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.prefix import TierEnd
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
     RemoteOffset,
@@ -181,10 +182,10 @@ class RemoteLogManager:
 
     # ------------------------------------------------------------ from the tier
 
-    async def last_known_end(self, partition: Partition) -> tuple[int, int] | None:
+    async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
-        tier = self._tier()
-        return await self._translated(bootstrap.last_known_end, tier, partition)
+        claim = claiming(self._shared, term_of(partition))
+        return await self._translated(bootstrap.claimed_end, self._tier(), partition, claim)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""

@@ -2,7 +2,8 @@
 
 Decisions are :mod:`isr`'s; here they are applied to a partition. One proposal is in flight at a
 time. It is settled by a newer row of the same leader epoch or by an answer that shows the row we
-have; until then the maximal ISR bounds the high watermark.
+have; until then the maximal ISR bounds the high watermark. Nobody is taken in before the slice
+knows that an uncleanly elected leader has recovered (KIP-704).
 """
 
 import logging
@@ -66,7 +67,7 @@ def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None
     advance_high_watermark(partition)
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
-        if isr.may_join(view, node):
+        if not partition.recovering and isr.may_join(view, node):
             _propose(partition, isr.expanded(leader.row.isr, node))
 
 
@@ -79,7 +80,7 @@ def shrink_isr(partition: "Partition") -> None:
     if leader.pending is not None:
         partition.context.propose_isr(partition, _change(partition, leader, leader.pending))
         return
-    propose_manifest(partition)
+    propose_news(partition)
     gone = isr.out_of_sync(leader_view(partition, leader))
     if gone and leader.pending is None:
         _propose(partition, isr.shrunk(leader.row.isr, gone))
@@ -105,6 +106,7 @@ def _change(
         partition_epoch=leader.row.partition_epoch,
         new_isr=new_isr,
         remote_manifest=partition.manifest_created or leader.row.manifest,
+        leader_recovery_state=int(control.LeaderRecoveryState.RECOVERED),
     )
 
 
@@ -132,7 +134,7 @@ async def answered(
             logger.warning(
                 "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
             )
-        propose_manifest(partition)
+        propose_news(partition)
         partition.after_change()
 
 
@@ -147,6 +149,7 @@ async def _adopt_answer(
         isr=tuple(result.isr),
         partition_epoch=result.partition_epoch,
         manifest=manifest,
+        leader_recovery_state=result.leader_recovery_state,
     )
     stored = partition.stored.with_row(row)
     try:
@@ -160,15 +163,13 @@ async def _adopt_answer(
     logger.info("%s: ISR is %s (partition epoch %d)", partition.tp, row.isr, row.partition_epoch)
 
 
-def propose_manifest(partition: "Partition") -> None:
-    """Have the slice remember that the head object was created, unless it does or will."""
+def propose_news(partition: "Partition") -> None:
+    """Have the slice remember what it does not know yet: that the head object was created, that a
+    leader which was elected uncleanly has recovered (only then does it lead, see :mod:`roles`)."""
     leader = partition.leader
-    if (
-        leader is not None
-        and leader.pending is None
-        and partition.manifest_created
-        and not leader.row.manifest
-    ):
+    if leader is None or leader.pending is not None:
+        return
+    if partition.recovering or (partition.manifest_created and not leader.row.manifest):
         _propose(partition, leader.row.isr)
 
 

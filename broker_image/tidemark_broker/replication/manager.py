@@ -64,7 +64,9 @@ class ReplicaManager:
         self._hosted = Hosted()
         self._offline: dict[Key, _Wanted] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._take_over_limit = asyncio.Semaphore(_AT_ONCE)
         self._repairs = Repairs(context, logs)
+        self._taking_over: dict[TopicPartition, asyncio.Task[None]] = {}
         self._remover = Remover(context, logs=logs, fetchers=fetchers, hosted=self._hosted)
 
     # ------------------------------------------------------------ look-ups
@@ -200,6 +202,18 @@ class ReplicaManager:
             self._fetchers.follow(partition, partition.leader_id)
         else:
             self._fetchers.unfollow(partition.tp)
+        self._take_over(partition)
+
+    def _take_over(self, partition: Partition) -> None:
+        """Have an elected leader ask the tier, in a task of its own: nobody waits for the tier."""
+        if partition.role is Role.TAKING_OVER and partition.tp not in self._taking_over:
+            task = asyncio.create_task(self._take_over_once(partition))
+            self._taking_over[partition.tp] = task
+            task.add_done_callback(lambda _: self._taking_over.pop(partition.tp))
+
+    async def _take_over_once(self, partition: Partition) -> None:
+        async with self._take_over_limit:
+            await roles.take_over(partition)
 
     def _config(self, view: TopicView) -> LogConfig:
         return LogConfig.of(
@@ -250,8 +264,7 @@ class ReplicaManager:
             await self._place_again(key, now_s)
         await self._repairs.reopen(self.partitions)
         for partition in self.partitions:
-            if partition.role is Role.TAKING_OVER:
-                await roles.take_over(partition)
+            self._take_over(partition)
 
     async def _open_again(self, tp: TopicPartition) -> None:
         """Its role comes with the next try to place it, if the controller wants it here."""
@@ -289,6 +302,9 @@ class ReplicaManager:
         for partition in self.partitions:
             async with partition.lock:
                 partition.retire()
+        for task in tuple(self._taking_over.values()):
+            task.cancel()
+        await asyncio.gather(*self._taking_over.values(), return_exceptions=True)
         await self._fetchers.close()
         if self.context.remote is not None:
             for partition in self.partitions:

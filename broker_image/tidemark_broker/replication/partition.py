@@ -160,4 +160,4 @@ class Partition(Replica):
     def report_manifest_created(self) -> None:
         """The leader made the partition's head object: the slice must remember it."""
         self.manifest_created = True
-        in_sync.propose_manifest(self)
+        in_sync.propose_news(self)

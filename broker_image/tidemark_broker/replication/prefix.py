@@ -2,7 +2,9 @@
 
 Every replica keeps the last known end of the manifest, (offset, epoch). A replica whose own log
 ends below it, or holds another epoch there, must not lead: it first takes the log over from the
-tier (design: "The remote tier"; invariant 4).
+tier (design: "The remote tier"; invariant 4). What it last heard may be out of date. Who was elected
+from the ISR holds all that is committed whatever it heard, and must not depend on the tier; who was
+elected uncleanly (the row is RECOVERING) asks the tier for its end in any case.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,28 @@ class RemoteEnd:
 
     offset: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierEnd:
+    """What the tier itself says, read under the asker's own claim: nobody else can add to it.
+    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted."""
+
+    end: RemoteEnd
+    log_start_offset: int
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was never in the tier."""
+        return max(self.end.offset + 1, self.log_start_offset)
+
+
+def lacks(tier: TierEnd, *, next_offset: int, epoch_at_end: int) -> bool:
+    """Does a log that ends at ``next_offset`` lack or contradict what is, or was, in the tier? If
+    it does, it would give out offsets a second time."""
+    if next_offset < tier.log_start_offset:
+        return True
+    return contradicts(tier.end, next_offset=next_offset, epoch_at_end=epoch_at_end)
 
 
 def contradicts(end: RemoteEnd | None, *, next_offset: int, epoch_at_end: int) -> bool:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.wire.control import DisablePolicy
+from tidemark_broker.replication.prefix import TierEnd
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -109,8 +110,9 @@ class RemoteLog(Protocol):
     ) -> int:
         """Remove a deleted topic's objects; the number of segments that still remain."""
 
-    async def last_known_end(self, partition: "Partition") -> tuple[int, int] | None:
-        """(offset, epoch) of the last copied record, None for an empty tier."""
+    async def claimed_end(self, partition: "Partition") -> TierEnd:
+        """The tier's end, after a claim of the head in the partition's leader epoch, so that no
+        former leader adds to it. Raises :class:`RemoteUnavailable`, also where a later one has it."""
 
     async def bootstrap(self, partition: "Partition", up_to_offset: int) -> BootstrapPoint:
         """Where to start a log that needs all from ``up_to_offset`` (the leader's local start)."""

@@ -28,7 +28,7 @@ _EVERY_EPOCH = 2**31 - 1
 
 class Role(enum.Enum):
     """``IDLE``: no role was given (just started, offline, removed); ``TAKING_OVER``: elected, but
-    its log lacks what is in the tier, which it is fetching."""
+    it may lack what is in the tier: it asks the tier, and starts from it if so."""
 
     IDLE = enum.auto()
     FOLLOWER = enum.auto()
@@ -62,6 +62,8 @@ class Replica:
         self.leader: LeaderRole | None = None
         #: It leads in no epoch up to this one: the disk lost records of this log in it.
         self.lost_in_epoch = -1
+        #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
+        self.offline_reason = self.offline_message = ""
         self._durable_log_start_seen = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1
@@ -127,6 +129,12 @@ class Replica:
     def leader_id(self) -> int:
         """The broker that leads, -1 when offline or unknown."""
         return -1 if self.row is None else self.row.leader
+
+    @property
+    def recovering(self) -> bool:
+        """Was the leader elected uncleanly, and has not reported yet that it has recovered?"""
+        state = control.LeaderRecoveryState.RECOVERED
+        return self.row is not None and self.row.leader_recovery_state != state
 
     @property
     def leader_epoch(self) -> int:
@@ -227,6 +235,11 @@ class Replica:
         kept with the next state write."""
         self.remote_end = prefix.later(self.remote_end, offset, epoch)
         self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
+
+    def replace_remote_end(self, end: RemoteEnd) -> None:
+        """What the tier itself said: nothing that was heard before holds against it."""
+        self.remote_end = end
+        self.log.highest_remote_offset = end.offset
 
     def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
         """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).

@@ -1,18 +1,23 @@
 """How a replica takes a role, and gives one up.
 
-The state comes from the controller and is on disk before the role is taken. A leader whose log
-lacks what is in the tier takes it over from there first (the prefix rule); one whose disk lost
-records leads no more in that epoch, since others may hold what it acknowledged.
+The state comes from the controller and is on disk before the role is taken. A leader whose log may
+lack what is in the tier asks the tier and takes over from there first (the prefix rule; KIP-704's
+recovery of a leader elected uncleanly); one whose disk lost records leads no more in that epoch,
+since others may hold what it acknowledged.
 """
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.wire import control
-from tidemark_broker.replication import prefix
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication import in_sync, prefix
 from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.metadata import TopicView, is_newer
+from tidemark_broker.replication.prefix import TierEnd
+from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable
 from tidemark_broker.replication.replica import Role
 from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.threads import in_thread
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIER_TIMEOUT_S = 10.0
+_SAID = "; the tier: "
 
 
 async def apply(
@@ -92,6 +98,7 @@ async def _take_role(partition: "Partition", row: control.PartitionState) -> Non
             return
         if partition.leader is not None and partition.leader.epoch == row.leader_epoch:
             partition.leader.adopt(row, partition.context.monotonic())
+            in_sync.propose_news(partition)
             partition.after_change()
         else:
             await become_leader(partition)
@@ -102,24 +109,59 @@ async def _take_role(partition: "Partition", row: control.PartitionState) -> Non
 
 
 async def become_leader(partition: "Partition") -> None:
-    """Lead in the epoch of the current row, unless the log lacks what is in the tier.
-
-    The caller holds ``lock``.
+    """Lead in the epoch of the current row, unless the log may lack what is in the tier: then
+    :func:`take_over` asks the tier. The caller holds ``lock``.
     """
     row = partition.row
     if row is None:
         return
-    if await _lacks_tier(partition):
-        stop_leading(partition, Role.TAKING_OVER)
-        logger.warning(
-            "%s: elected in epoch %d, but the log (end %d) does not hold what is in the tier "
-            "(end %s); taking it over from there first",
-            partition.tp,
-            row.leader_epoch,
-            partition.next_offset,
-            partition.remote_end,
+    doubt = _doubt(partition, row)
+    if doubt:
+        _wait_for_tier(partition, doubt)
+    else:
+        await _lead(partition, row)
+
+
+def _doubt(partition: "Partition", row: control.PartitionState) -> str:
+    """Why the log may lack what is in the tier (the prefix rule); empty where it cannot."""
+    if not partition.reads_tier or not row.manifest:
+        return ""
+    if partition.recovering:
+        return "it was not in sync when it was elected"
+    end = partition.remote_end
+    if end is not None and prefix.contradicts(
+        end, next_offset=partition.next_offset, epoch_at_end=_epoch_at(partition, end)
+    ):
+        return (
+            f"its log ends at {partition.next_offset} and does not hold the tier's record at "
+            f"{end.offset} of epoch {end.epoch}"
         )
-        return
+    return ""
+
+
+def _epoch_at(partition: "Partition", end: prefix.RemoteEnd) -> int:
+    return partition.log.epochs.epoch_for_offset(end.offset) if end.offset >= 0 else -1
+
+
+def _wait_for_tier(partition: "Partition", doubt: str) -> None:
+    if partition.role is not Role.TAKING_OVER:
+        partition.offline_reason = "TakingOverFromTier"
+        logger.warning(
+            "%s: elected in epoch %d, but %s: asking the tier first",
+            partition.tp,
+            partition.leader_epoch,
+            doubt,
+        )
+    partition.offline_message = (
+        f"broker {partition.context.node_id} is to lead, but {doubt}; it first learns from the tier "
+        "what it must hold"
+    )
+    stop_leading(partition, Role.TAKING_OVER)
+    if partition.context.remote is not None:
+        partition.context.remote.on_follower(partition)
+
+
+async def _lead(partition: "Partition", row: control.PartitionState) -> None:
     await in_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     start = _epoch_start(partition, row.leader_epoch)
     partition.leader = LeaderRole(
@@ -138,6 +180,7 @@ async def become_leader(partition: "Partition") -> None:
         row.isr,
     )
     partition.after_change()
+    in_sync.propose_news(partition)
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)
 
@@ -148,30 +191,6 @@ def _epoch_start(partition: "Partition", epoch: int) -> int:
         if entry.epoch == epoch:
             return entry.start_offset
     return partition.log.next_offset
-
-
-async def _lacks_tier(partition: "Partition") -> bool:
-    """The prefix rule; asks the tier only where this replica never heard of its end."""
-    if not partition.reads_tier or partition.row is None or not partition.row.manifest:
-        return False
-    if partition.remote_end is None and not await _learn_remote_end(partition):
-        return True
-    end = partition.remote_end
-    epoch = -1 if end is None else partition.log.epochs.epoch_for_offset(end.offset)
-    return prefix.contradicts(end, next_offset=partition.next_offset, epoch_at_end=epoch)
-
-
-async def _learn_remote_end(partition: "Partition") -> bool:
-    if partition.context.remote is None:
-        return False
-    try:
-        async with asyncio.timeout(_TIER_TIMEOUT_S):
-            end = await partition.context.remote.last_known_end(partition)
-    except Exception as error:  # noqa: BLE001  any failure of the tier leaves it offline
-        logger.warning("%s: the end of the tier is not known: %s", partition.tp, error)
-        return False
-    partition.note_remote_end(*(end or (-1, -1)))
-    return True
 
 
 def _step_down(partition: "Partition", role: Role) -> None:
@@ -198,25 +217,82 @@ def stop_leading(partition: "Partition", role: Role) -> None:
 
 
 async def take_over(partition: "Partition") -> None:
-    """The prefix rule: an elected leader whose log lacks what is in the tier starts from it."""
-    remote, end = partition.context.remote, partition.remote_end
-    if remote is None:
+    """The prefix rule, one try: an elected leader asks the tier for its end, under a claim of its
+    own epoch, and starts its log from the tier where it lacks or contradicts that; then it leads.
+
+    The tier is asked without ``lock``: a newer state never waits for it, and voids the answer.
+    """
+    asked = _term(partition)
+    if partition.role is not Role.TAKING_OVER:
         return
-    async with partition.lock:
-        if partition.role is not Role.TAKING_OVER:
-            return
-        try:
-            if end is not None:
-                point = await remote.bootstrap(partition, end.offset + 1)
-                await in_thread(
-                    partition.log.truncate_fully_and_start_at,
-                    point.next_offset,
-                    log_start_offset=point.log_start_offset,
-                    epochs=tuple(point.epochs),
-                )
-            await become_leader(partition)
-        except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
-            logger.warning("%s: taking over from the tier failed: %s", partition.tp, error)
+    try:
+        async with asyncio.timeout(_TIER_TIMEOUT_S):
+            tier, point = await _ask_tier(partition)
+        async with partition.lock:
+            if partition.role is Role.TAKING_OVER and asked == _term(partition):
+                await _lead_from(partition, tier, point)
+    except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
+        _stay_offline(partition, error)
+
+
+def _term(partition: "Partition") -> tuple[int, int, control.TieringState]:
+    return partition.leader_epoch, partition.tiered_epoch, partition.tiering_state
+
+
+async def _ask_tier(partition: "Partition") -> tuple[TierEnd, BootstrapPoint | None]:
+    """The tier's end, and where the log must start if it lacks that."""
+    remote = partition.context.remote
+    if remote is None:
+        raise RemoteUnavailable("this broker has no remote storage")
+    tier = await remote.claimed_end(partition)
+    if not _lacks(partition, tier):
+        return tier, None
+    return tier, await remote.bootstrap(partition, tier.next_offset)
+
+
+def _lacks(partition: "Partition", tier: TierEnd) -> bool:
+    return prefix.lacks(
+        tier, next_offset=partition.next_offset, epoch_at_end=_epoch_at(partition, tier.end)
+    )
+
+
+async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoint | None) -> None:
+    """The caller holds ``lock``; nothing has changed since the tier was asked."""
+    row, log = partition.row, partition.log
+    if row is None or partition.stored is None or (point is None and _lacks(partition, tier)):
+        return
+    if point is not None:
+        logger.warning(
+            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it starts "
+            "anew at %d",
+            partition.tp,
+            partition.next_offset,
+            tier.end.offset,
+            tier.log_start_offset,
+            point.next_offset,
+        )
+        await in_thread(
+            log.truncate_fully_and_start_at,
+            point.next_offset,
+            log_start_offset=min(
+                max(point.log_start_offset, partition.log_start_offset), point.next_offset
+            ),
+            epochs=tuple(point.epochs),
+        )
+    partition.replace_remote_end(tier.end)
+    await partition.write_state(replace(partition.stored, remote_end=tier.end))
+    await _lead(partition, row)
+
+
+def _stay_offline(partition: "Partition", error: Exception) -> None:
+    said = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
+    logger.warning("%s: taking over from the tier failed: %s", partition.tp, said)
+    if partition.role is not Role.TAKING_OVER:
+        return
+    disk = isinstance(error, StorageError)
+    partition.offline_reason = "StorageError" if disk else "TierUnavailable"
+    doubt = partition.offline_message.split(_SAID, 1)[0]
+    partition.offline_message = f"{doubt}{_SAID}{said}"
 
 
 async def reopen(partition: "Partition") -> None:

@@ -103,6 +103,7 @@ def _row_to_json(row: control.PartitionState) -> dict[str, object]:
         "replicas": list(row.replicas),
         "isr": list(row.isr),
         "manifest": row.manifest,
+        "leaderRecoveryState": row.leader_recovery_state,
     }
 
 
@@ -115,7 +116,15 @@ def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
         replicas=_integers(data["replicas"]),
         isr=_integers(data["isr"]),
         manifest=bool(data["manifest"]),
+        leader_recovery_state=_recovery_state(data.get("leaderRecoveryState")),
     )
+
+
+def _recovery_state(value: object) -> int:
+    """Files of before it existed read as RECOVERED."""
+    if value is None:
+        return int(control.LeaderRecoveryState.RECOVERED)
+    return int(control.LeaderRecoveryState(_integer(value)))
 
 
 def _end_from_json(data: Mapping[str, object]) -> RemoteEnd:

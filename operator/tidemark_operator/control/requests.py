@@ -140,7 +140,7 @@ class BrokerRequests:
         if status is not None and status.state in _WATCHED_TIERING:
             self._note_remaining(context, report)
         key = context.key(TOPIC, topic.key)
-        if former is None or former.error_reason != report.error_reason:
+        if former is None or _trouble(former) != _trouble(report):
             context.queue.add(key)
         elif former != report:
             watched = status is not None and status.state in _WATCHED_TIERING
@@ -244,6 +244,11 @@ class BrokerRequests:
     def on_stale(self, node_id: int) -> None:
         """A broker has seen a higher controller epoch than ours."""
         self._end_term(Fenced(f"broker {node_id} has seen a higher controller epoch"))
+
+
+def _trouble(report: control.PartitionStatus) -> tuple[str, bool]:
+    """What of a report must be shown at once."""
+    return report.error_reason, report.offline
 
 
 def _errors(health: BrokerHealth) -> tuple[str, str, str]:

@@ -4,11 +4,16 @@ A fenced broker leaves every ISR that has a live member; where none is live the 
 (each of its members has every acknowledged record) and the partition is offline, leader -1, until
 one of them is live again. Each change of leader raises the leader epoch, each change of a row its
 partition epoch. A placeholder never leads and is never in the ISR (invariant 19).
+
+An unclean election leaves the partition RECOVERING (KIP-704), and so do all elections after it,
+until a leader has reported that its log is in order (:mod:`isr`): whoever leads meanwhile must look
+whether it lacks what is in the tier (the prefix rule).
 """
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable
 
+from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal, warning
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicView, unclean_election
@@ -36,9 +41,15 @@ def elect(row: PartitionRow, is_live: Callable[[int], bool], *, unclean: bool) -
     leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
     if leader == NO_LEADER and unclean and row.isr:
         leader = next((replica for replica in row.hosts if is_live(replica)), NO_LEADER)
-        live_isr = (leader,) if leader != NO_LEADER else ()
+        if leader != NO_LEADER:
+            return changed(row, _led_uncleanly(row, leader))
     isr = row.isr if leader == NO_LEADER else live_isr
     return changed(row, dataclasses.replace(row, leader=leader, isr=isr))
+
+
+def _led_uncleanly(row: PartitionRow, leader: int) -> PartitionRow:
+    recovering = LeaderRecoveryState.RECOVERING
+    return dataclasses.replace(row, leader=leader, isr=(leader,), leader_recovery_state=recovering)
 
 
 def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:

@@ -4,6 +4,9 @@ Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may p
 that is fenced, shutting down or unknown is not taken in. The answer is sent only after the commit
 (persist before acting), and every result carries the row as it then is, so that a leader that was
 refused catches up from the answer.
+
+A partition that is RECOVERING (KIP-704) keeps its leader as the only member of its ISR until that
+leader proposes RECOVERED; replicas that caught up are taken in by later proposals.
 """
 
 import dataclasses
@@ -15,6 +18,7 @@ from tidemark.wire.control import (
     AlterPartitionResponse,
     IsrChange,
     IsrResult,
+    LeaderRecoveryState,
 )
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.elections import changed
@@ -42,7 +46,10 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
     isr = tuple(sorted(change.new_isr, key=row.replicas.index))
     same = set(isr) == set(row.isr)
     new = dataclasses.replace(
-        row, isr=row.isr if same else isr, manifest=row.manifest or change.remote_manifest
+        row,
+        isr=row.isr if same else isr,
+        manifest=row.manifest or change.remote_manifest,
+        leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
     new = changed(row, new)
     if new != row:
@@ -60,9 +67,19 @@ def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) ->
     malformed = len(proposed) != len(change.new_isr) or leader not in proposed
     if malformed or not proposed <= set(row.hosts):
         return ErrorCode.invalid_request
+    if not _recovery_allowed(row, change):
+        return ErrorCode.invalid_request
     if not all(draft.is_live(node_id) for node_id in proposed - set(row.isr)):
         return ErrorCode.ineligible_replica
     return ErrorCode.none
+
+
+def _recovery_allowed(row: PartitionRow, change: IsrChange) -> bool:
+    """Recovery ends and never begins by a proposal; while it lasts nobody is taken in."""
+    if not row.recovering:
+        return change.leader_recovery_state == LeaderRecoveryState.RECOVERED
+    known = change.leader_recovery_state in tuple(LeaderRecoveryState)
+    return known and set(change.new_isr) <= set(row.isr)
 
 
 def _result(row: PartitionRow, error: ErrorCode) -> IsrResult:
@@ -74,6 +91,7 @@ def _result(row: PartitionRow, error: ErrorCode) -> IsrResult:
         leader_epoch=row.leader_epoch,
         partition_epoch=row.partition_epoch,
         isr=row.isr,
+        leader_recovery_state=int(row.leader_recovery_state),
     )
 
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
+from tidemark.wire.control import DisablePolicy, Endpoint, LeaderRecoveryState, TieringState
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -26,7 +26,9 @@ RowKey: TypeAlias = tuple[uuid.UUID, int]
 class PartitionRow:
     """One partition as the slices hold it. ``name`` is the topic's name and stands only in the row
     of partition 0: it is how a name stays known when its Topic object is gone (rule *Identity*).
-    An empty ISR means that every copy was lost: the partition waits for a person."""
+    An empty ISR means that every copy was lost: the partition waits for a person.
+    ``leader_recovery_state`` (KIP-704) is RECOVERING from an unclean election until a leader says
+    that its log is in order; the ISR is then that leader alone."""
 
     topic_id: uuid.UUID
     partition: int
@@ -38,6 +40,7 @@ class PartitionRow:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     manifest: bool = False
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
     name: str = ""
 
     @property
@@ -48,6 +51,10 @@ class PartitionRow:
     def hosts(self) -> tuple[int, ...]:
         """The replicas that are brokers, in order of preference."""
         return tuple(replica for replica in self.replicas if replica >= 0)
+
+    @property
+    def recovering(self) -> bool:
+        return self.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
     @property
     def placeholders(self) -> int:

@@ -1,23 +1,28 @@
 """The one codec of what a PartitionSlice holds: compact rows and tombstones.
 
 The API server walks every node of a structured list on each write, so a partition is one string.
-A row is ``1|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
-<adding>|<removing>|<manifest>|<name>``: version first, ids in Kafka's text form (base64url of the
-UUID, 22 characters), lists joined by commas. Kafka names hold none of these separators. A text
-that this codec cannot read is an error that names it: a slice that is not understood must never be
-taken for an empty one.
+A row is ``2|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
+<adding>|<removing>|<manifest>|<leader recovery state>|<name>``: version first, ids in Kafka's text
+form (base64url of the UUID, 22 characters), lists joined by commas. Kafka names hold none of these
+separators. Version 1 had no leader recovery state: it is read as RECOVERED, and every write is of
+version 2. A text that this codec cannot read is an error that names it: a slice that is not
+understood must never be taken for an empty one.
 """
 
 import base64
 import binascii
 import hashlib
 import uuid
+from collections.abc import Mapping
 
+from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 
-_VERSION = "1"
-_ROW_FIELDS = 12
-_TOMBSTONE_FIELDS = 6
+_ROW_VERSION = "2"
+_TOMBSTONE_VERSION = "1"
+#: Versions that are read, with the number of their fields.
+_ROW_FIELDS = {"1": 12, _ROW_VERSION: 13}
+_TOMBSTONE_FIELDS = {_TOMBSTONE_VERSION: 6}
 #: Partitions of a topic that share a slice.
 PARTITIONS_TOGETHER = 64
 
@@ -58,7 +63,7 @@ def _tuple(text: str) -> tuple[int, ...]:
 def encode_row(row: PartitionRow) -> str:
     return "|".join(
         (
-            _VERSION,
+            _ROW_VERSION,
             id_text(row.topic_id),
             str(row.partition),
             _numbers(row.replicas),
@@ -69,6 +74,7 @@ def encode_row(row: PartitionRow) -> str:
             _numbers(row.adding),
             _numbers(row.removing),
             "1" if row.manifest else "0",
+            str(int(row.leader_recovery_state)),
             row.name,
         )
     )
@@ -91,16 +97,22 @@ def decode_row(text: str) -> PartitionRow:
             adding=_tuple(fields[8]),
             removing=_tuple(fields[9]),
             manifest=fields[10] == "1",
-            name=fields[11],
+            leader_recovery_state=_recovery_state(fields),
+            name=fields[-1],
         )
     except ValueError as error:
         raise BadRow(f"bad row {text!r}: {error}") from error
 
 
+def _recovery_state(fields: list[str]) -> LeaderRecoveryState:
+    """Of a row of any version; ValueError for a number that is none."""
+    return LeaderRecoveryState(0 if fields[0] == "1" else int(fields[11]))
+
+
 def encode_tombstone(tombstone: Tombstone) -> str:
     return "|".join(
         (
-            _VERSION,
+            _TOMBSTONE_VERSION,
             id_text(tombstone.topic_id),
             tombstone.name,
             str(tombstone.partitions),
@@ -125,9 +137,11 @@ def decode_tombstone(text: str) -> Tombstone:
         raise BadRow(f"bad tombstone {text!r}: {error}") from error
 
 
-def _split(text: str, count: int) -> list[str]:
+def _split(text: str, counts: Mapping[str, int]) -> list[str]:
+    """The fields of a text; ``counts``: how many each version that is known has."""
     fields = text.split("|")
-    if fields[0] != _VERSION:
+    count = counts.get(fields[0])
+    if count is None:
         raise BadRow(f"row version {fields[0]!r} is not known to this release: {text!r}")
     if len(fields) != count:
         raise BadRow(f"{len(fields)} fields instead of {count} in {text!r}")

@@ -142,6 +142,7 @@ def _partition(row: PartitionRow) -> PartitionState:
         replicas=row.replicas,
         isr=row.isr,
         manifest=row.manifest,
+        leader_recovery_state=int(row.leader_recovery_state),
     )
 
 

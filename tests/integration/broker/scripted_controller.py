@@ -249,7 +249,10 @@ class ScriptedController:
                 code = 95
             else:
                 self.rows[key] = row = replace(
-                    row, isr=tuple(change.new_isr), partition_epoch=row.partition_epoch + 1
+                    row,
+                    isr=tuple(change.new_isr),
+                    leader_recovery_state=change.leader_recovery_state,
+                    partition_epoch=row.partition_epoch + 1,
                 )
             results.append(
                 control.IsrResult(
@@ -260,6 +263,7 @@ class ScriptedController:
                     leader_epoch=row.leader_epoch,
                     partition_epoch=row.partition_epoch,
                     isr=row.isr,
+                    leader_recovery_state=row.leader_recovery_state,
                 )
             )
         return control.AlterPartitionResponse(error_code=0, results=tuple(results))

@@ -82,6 +82,7 @@ async def test_a_full_disk_refuses_keeps_what_it_acknowledged_and_heals(
     await broker.start()
     assert disk.free_bytes < 100_000
     assert await consume_async(broker.listener, "small", 50) == list(enumerate(kept))
+    await controller.until(lambda: "No space left" in (storage_error(controller) or ""))
 
     await disk.resize("16m")
     written = await filling

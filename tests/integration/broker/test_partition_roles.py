@@ -256,3 +256,42 @@ async def test_fetches_are_fenced_and_bounded(
     await partition.append(batch(10), acks=1, timeout_ms=0)
     assert getattr(apply(partition), "error") is error  # noqa: B009  the result's type is the api's
     assert partition.fetch(10, max_bytes=100, min_one=True).data == b""
+
+
+async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_recovered(
+    host: Host,
+) -> None:
+    """KIP-704. What it proposes is lost once and said again."""
+    partition = host.partition()
+    recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
+    assert await partition.apply(VIEW, recovering, 3)
+    assert partition.is_leader
+    assert partition.recovering
+    (change,) = host.proposals
+    assert change.new_isr == (1,)
+    assert change.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+    partition.follower_fetched(2, seen(partition, 0))
+    partition.shrink_isr()
+    assert host.proposals == [change, change]
+    recovered = replace(ROW, partition_epoch=11)
+    await partition.isr_answered(change, answer(change, recovered, 0))
+    assert not partition.recovering
+    stored = read_state(partition.log.directory)
+    assert stored is not None
+    assert from_json(stored).row == recovered
+    partition.follower_fetched(2, seen(partition, 0))
+    assert host.proposals[-1].new_isr == (1, 2)
+
+
+async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
+    partition = host.partition()
+    recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
+    await partition.apply(VIEW, recovering, 3)
+    (change,) = host.proposals
+    newer = replace(recovering, partition_epoch=11)
+    told = replace(answer(change, newer, 95), leader_recovery_state=1)
+    await partition.isr_answered(change, told)
+    assert partition.recovering
+    assert host.proposals[-1].partition_epoch == 11
+    await partition.apply(VIEW, replace(recovering, partition_epoch=12), 3)
+    assert host.proposals[-1].partition_epoch == 12

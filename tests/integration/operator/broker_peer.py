@@ -218,8 +218,9 @@ class BrokerPeer:
             raise Refused(response.error_code)
         return response.results[0]
 
-    async def report(self, log_bytes: int, records: int) -> None:
-        """A BrokerStatus: every partition that it leads, so many bytes and records long."""
+    async def report(self, log_bytes: int, records: int, *, waits_for: str = "") -> None:
+        """A BrokerStatus: every partition that it leads, so many bytes and records long; or is to
+        lead, and cannot for the given reason."""
         assert self.requests is not None
         led = [
             control.PartitionStatus(
@@ -237,8 +238,9 @@ class BrokerPeer:
                 remote_bytes=log_bytes // 2,
                 remaining_segments=0,
                 remaining_bytes=0,
-                error_reason="",
-                error_message="",
+                error_reason=waits_for,
+                error_message="it waits" if waits_for else "",
+                offline=bool(waits_for),
             )
             for (topic, partition), row in self.rows.items()
             if row.leader == self.node_id

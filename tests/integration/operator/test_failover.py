@@ -159,6 +159,41 @@ async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenc
     assert set(result.isr) == {1, 2}
 
 
+async def test_a_leader_that_was_not_in_sync_is_recovering_until_it_says_otherwise(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    one = await world.start_broker(1, operator)
+    two = await world.start_broker(2, operator)
+    unclean = {"unclean.leader.election.enable": "true"}
+    await world.create_topic("t", config=unclean)
+    await world.until(lambda: ("t", 0) in two.rows, "placed")
+    await one.close()
+    await world.until(lambda: two.rows["t", 0].isr == (2,), "broker 1 left the ISR")
+    await two.close()
+    await world.condition(TOPIC, "t", "Ready", "False", "PartitionsOffline")
+    one = await world.start_peer(one.restarted(clean=False), operator)
+    await world.until(
+        lambda: one.rows["t", 0].leader == 1 and one.rows["t", 0].leader_recovery_state == 1,
+        "elected uncleanly",
+    )
+    assert [decode_row(text).recovering for text in await world.rows()] == [True]
+    await one.report(0, 0, waits_for="TierUnavailable")
+    shown = await world.condition(TOPIC, "t", "Ready", "False", "TierUnavailable")
+    assert shown["message"] == "partitions 0 are offline: it waits"
+    two = await world.start_peer(two.restarted(clean=False), operator)
+    result = await one.alter("t", 0, (1, 2))
+    assert (result.error_code, result.isr, result.leader_recovery_state) == (42, (1,), 1)
+    result = await one.alter("t", 0, (1,))
+    assert (result.error_code, result.leader_recovery_state) == (0, 0)
+    assert [decode_row(text).recovering for text in await world.rows()] == [False]
+    await world.until(lambda: one.rows["t", 0].leader_recovery_state == 0, "it is told")
+    await one.report(0, 0)
+    await world.condition(TOPIC, "t", "Ready", "True", "Serving")
+    assert (await one.alter("t", 0, (1, 2))).error_code == 0
+
+
 async def test_a_clean_shutdown_moves_leaders_first_and_keeps_its_proof(
     world: ClusterWorld,
 ) -> None:

@@ -15,6 +15,8 @@ from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
 from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.remote_log.uploads import Upload
+from tidemark_broker.replication import roles
+from tidemark_broker.replication.partition import Role
 
 DISABLING = int(TieringState.DISABLING)
 
@@ -196,14 +198,12 @@ async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: Tie
 
 
 async def test_a_leader_that_leads_no_more_writes_nothing(host: TieredHost) -> None:
-    """Also where nobody has fenced it: an elected leader whose log lacks what is in the tier."""
+    """Also where nobody has fenced it, and nobody has told its tasks yet."""
     await ready(host)
     await host.produce(100)
     await host.copied()
     before = host.head()
-    host.partition.note_remote_end(10_000, 1)
-    await host.apply(leader_epoch=2)
-    assert not host.partition.is_leader
+    roles.stop_leading(host.partition, Role.IDLE)
     host.partition.log.roll(1)  # something to copy
     await host.until(lambda: host.summary.error_reason == "Fenced")
     assert host.head() == before

@@ -1,11 +1,24 @@
 """What is in the tier is a prefix of every leader's log: followers and leaders that start from it."""
 
 import itertools
+from typing import Any
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.wire import control
+from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.prefix import RemoteEnd
+
+#: Broker 3 is elected though it was not in the ISR.
+UNCLEAN: dict[str, Any] = {
+    "leader": 3,
+    "leader_epoch": 7,
+    "replicas": (3,),
+    "isr": (3,),
+    "leader_recovery_state": int(control.LeaderRecoveryState.RECOVERING),
+}
 
 
 def is_contiguous(host: TieredHost) -> bool:
@@ -60,7 +73,7 @@ async def test_a_leader_without_the_tiers_part_takes_it_over_first(cluster: Tier
     end = leader.partition.log.highest_remote_offset
     await cluster.start(3)
     await cluster.stop(1)
-    await cluster.apply(3, leader=3, leader_epoch=7, replicas=(3,), isr=(3,))
+    await cluster.apply(3, **UNCLEAN)
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.next_offset == end + 1
@@ -82,7 +95,7 @@ async def test_a_leader_with_an_older_end_in_mind_takes_over_all_of_it(
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
     host.partition.note_remote_end(leader_end_then := 20, 2)
-    await cluster.apply(3, leader=3, leader_epoch=7, replicas=(3,), isr=(3,))
+    await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.next_offset == end + 1 > leader_end_then
@@ -102,7 +115,7 @@ async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
     host.partition.note_remote_end(20, 2)
-    await cluster.apply(3, leader=3, leader_epoch=7, replicas=(3,), isr=(3,))
+    await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.log_start_offset == host.partition.next_offset == start
 
@@ -113,7 +126,7 @@ async def test_without_the_store_such_a_leader_stays_offline(cluster: TieredClus
     await cluster.stop(1)
     host = cluster.hosts[3]
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
-    await cluster.apply(3, leader=3, leader_epoch=7, replicas=(3,), isr=(3,))
+    await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
     await host.until(lambda: "StoreDirectoryMissing" in host.remote.status().error)
     await host.broker.manager.retry()
@@ -123,6 +136,190 @@ async def test_without_the_store_such_a_leader_stays_offline(cluster: TieredClus
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.next_offset == host.head().highest_remote_offset + 1
     assert leader.closed
+
+
+async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> TieredHost:
+    """Broker 1 (epoch 2) is gone, and broker 3 has records of epoch 3 from offset 0 on, further
+    than the tier reaches; of the tier it last heard that it ended at offset 20."""
+    await alone(cluster)
+    end = cluster.hosts[1].partition.log.highest_remote_offset
+    await cluster.start(3)
+    host = cluster.hosts[3]
+    own = {"leader": 3, "leader_epoch": 3, "replicas": (3,), "isr": (3,)}
+    await cluster.apply(3, **own, manifest=False, tiering_state=int(control.TieringState.NONE))
+    await host.produce(end + 1 + longer_by)
+    await cluster.stop(1)
+    tiered = {"manifest": True, "tiering_state": int(control.TieringState.ENABLED)}
+    await cluster.apply(3, leader=1, leader_epoch=4, replicas=(1, 3), isr=(1,), **tiered)
+    host.partition.replace_remote_end(RemoteEnd(20, 3))
+    assert host.partition.next_offset > end
+    return host
+
+
+async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
+    cluster: TieredCluster,
+) -> None:
+    """What it last heard of the tier its log covers; the tier has gone on, in another epoch."""
+    host = await with_another_history(cluster, longer_by=100)
+    end, before = host.head().highest_remote_offset, host.live()
+    await cluster.apply(3, **UNCLEAN)
+    await host.until(lambda: host.partition.is_leader)
+    assert host.partition.next_offset == end + 1
+    assert host.partition.remote_end == RemoteEnd(end, 2)
+    await host.until(lambda: not host.partition.recovering)
+    assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+    await host.produce(200)
+    await host.copied()
+    assert is_contiguous(host)
+    assert host.live()[: len(before)] == before
+    assert await host.read_tier(0, end + 1) == list(range(4, end + 1, 5))
+
+
+async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
+    cluster: TieredCluster,
+) -> None:
+    """Its log covers the end that it heard of, is of the tier's history, and ends below the tier."""
+    leader = cluster.hosts[1]
+    await cluster.start(3)
+    await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))
+    await leader.produce(200)
+    await cluster.in_sync(1, 3)
+    host = cluster.hosts[3]
+    await host.until(lambda: host.partition.remote_end is not None)
+    await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
+    await host.partition.persist_remote_end()
+    await cluster.stop(3)
+    await cluster.apply(1, isr=(1,))
+    await leader.produce(200)
+    await leader.copied()
+    end = leader.head().highest_remote_offset
+    await cluster.start(3)
+    await cluster.stop(1)
+    host = cluster.hosts[3]
+    known = host.partition.remote_end
+    assert known is not None
+    assert known.offset < host.partition.next_offset <= end
+    await cluster.apply(3, **UNCLEAN)
+    await host.until(lambda: host.partition.is_leader)
+    assert host.partition.next_offset == end + 1
+    await host.produce(100)
+    await host.copied()
+    assert is_contiguous(host)
+
+
+async def test_a_former_leader_adds_nothing_to_the_tier_behind_the_answer(
+    cluster: TieredCluster,
+) -> None:
+    """The tier is asked under a claim: who still believes to lead is fenced before the answer."""
+    leader = await alone(cluster)
+    await cluster.start(3)
+    host = cluster.hosts[3]
+    host.context.propose_isr = host._grant  # broker 1 hears nothing of it
+    await cluster.apply(3, **UNCLEAN)
+    await host.until(lambda: host.partition.is_leader)
+    end = host.partition.remote_end
+    assert end is not None
+    assert host.partition.next_offset == end.offset + 1
+    assert leader.partition.is_leader
+    await leader.produce(200)
+    await leader.until(lambda: leader.summary.error_reason == "Fenced")
+    await host.produce(200)
+    await host.copied()
+    assert is_contiguous(host)
+
+
+async def test_it_waits_for_the_tier_with_a_reason_and_heals(cluster: TieredCluster) -> None:
+    host = await with_another_history(cluster, longer_by=100)
+    own_end, end = host.partition.next_offset, host.head().highest_remote_offset
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
+    await cluster.apply(3, **UNCLEAN)
+    await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+    (status,) = StatusReporter(host.broker.manager, str)._changed()
+    assert (status.offline, status.error_reason) == (True, "TierUnavailable")
+    assert "it was not in sync when it was elected" in status.error_message
+    assert str(host.tier_path) in status.error_message
+    assert host.partition.next_offset == own_end
+    assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERING
+    moved.rename(host.tier_path)
+    await host.until(lambda: host.partition.is_leader)
+    assert host.partition.next_offset == end + 1
+    (status,) = StatusReporter(host.broker.manager, str)._changed()
+    assert (status.offline, status.error_reason) == (False, "")
+
+
+async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredCluster) -> None:
+    leader = cluster.hosts[1]
+    await cluster.start(3)
+    await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))
+    await leader.produce(300)
+    await leader.copied()
+    await cluster.in_sync(1, 3)
+    host = cluster.hosts[3]
+    await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
+    await cluster.stop(1)
+    host.tier_path.rename(host.tier_path.with_name("moved"))
+    host.partition.remote_end = None  # it may also never have heard of the tier's end
+    await cluster.apply(3, leader=3, leader_epoch=3, isr=(3,))
+    assert host.partition.is_leader
+    await host.produce(10)
+
+
+async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(
+    cluster: TieredCluster,
+) -> None:
+    """Elected cleanly, with an end in mind that its log lacks: as the tier has less, it leads with
+    the log that it has."""
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    await leader.produce(300)
+    await leader.copied()
+    end = leader.partition.next_offset
+    leader.partition.replace_remote_end(RemoteEnd(end + 1000, 2))
+    await leader.partition.persist_remote_end()
+    await cluster.stop(1)
+    row = leader.row
+    await cluster.start(1)
+    host = cluster.hosts[1]
+    host.row = row
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
+    await cluster.apply(1, leader_epoch=3)
+    await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+    assert f"record at {end + 1000}" in host.partition.offline_message
+    moved.rename(host.tier_path)
+    await host.until(lambda: host.partition.is_leader)
+    assert host.partition.next_offset == end
+    assert host.partition.remote_end == RemoteEnd(host.head().highest_remote_offset, 2)
+    await host.produce(100)
+    await host.copied()
+    assert is_contiguous(host)
+
+
+async def test_a_delete_ends_the_wait_for_the_tier(cluster: TieredCluster) -> None:
+    host = await with_another_history(cluster, longer_by=100)
+    own_end = host.partition.next_offset
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
+    await cluster.apply(3, **UNCLEAN)
+    await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+    await cluster.apply(
+        3,
+        tiering_state=int(control.TieringState.DISABLING),
+        tiered_epoch=1,
+        disable_policy=int(control.DisablePolicy.DELETE),
+    )
+    assert host.partition.is_leader
+    assert host.partition.next_offset == own_end
+    moved.rename(host.tier_path)
+    await host.until(lambda: not host.partition.recovering)
+    await host.acknowledged(1, control.DisablePolicy.DELETE)
+
+
+async def test_an_untiered_partition_recovers_at_once(cluster: TieredCluster) -> None:
+    await cluster.apply(1, tiering_state=int(control.TieringState.NONE))
+    host = cluster.hosts[1]
+    recovering = int(control.LeaderRecoveryState.RECOVERING)
+    await cluster.apply(1, leader_epoch=9, leader_recovery_state=recovering)
+    assert host.partition.is_leader
+    await host.until(lambda: not host.partition.recovering)
 
 
 async def test_a_manifest_that_is_gone_is_unavailable_and_not_empty(

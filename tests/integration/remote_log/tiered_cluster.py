@@ -99,6 +99,7 @@ class TieredCluster:
                 row,
                 isr=change.new_isr,
                 manifest=manifest,
+                leader_recovery_state=change.leader_recovery_state,
                 partition_epoch=row.partition_epoch + 1,
             )
             for host in self.hosts.values():
@@ -111,6 +112,7 @@ class TieredCluster:
             leader_epoch=row.leader_epoch,
             partition_epoch=row.partition_epoch,
             isr=row.isr,
+            leader_recovery_state=row.leader_recovery_state,
         )
         await partition.isr_answered(change, result)
         await self.push()

@@ -217,6 +217,7 @@ class TieredHost:
             known,
             isr=change.new_isr,
             manifest=known.manifest or change.remote_manifest,
+            leader_recovery_state=change.leader_recovery_state,
             partition_epoch=known.partition_epoch + 1,
         )
         result = control.IsrResult(
@@ -227,6 +228,7 @@ class TieredHost:
             leader_epoch=row.leader_epoch,
             partition_epoch=row.partition_epoch,
             isr=row.isr,
+            leader_recovery_state=row.leader_recovery_state,
         )
         task = asyncio.create_task(partition.isr_answered(change, result))
         self._grants.add(task)

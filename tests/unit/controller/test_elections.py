@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import World, broker, cluster, row, topic
-from tidemark_operator.controller import elections
+from tidemark.wire.control import LeaderRecoveryState
+from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.elections import elect
+from tidemark_operator.controller.state import ControllerState
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
@@ -84,6 +86,37 @@ def test_an_unclean_election_needs_the_topics_leave_and_is_told() -> None:
     events = world.commit(draft).events
     assert (world.row().leader, world.row().isr) == (2, (2,))
     assert "UncleanElection" in {event.reason for event in events}
+    assert world.row().recovering
+    (shown,) = snapshot.full(_placed(world)).topics[0].partitions
+    assert shown.leader_recovery_state == LeaderRecoveryState.RECOVERING
+
+
+def _placed(world: World) -> ControllerState:
+    world.state.put_topic(dataclasses.replace(world.view(), partitions_placed=1))
+    return world.state
+
+
+def test_a_partition_stays_recovering_through_further_elections() -> None:
+    """The leader may have died before it had seen to its log."""
+    world = World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic(config=UNCLEAN)],
+        rows=[row((1, 2, 3), isr=(1,), leader=1)],
+    )
+    _fence(world, 1)
+    _fence(world, 2, 3)
+    assert (world.row().leader, world.row().isr, world.row().recovering) == (-1, (2,), True)
+    _unfence(world, 2)
+    assert (world.row().leader, world.row().recovering) == (2, True)
+    assert world.register(2, incarnation=77)[0] == 0
+    world.beat(2)
+    assert (world.row().leader, world.row().recovering) == (2, True)
+
+
+def test_an_election_from_the_isr_needs_no_recovery() -> None:
+    world = _three(config=UNCLEAN)
+    _fence(world, 1)
+    assert (world.row().leader, world.row().recovering) == (2, False)
 
 
 def test_leave_given_later_elects_at_once_and_a_topics_no_beats_the_clusters_yes() -> None:
@@ -178,6 +211,7 @@ def test_an_election_keeps_its_rules(
     assert after.leader == -1 or after.leader in after.isr
     if not unclean and after.leader != -1:
         assert after.leader in before.isr
+    assert after.recovering == (after.leader not in (-1, *before.isr))
     if after.leader == -1:
         assert after.isr == before.isr
     assert after.leader_epoch - before.leader_epoch == (after.leader != before.leader)

@@ -6,7 +6,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
-from tidemark.wire.control import AlterPartitionRequest, AlterPartitionResponse, IsrChange
+from tidemark.wire.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrChange,
+    LeaderRecoveryState,
+)
 from tidemark_operator.controller.isr import alter_partition
 
 
@@ -119,3 +124,67 @@ def test_changes_of_one_request_are_decided_one_by_one_and_in_order() -> None:
     world = _world()
     results = _alter(world, _change((1, 2, 3)), _change((1,))).results
     assert [result.error_code for result in results] == [0, ErrorCode.invalid_update_version.value]
+
+
+# ---------------------------------------------------------------- KIP-704
+
+
+RECOVERING = LeaderRecoveryState.RECOVERING
+
+
+def _recovering() -> World:
+    """Broker 1 was elected uncleanly, brokers 2 and 3 follow it."""
+    return World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic()],
+        rows=[
+            row(
+                (1, 2, 3),
+                isr=(1,),
+                leader_epoch=5,
+                partition_epoch=8,
+                leader_recovery_state=RECOVERING,
+            )
+        ],
+    )
+
+
+def test_a_leader_that_has_recovered_says_so_and_then_takes_others_in() -> None:
+    world = _recovering()
+    (result,) = _alter(world, _change((1,))).results
+    assert (result.error_code, result.partition_epoch) == (0, 9)
+    assert result.leader_recovery_state == LeaderRecoveryState.RECOVERED
+    assert (world.row().recovering, world.row().partition_epoch) == (False, 9)
+    (result,) = _alter(world, _change((1, 2), partition_epoch=9)).results
+    assert (result.error_code, world.row().isr) == (0, (1, 2))
+
+
+@pytest.mark.parametrize("state", [0, 1, 7])
+def test_nobody_is_taken_in_while_the_leader_recovers(state: int) -> None:
+    world = _recovering()
+    (result,) = _alter(world, _change((1, 2), leader_recovery_state=state)).results
+    assert result.error_code == ErrorCode.invalid_request.value
+    assert result.leader_recovery_state == RECOVERING
+    assert world.row() == _recovering().row()
+
+
+def test_another_proposal_of_a_recovering_leader_leaves_it_recovering() -> None:
+    world = _recovering()
+    change = _change((1,), leader_recovery_state=RECOVERING, remote_manifest=True)
+    (result,) = _alter(world, change).results
+    assert (result.error_code, result.leader_recovery_state) == (0, RECOVERING)
+    assert (world.row().manifest, world.row().recovering) == (True, True)
+
+
+def test_a_proposal_does_not_begin_a_recovery() -> None:
+    world = _world()
+    (result,) = _alter(world, _change((1,), leader_recovery_state=RECOVERING)).results
+    assert result.error_code == ErrorCode.invalid_request.value
+    assert not world.row().recovering
+
+
+def test_what_a_former_leader_proposes_ends_no_recovery() -> None:
+    world = _recovering()
+    for late in (_change((1,), leader_epoch=4), _change((1,), partition_epoch=7)):
+        assert _alter(world, late).results[0].error_code
+    assert world.row().recovering

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import numbered_uuid, row
+from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 from tidemark_operator.controller.rows import (
     BadRow,
@@ -34,6 +35,7 @@ _rows = st.builds(
     adding=_ids,
     removing=_ids,
     manifest=st.booleans(),
+    leader_recovery_state=st.sampled_from(LeaderRecoveryState),
     name=_names,
 )
 _tombstones = st.builds(
@@ -65,14 +67,23 @@ def test_topic_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
 
 def test_a_row_is_one_short_text() -> None:
     text = encode_row(row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True))
-    assert text == f"1|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|topic-1"
+    assert text == f"2|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|topic-1"
+
+
+def test_a_row_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
+    made = row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True)
+    old = f"1|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|topic-1"
+    assert decode_row(old) == made
+    assert not decode_row(old).recovering
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "3|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|",
         "2|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|",
+        "2|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|2|",
         "1|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0",
         "1|AAAA|0|1|1|0|0|1|||0|",
         "1|AAAAAAAAAAAAAAAAAAAAAA|x|1|1|0|0|1|||0|",

@@ -17,6 +17,7 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     ready,
     row,
+    tiered,
     topic,
 )
 from tidemark.wire.control import PartitionStatus, TieringState
@@ -31,6 +32,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.placement import fill_placeholders
 from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
+from tidemark_operator.controller.status.cluster import needs_tier
 from tidemark_operator.controller.status.conditions import approximate_bytes
 from tidemark_operator.controller.status.pacing import quiet_deletion_ms
 
@@ -526,3 +528,48 @@ def test_approximate_sizes_stand_still() -> None:
         "about 2 GiB",
         "about 4 TiB",
     ]
+
+
+# ---------------------------------------------------------------- leaders that cannot lead yet
+
+
+def test_a_leader_that_waits_for_the_tier_makes_its_topic_not_ready_and_says_why() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+    )
+    world.reconcile()
+    key = numbered_uuid(1), 0
+    world.state.reports[key] = _report(segments=3)
+    figures = world.reconcile().status["tiering"]
+    waiting = dataclasses.replace(_report(error="TierUnavailable"), offline=True)
+    world.state.reports[key] = waiting
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "TierUnavailable")
+    assert ready(result)["Reconciling"] == ("True", "TierUnavailable")
+    assert messages(result)["Ready"] == "partitions 0 are offline: it is too large"
+    assert ready(result)["TieringSettled"] == ("False", "TierUnavailable")
+    assert result.status["tiering"] == figures
+    world.state.reports[key] = _report(segments=3)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_what_a_former_leader_waited_for_is_not_shown() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    report = dataclasses.replace(_report(error="TierUnavailable"), offline=True, leader_epoch=-1)
+    world.state.reports[numbered_uuid(1), 0] = report
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_an_offline_partition_says_nothing_of_what_is_left_in_the_tier() -> None:
+    world = World(
+        brokers=_brokers(1),
+        topics=[topic(replication_factor=1, **tiered(False, TieringState.DISABLED))],
+        view=cluster(TIERED, **STORE),
+    )
+    world.reconcile()
+    key = numbered_uuid(1), 0
+    world.state.reports[key] = _report()
+    assert not needs_tier(world.state, world.view())
+    world.state.reports[key] = dataclasses.replace(_report(), offline=True)
+    assert needs_tier(world.state, world.view())

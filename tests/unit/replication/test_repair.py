@@ -153,8 +153,8 @@ async def _does_not_open(node: Nodes) -> tuple[Node, Path]:
     await one.told(ALONE)
     await one.append(5)
     await one.stop()
-    hidden = (one.log_folder / f"{0:020d}.index").rename(one.folder / "hidden")
-    (one.log_folder / f"{0:020d}.index").mkdir()
+    hidden = (one.log_folder / f"{0:020d}.log").rename(one.folder / "hidden")
+    (one.log_folder / f"{0:020d}.log").mkdir()
     return node(1), hidden
 
 
@@ -167,8 +167,8 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
     assert one.manager.error_of(TOPIC, 0) is ErrorCode.kafka_storage_error
     await one.manager.retry()
     assert one.manager.get(TOPIC, 0) is None
-    (one.log_folder / f"{0:020d}.index").rmdir()
-    hidden.rename(one.log_folder / f"{0:020d}.index")
+    (one.log_folder / f"{0:020d}.log").rmdir()
+    hidden.rename(one.log_folder / f"{0:020d}.log")
     one.now_s += 40
     await one.manager.retry()
     assert one.partition.is_leader
@@ -184,8 +184,8 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
 
 async def test_it_keeps_what_it_was_told_when_the_controller_knows_less(node: Nodes) -> None:
     one, hidden = await _does_not_open(node)
-    (one.log_folder / f"{0:020d}.index").rmdir()
-    hidden.rename(one.log_folder / f"{0:020d}.index")
+    (one.log_folder / f"{0:020d}.log").rmdir()
+    hidden.rename(one.log_folder / f"{0:020d}.log")
     await one.manager.retry()
     assert one.partition.role is Role.IDLE  # nobody has asked for it yet
     assert one.partition.row == ALONE

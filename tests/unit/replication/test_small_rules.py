@@ -10,8 +10,8 @@ from tidemark.wire import control
 from tidemark_broker.replication import prefix, state_file, topic_config
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.low_watermark import low_watermark
-from tidemark_broker.replication.metadata import MetadataCache, is_newer
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
+from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
 from tidemark_broker.replication.state_file import StoredState
 
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -31,6 +31,18 @@ def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:
     assert not prefix.contradicts(end, next_offset=100, epoch_at_end=4)
     assert not prefix.contradicts(end, next_offset=100, epoch_at_end=-1)
     assert not prefix.contradicts(None, next_offset=0, epoch_at_end=-1)
+
+
+def test_a_log_lacks_what_the_tier_has_and_what_was_deleted_from_it() -> None:
+    tier = TierEnd(RemoteEnd(99, 4), log_start_offset=40)
+    assert tier.next_offset == 100
+    assert prefix.lacks(tier, next_offset=99, epoch_at_end=4)
+    assert prefix.lacks(tier, next_offset=120, epoch_at_end=3)
+    assert not prefix.lacks(tier, next_offset=100, epoch_at_end=4)
+    deleted = TierEnd(RemoteEnd(-1, -1), log_start_offset=40)
+    assert deleted.next_offset == 40
+    assert prefix.lacks(deleted, next_offset=39, epoch_at_end=-1)
+    assert not prefix.lacks(deleted, next_offset=40, epoch_at_end=-1)
 
 
 def test_the_known_end_of_the_tier_only_grows() -> None:
@@ -88,10 +100,28 @@ def test_the_state_file_comes_back() -> None:
         tiered_epoch=2,
         tiering_state=control.TieringState.DISABLING,
         disable_policy=control.DisablePolicy.DELETE,
-        row=row(manifest=True),
+        row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
     )
     assert state_file.from_json(json.loads(json.dumps(state_file.to_json(state)))) == state
+
+
+def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
+    view = TopicView(
+        topic_id=TOPIC,
+        name="t",
+        config={},
+        tiering_state=control.TieringState.NONE,
+        tiered_epoch=0,
+        disable_policy=control.DisablePolicy.RETAIN,
+    )
+    state = StoredState.of(view, row(), 1)
+    old = json.loads(json.dumps(state_file.to_json(state)))
+    del old["row"]["leaderRecoveryState"]
+    assert state_file.from_json(old) == state
+    old["row"]["leaderRecoveryState"] = 9
+    with pytest.raises(ValueError, match="9 is not a valid LeaderRecoveryState"):
+        state_file.from_json(old)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def cluster_status(state: ControllerState, *, now_ms: int) -> StatusResult:
 
 
 def needs_tier(state: ControllerState, topic: TopicView) -> bool:
-    """Whether a topic has data in the tier or may get some. Without a report of every partition a
-    topic that once was tiered counts: absence is not evidence."""
+    """Whether a topic has data in the tier or may get some. Without a report of every partition
+    (by a leader that leads) a topic that once was tiered counts: absence is not evidence."""
     status = topic.tiering_status
     if status is None:
         return False
@@ -44,7 +44,9 @@ def needs_tier(state: ControllerState, topic: TopicView) -> bool:
         return True
     for partition in state.rows_of(topic.id):
         report = state.reports.get((topic.id, partition))
-        if report is None or report.remote_segments or report.remaining_segments:
+        if report is None or report.offline:
+            return True
+        if report.remote_segments or report.remaining_segments:
             return True
     return False
 

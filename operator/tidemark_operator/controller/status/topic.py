@@ -47,6 +47,8 @@ class Counts:
     rows: int
     offline: tuple[int, ...]
     lost: tuple[int, ...]
+    #: Reports of elected leaders that cannot lead yet, by partition.
+    waiting: tuple[PartitionStatus, ...]
 
 
 def counts(state: ControllerState, topic: TopicView) -> Counts:
@@ -60,6 +62,16 @@ def counts(state: ControllerState, topic: TopicView) -> Counts:
         rows=len(rows),
         offline=_partitions([row for row in rows if row.leader == NO_LEADER]),
         lost=_partitions([row for row in rows if not row.isr]),
+        waiting=_waiting(state, led),
+    )
+
+
+def _waiting(state: ControllerState, led: Sequence[PartitionRow]) -> tuple[PartitionStatus, ...]:
+    reports = ((row, state.reports.get(row.key)) for row in led)
+    return tuple(
+        report
+        for row, report in reports
+        if report is not None and report.offline and report.leader_epoch == row.leader_epoch
     )
 
 
@@ -187,6 +199,8 @@ def _main(
     if seen.offline:
         text = f"partitions {numbers(seen.offline)} have no leader: start the brokers in their ISR"
         return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+    if seen.waiting:
+        return _leaders_wait(seen.waiting)
     if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
         return _disabling(topic, decision.tiering, disablements, now_ms)
     text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
@@ -197,6 +211,13 @@ def _main(
         refused = decision.refused
         conditions[2] = condition("Stalled", True, refused.reason, refused.message)
     return conditions
+
+
+def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
+    """Leaders were elected and may not lead yet: the first of them says what it waits for."""
+    first, partitions = waiting[0], numbers([report.partition for report in waiting])
+    text = f"partitions {partitions} are offline: {first.error_message or first.error_reason}"
+    return summary(ready=False, reason=first.error_reason, message=text, reconciling=True)
 
 
 def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
@@ -313,7 +334,7 @@ def _tiering(state: ControllerState, topic: TopicView, tiering: TieringStatus) -
         body["policy"] = policy_name(tiering.policy)
     if tiering.pending_brokers:
         body["pendingBrokers"] = list(tiering.pending_brokers)
-    if not reports:
+    if not reports or any(report.offline for report in reports):
         return _kept_figures(topic, body)
     body["remoteSegments"] = sum(report.remote_segments for report in reports)
     body["remoteBytes"] = sum(report.remote_bytes for report in reports)
@@ -325,7 +346,8 @@ def _tiering(state: ControllerState, topic: TopicView, tiering: TieringStatus) -
 
 
 def _kept_figures(topic: TopicView, body: dict[str, object]) -> dict[str, object]:
-    """Without a report (after a take-over) the former figures stand."""
+    """Without a report (after a take-over, or of a leader that cannot lead yet) the former figures
+    stand."""
     old = topic.status.get("tiering")
     if isinstance(old, dict):
         names = ("remoteSegments", "remoteBytes", "remainingSegments", "remainingBytes")
