@@ -87,3 +87,22 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
         again.interrupt()
     finally:
         again.close()
+
+
+@pytest.mark.slow
+def test_an_existing_kubernetes_cluster_is_used_in_its_contexts_namespace(
+    folder: Path, tmp_path: Path
+) -> None:
+    run(folder, "up", "--brokers", "1", "--detach")
+    run(folder, "kubectl", "create", "namespace", "other")
+    own = (folder / "control-plane" / "kubeconfig").read_text()
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(own.replace("namespace: default", "namespace: other"))
+    guest = tmp_path / "guest"
+    try:
+        run(guest, "up", "--kubeconfig", str(kubeconfig), "--brokers", "1", "--detach")
+        found = run(guest, "kubectl", "get", "brokers", "--all-namespaces", "-o", "name")
+        assert found.split() == ["broker.tidemark.dev/broker-1"] * 2
+        assert "broker-1" in run(guest, "status")
+    finally:
+        run(guest, "down")

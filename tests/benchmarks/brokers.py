@@ -66,7 +66,7 @@ def start_tidemark(folder: Path) -> Side:
     """A whole local cluster with one broker and the same topics, untiered as Kafka's are."""
     layout = Layout.at(folder / "cluster")
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier="directory", kubeconfig="")
+    settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     cluster = LocalCluster(layout, settings, lambda _: None)
     addresses = cluster.start(brokers=1)
     kube = cluster.kube()

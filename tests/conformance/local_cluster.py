@@ -76,7 +76,7 @@ def run_cluster(folder: Path, *, brokers: int = 3, tier: str = "directory") -> I
     """Start a cluster in ``folder`` and stop it at the end."""
     layout = Layout.at(folder)
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier=tier, kubeconfig="")
+    settings = local_settings.choose(layout, cluster="tidemark", tier=tier)
     local = LocalCluster(layout, settings, lambda _: None)
     try:
         local.start(brokers=brokers)

@@ -33,7 +33,7 @@ def demo(
     root = Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
     layout = Layout.at(root)
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier=tier, kubeconfig="")
+    settings = local_settings.choose(layout, cluster="tidemark", tier=tier)
     cluster = LocalCluster(layout, settings, report.say)
     scenario = Scenario(cluster, report, root)
     console.print(f"the cluster's folder is {root}", highlight=False)

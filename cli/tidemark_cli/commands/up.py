@@ -10,6 +10,7 @@ import typer
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import Addresses, LocalCluster
+from tidemark_cli.local.kube import namespace_of
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.processes import StartError
 
@@ -22,7 +23,11 @@ def up(
         typer.Option(help="Where closed segments go: a directory, or MinIO (s3)."),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Use this Kubernetes cluster instead of an own one.")
+        Path | None,
+        typer.Option(
+            help="Use this Kubernetes cluster (the namespace of its current context) instead of an "
+            "own one."
+        ),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once all is ready.")] = False,
     output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
@@ -35,7 +40,7 @@ def up(
             layout,
             cluster="tidemark",
             tier=tier,
-            kubeconfig=str(kubeconfig.resolve()) if kubeconfig else "",
+            **({} if kubeconfig is None else _existing(kubeconfig)),
         )
     except ValueError as error:
         fail(str(error))
@@ -58,6 +63,11 @@ def down(directory: DirOption = DEFAULT_DIR) -> None:
     """Stop everything that runs in the folder; the data stays."""
     if not open_cluster(directory).stop():
         console.print("nothing was running")
+
+
+def _existing(kubeconfig: Path) -> dict[str, str]:
+    """How to reach a Kubernetes cluster that is there already."""
+    return {"kubeconfig": str(kubeconfig.resolve()), "namespace": namespace_of(kubeconfig)}
 
 
 def _catch_signals() -> threading.Event:

@@ -33,6 +33,17 @@ class KubeError(RuntimeError):
         self.status = status
 
 
+def namespace_of(kubeconfig: Path) -> str:
+    """The namespace of a kubeconfig's current context. Raises ValueError for a file without one."""
+    try:
+        _, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig)
+        )
+    except config.ConfigException as error:
+        raise ValueError(f"{kubeconfig} cannot be used: {error}") from error
+    return str(active["context"].get("namespace") or "default")
+
+
 class Kube:
     """A thin, synchronous client for one namespace. Times out after ten seconds a call."""
 

@@ -35,7 +35,14 @@ def load(layout: Layout) -> Settings | None:
     return Settings(**value) if value else None
 
 
-def choose(layout: Layout, *, cluster: str, tier: str | None, kubeconfig: str) -> Settings:
+def choose(
+    layout: Layout,
+    *,
+    cluster: str,
+    tier: str | None,
+    kubeconfig: str = "",
+    namespace: str = "default",
+) -> Settings:
     """The settings to run with: those of the folder where it has any, else new ones.
 
     Raises ValueError when ``tier`` is not the one that the folder's data lies in.
@@ -43,7 +50,7 @@ def choose(layout: Layout, *, cluster: str, tier: str | None, kubeconfig: str) -
     before = load(layout)
     if before is None:
         ports = free_ports(2)
-        made = Settings(cluster, "default", tier or "directory", kubeconfig, *ports)
+        made = Settings(cluster, namespace, tier or "directory", kubeconfig, *ports)
         made.save(layout)
         return made
     if tier is not None and tier != before.tier:

@@ -4,7 +4,11 @@ Each client (the main loop's, the Lease thread's, kopf's) gets a configuration o
 one would let a stalled connection of one hold up another.
 """
 
+import asyncio
 import base64
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +17,11 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
+
+#: The library keeps certificates of kubeconfigs in files that all loaders of a process share, and
+#: names such a file before its content is written: two threads must not load at once.
+_loading = threading.Lock()
+_LOOK_AGAIN_S = 0.005
 
 
 class AccessError(RuntimeError):
@@ -30,7 +39,8 @@ class Access:
         """A new client configuration, without retries inside: the callers own the deadlines."""
         configuration = Configuration()
         try:
-            await self._load(configuration)
+            async with _alone():
+                await self._load(configuration)
         except (OSError, ValueError, ConfigException) as error:
             raise AccessError(f"cannot find a way to the Kubernetes API: {error}") from error
         configuration.retries = None
@@ -69,6 +79,18 @@ class Access:
             certificate_path=found.cert_file or None,
             private_key_path=found.key_file or None,
         )
+
+
+@asynccontextmanager
+async def _alone() -> AsyncIterator[None]:
+    """Hold ``_loading``. Waited for without blocking: loops of several threads come here, and one
+    loop may come twice."""
+    while not _loading.acquire(blocking=False):  # noqa: ASYNC110 - its holder may be in another loop
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    try:
+        yield
+    finally:
+        _loading.release()
 
 
 def _pem(data: str | bytes | None) -> str | None:

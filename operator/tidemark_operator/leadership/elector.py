@@ -67,6 +67,7 @@ class Elector:
         self._leading = False
         self._leading_until_s = 0.0
         self._seen: Seen | None = None
+        self._holder_told = ""
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -157,7 +158,9 @@ class Elector:
             self._seen = observe(lease, self._seen, now_s)
         action = decide(lease, self._lease.identity, self._seen, now_s)
         if isinstance(action, Wait):
+            self._tell_holder(lease)
             return False
+        self._holder_told = ""
         transitions = 0 if isinstance(action, Create) else action.transitions
         body = self._body(transitions, lease)
         if isinstance(action, Create):
@@ -167,6 +170,13 @@ class Elector:
         if not isinstance(action, Renew):
             logger.info("took the Lease as %s, transition %d", self._lease.identity, transitions)
         return True
+
+    def _tell_holder(self, lease: Json | None) -> None:
+        """Once for each holder: why this operator does nothing."""
+        holder = str((lease or {}).get("spec", {}).get("holderIdentity", ""))
+        if holder != self._holder_told:
+            logger.info("standing by: %s holds the Lease", holder)
+            self._holder_told = holder
 
     def _body(self, transitions: int, held: Json | None) -> Json:
         return lease_body(

@@ -128,7 +128,7 @@ class BrokerPeer:
                     await self.register(address)
                     break
                 except (Refused, OSError) as error:
-                    if isinstance(error, Refused) and error.code not in (41, 101):
+                    if isinstance(error, Refused) and error.code not in (41, 101, 102):
                         raise
                     await asyncio.sleep(0.1)
         await self.attach(address)
