@@ -85,7 +85,14 @@ def start(jars: Path, folder: Path) -> ApacheKafka:
     java = ["java", "-Xmx1g", "-Xms1g", "-cp", f"{jars}/*"]
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+        [
+            *java,
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            str(settings),
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
