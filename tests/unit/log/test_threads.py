@@ -1,6 +1,7 @@
 """What runs in threads (flush, retention, lookups) beside the loop's appends and reads."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench
             try:
                 while not done.is_set():
                     work()
+                    time.sleep(0.0001)  # a thread that spins would keep the interpreter to itself
             except Exception as error:  # noqa: BLE001 - carried to the test's own thread
                 errors.append(error)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidemark_operator.kube.access import Access
 
 THREADS = 4
-ROUNDS = 60
+ROUNDS = 25
 LARGE = 2_000  # bytes
 
 
