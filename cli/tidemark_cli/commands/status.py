@@ -11,6 +11,7 @@ from rich.table import Table
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
 from tidemark_cli.local.view import TopicView, condition, topics
+from tidemark_operator.controller.model import PartitionRow
 
 
 def status(
@@ -33,22 +34,26 @@ def status(
 
 def print_status(out: Console, brokers: list[dict[str, Any]], views: list[TopicView]) -> None:
     """The tables of ``tidemark status``."""
-    out.print(_broker_table(brokers))
+    out.print(_broker_table(brokers, [row for view in views for row in view.rows]))
     out.print(_topic_table(views))
     for view in views:
         if view.rows:
             out.print(_partition_table(view))
 
 
-def _broker_table(brokers: list[dict[str, Any]]) -> Table:
+def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
+    """Leaders and replicas are counted in the rows, as the other tables do: a Broker's status has
+    them too, but is written once a minute."""
     table = Table("broker", "node", "ready", "leaders", "replicas", "log bytes", title="brokers")
     for broker in brokers:
-        state = broker.get("status") or {}
+        node_id = broker["spec"]["nodeId"]
         table.add_row(
             broker["metadata"]["name"],
-            str(broker["spec"]["nodeId"]),
+            str(node_id),
             condition(broker, "Ready").get("status", "Unknown"),
-            *(_figure(state.get(name)) for name in ("leaders", "replicas", "logBytes")),
+            _figure(sum(row.leader == node_id for row in rows)),
+            _figure(sum(node_id in row.replicas for row in rows)),
+            _figure((broker.get("status") or {}).get("logBytes")),
         )
     return table
 

@@ -1,0 +1,48 @@
+"""What ``tidemark status`` prints is what the slices say, in every table."""
+
+import io
+import uuid
+
+from rich.console import Console
+
+from tidemark_cli.commands.status import print_status
+from tidemark_cli.local.view import TopicView
+from tidemark_operator.controller.model import PartitionRow
+
+
+def row(partition: int, leader: int, replicas: tuple[int, ...]) -> PartitionRow:
+    return PartitionRow(
+        topic_id=uuid.UUID(int=1),
+        name="orders",
+        partition=partition,
+        leader=leader,
+        leader_epoch=partition,
+        partition_epoch=3,
+        replicas=replicas,
+        isr=tuple(node for node in replicas if node >= 0),
+    )
+
+
+def printed(brokers: list[dict[str, object]], views: list[TopicView]) -> list[list[str]]:
+    """The rows of all tables, their cells without padding."""
+    out = io.StringIO()
+    print_status(Console(file=out, width=200), brokers, views)
+    lines = (line for line in out.getvalue().splitlines() if line.startswith("│"))
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
+    brokers = [
+        {
+            "metadata": {"name": f"broker-{node}"},
+            "spec": {"nodeId": node},
+            "status": {"leaders": 0, "replicas": 0, "logBytes": 1234},
+        }
+        for node in (1, 2)
+    ]
+    rows = (row(0, 1, (1, 2)), row(1, 1, (1, -1)), row(2, -1, (2, 1)))
+    cells = printed(brokers, [TopicView("orders", {"spec": {}}, rows)])
+    assert ["broker-1", "1", "Unknown", "2", "3", "1,234"] in cells
+    assert ["broker-2", "2", "Unknown", "0", "2", "1,234"] in cells
+    assert ["orders", "Unknown", "never", "-", "1", ""] in cells
+    assert ["2", "none", "2", "2 1", "2 1"] in cells
