@@ -1,6 +1,6 @@
 """The remote tier goes away under a running cluster: it is told, nothing is lost, and it heals.
 
-Directory: its folder is gone. S3: the Secret holds a wrong key.
+Directory: its folder is gone. S3: the Secret holds a wrong key, or the endpoint does not answer.
 """
 
 import time
@@ -22,44 +22,64 @@ AVAILABLE = "tidemark_broker_remote_store_available"
 BATCH = 2500  # 2.5 MB: two segments of the smallest size that there is
 
 
-class Tier:
-    """The tier of one cluster, which can be broken and mended."""
+class FolderGone:
+    """The directory of the tier is not there."""
 
-    def __init__(self, cluster: Cluster, kind: str) -> None:
-        self.cluster = cluster
-        self.kind = kind
+    tier = "directory"
 
-    def break_it(self) -> None:
-        if self.kind == "directory":
-            self._folder.rename(self._folder.with_name("tier-gone"))
-        else:
-            self._write_secret("not the key of this server")
+    def __init__(self, cluster: Cluster) -> None:
+        self._folder = cluster.tier_folder
+        self._away = self._folder.with_name("tier-gone")
 
-    def mend(self) -> None:
-        if self.kind == "directory":
-            self._folder.with_name("tier-gone").rename(self._folder)
-        else:
-            self._write_secret(self._minio["secretKey"])
+    def begin(self) -> None:
+        self._folder.rename(self._away)
 
-    @property
-    def _folder(self) -> Path:
-        return self.cluster.tier_folder
+    def end(self) -> None:
+        self._away.rename(self._folder)
 
-    @property
-    def _minio(self) -> dict[str, Any]:
-        record = processes.find(self.cluster.local.layout, "minio")
-        assert record is not None
-        return record.ready
 
-    def _write_secret(self, secret_key: str) -> None:
+class WrongKey:
+    """The Secret holds a key that the store does not know."""
+
+    tier = "s3"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._kube = cluster.kube
+        self._minio = minio_of(cluster).ready
+
+    def begin(self) -> None:
+        self._write("not the key of this server")
+
+    def end(self) -> None:
+        self._write(self._minio["secretKey"])
+
+    def _write(self, secret_key: str) -> None:
         keys = {"accessKeyId": self._minio["accessKey"], "secretAccessKey": secret_key}
-        self.cluster.kube.apply_secret(SECRET, keys)
+        self._kube.apply_secret(SECRET, keys)
 
 
-@pytest.fixture(params=["directory", "s3"])
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tier]:
-    with run_cluster(tmp_path / "cluster", brokers=1, tier=request.param) as cluster:
-        yield Tier(cluster, request.param)
+class EndpointGone:
+    """The store is stopped; it comes back under the same address."""
+
+    tier = "s3"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def begin(self) -> None:
+        processes.stop(self._cluster.local.layout, minio_of(self._cluster), timeout_s=20)
+
+    def end(self) -> None:
+        self._cluster.local.start_tier()
+
+
+def minio_of(cluster: Cluster) -> processes.ProcessRecord:
+    record = processes.find(cluster.local.layout, "minio")
+    assert record is not None
+    return record
+
+
+FAULTS = (FolderGone, WrongKey, EndpointGone)
 
 
 def produce(cluster: Cluster, topic: str, first: int) -> None:
@@ -91,9 +111,22 @@ def metric(cluster: Cluster, name: str) -> float:
     return float(line.split()[1])
 
 
+@pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
+def fault(request: pytest.FixtureRequest) -> type[FolderGone | WrongKey | EndpointGone]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def cluster(fault: type[FolderGone | WrongKey | EndpointGone], tmp_path: Path) -> Iterator[Cluster]:
+    with run_cluster(tmp_path / "cluster", brokers=1, tier=fault.tier) as running:
+        yield running
+
+
 @pytest.mark.slow
-def test_a_tier_that_fails_is_told_and_heals(tier: Tier) -> None:
-    cluster = tier.cluster
+def test_a_tier_that_fails_is_told_and_heals(
+    fault: type[FolderGone | WrongKey | EndpointGone], cluster: Cluster
+) -> None:
+    trouble = fault(cluster)
 
     def store_ready() -> str:
         found = cluster.kube.get("Cluster", cluster.local.settings.cluster) or {}
@@ -113,15 +146,15 @@ def test_a_tier_that_fails_is_told_and_heals(tier: Tier) -> None:
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers")
     assert metric(cluster, AVAILABLE) == 1
 
-    tier.break_it()
+    trouble.begin()
     wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there")
-    assert metric(cluster, AVAILABLE) == 0
     before = metric(cluster, SEGMENTS)
     produce(cluster, topic, BATCH)
     wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")
     assert settled()["message"]
+    wait(lambda: metric(cluster, AVAILABLE) == 0, "the broker's metric to say so")
 
-    tier.mend()
+    trouble.end()
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers again")
     wait(lambda: metric(cluster, SEGMENTS) > before, "copying to go on")
     assert consume(cluster, topic, 2 * BATCH) == list(range(2 * BATCH))
