@@ -147,7 +147,8 @@ def test_a_tier_that_fails_is_told_and_heals(
     assert metric(cluster, AVAILABLE) == 1
 
     trouble.begin()
-    wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there")
+    # A Secret is read again once a minute.
+    wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there", 120)
     before = metric(cluster, SEGMENTS)
     produce(cluster, topic, BATCH)
     wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")
