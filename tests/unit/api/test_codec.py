@@ -69,7 +69,7 @@ def test_an_answer_without_records_is_one_piece(version: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
     """kio's reader is native code: nothing that it raises may be anything but an error we know."""
     key, version = data.draw(st.sampled_from(SERVED))
@@ -98,7 +98,7 @@ HUGE = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", struct.pack(">i", 2**3
 
 
 @given(data=st.data())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObject) -> None:
     """kio reserves what an array claims: 2^32 elements would abort the whole process."""
     key, version = data.draw(st.sampled_from(SERVED))
