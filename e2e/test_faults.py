@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -79,7 +79,7 @@ def minio_of(cluster: Cluster) -> processes.ProcessRecord:
     return record
 
 
-FAULTS = (FolderGone, WrongKey, EndpointGone)
+Fault = FolderGone | WrongKey | EndpointGone
 
 
 def produce(cluster: Cluster, topic: str, first: int) -> None:
@@ -111,21 +111,19 @@ def metric(cluster: Cluster, name: str) -> float:
     return float(line.split()[1])
 
 
-@pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
-def fault(request: pytest.FixtureRequest) -> type[FolderGone | WrongKey | EndpointGone]:
+@pytest.fixture(params=get_args(Fault), ids=lambda fault: fault.__name__)
+def fault(request: pytest.FixtureRequest) -> type[Fault]:
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def cluster(fault: type[FolderGone | WrongKey | EndpointGone], tmp_path: Path) -> Iterator[Cluster]:
+def cluster(fault: type[Fault], tmp_path: Path) -> Iterator[Cluster]:
     with run_cluster(tmp_path / "cluster", brokers=1, tier=fault.tier) as running:
         yield running
 
 
 @pytest.mark.slow
-def test_a_tier_that_fails_is_told_and_heals(
-    fault: type[FolderGone | WrongKey | EndpointGone], cluster: Cluster
-) -> None:
+def test_a_tier_that_fails_is_told_and_heals(fault: type[Fault], cluster: Cluster) -> None:
     trouble = fault(cluster)
 
     def store_ready() -> str:

@@ -24,7 +24,12 @@ from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.engines import kafka_calls
-from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable, OffsetAnswer
+from tidemark_operator.engines.base import (
+    DeletionAnswer,
+    Engine,
+    EngineUnavailable,
+    OffsetAnswer,
+)
 from tidemark_operator.engines.link import Change, Link, LinkListener
 
 logger = logging.getLogger(__name__)
@@ -33,7 +38,7 @@ R = TypeVar("R")
 CALL_TIMEOUT_S = 15.0
 
 
-class OwnBrokers:
+class OwnBrokers(Engine):
     """The engine of one controller term. Belongs to the main loop."""
 
     def __init__(self, state: ControllerState, listener: LinkListener) -> None:
