@@ -24,6 +24,7 @@ from tidemark.wire.framing import (
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.disablement import Disablements
 from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
@@ -102,6 +103,8 @@ class Commands:
             )
         elif key == control.DELETE_REMOTE_TOPIC:
             answer = await self._delete(_body(control.DeleteRemoteTopicRequest, frame))
+        elif key == control.REPLICA_LOG_INFO:
+            answer = self._logs(_body(control.ReplicaLogInfoRequest, frame), broker_epoch)
         else:
             return await self._serve_kafka(frame, peer)
         return [encode_response(answer, correlation_id)]
@@ -161,6 +164,16 @@ class Commands:
         except RemoteUnavailable as error:
             return _delete_answer(_STORAGE, -1, str(error))
         return _delete_answer(_TIMED_OUT if remaining else 0, remaining, "")
+
+    def _logs(
+        self, request: control.ReplicaLogInfoRequest, broker_epoch: int
+    ) -> control.ReplicaLogInfoResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        return control.ReplicaLogInfoResponse(
+            error_code=_STALE if stale else 0,
+            broker_epoch=broker_epoch,
+            logs=() if stale else replica_logs(self._manager, request),
+        )
 
 
 def _body(entity_type: Any, frame: Frame) -> Any:

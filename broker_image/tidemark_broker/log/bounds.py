@@ -50,6 +50,8 @@ class LogBounds:
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
+        #: (end, former high watermark) where the log was opened below what it knew to be committed.
+        self.lost_at_open: tuple[int, int] | None = None
         self._lock = threading.RLock()
         self._truncations = 0
         self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)

@@ -125,6 +125,8 @@ class PartitionLog(AppendingLog):
             high_watermark=high_watermark or 0,
         )
         log.truncated_at_open = loaded.truncated or end < recovery_point
+        if max(start, end) < (high_watermark or 0):
+            log.lost_at_open = (max(start, end), high_watermark or 0)
         epoch_file.try_to_save(log.epochs)
         if start > end:
             logger.warning(
@@ -159,6 +161,8 @@ class PartitionLog(AppendingLog):
         epoch_file.try_to_save(epochs)
         end = loaded.segments[-1].next_offset
         with self._lock:
+            if end < self._high_watermark:
+                self.lost_at_open = (end, self._high_watermark)
             start, durable = self._log_start_offset, self.durable_log_start_offset
             self._set(
                 SegmentList(self.directory, loaded.segments),

@@ -43,6 +43,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         min_isr=partition.min_isr,
         now_s=partition.context.monotonic(),
         lag_max_s=partition.context.lag_max_s,
+        has_eligible_leaders=leader.row.has_eligible_leaders,
     )
 
 
@@ -150,6 +151,7 @@ async def _adopt_answer(
         partition_epoch=result.partition_epoch,
         manifest=manifest,
         leader_recovery_state=result.leader_recovery_state,
+        has_eligible_leaders=result.has_eligible_leaders,
     )
     stored = partition.stored.with_row(row)
     try:

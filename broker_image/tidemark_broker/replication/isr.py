@@ -5,7 +5,8 @@ answer goes out. While an AlterPartition is under way the *maximal* ISR (committ
 added) bounds the high watermark and the *committed* one counts for ``min.insync.replicas``, so
 that whichever of the two the controller has persisted, no acknowledged record lacks in an
 electable replica (invariant 1). The high watermark never goes back (invariant 2) and stands
-still while the committed ISR is below its minimum.
+still while the committed ISR is below its minimum, or the row has eligible leaders (KIP-966): the
+controller may count with another minimum than we for a moment, and elects by what the row says.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -109,11 +110,13 @@ class LeaderView:
     min_isr: int
     now_s: float
     lag_max_s: float
+    #: The controller keeps replicas outside the ISR as holders of all that is committed (KIP-966).
+    has_eligible_leaders: bool = False
 
 
 def high_watermark(view: LeaderView) -> int:
     """The end of what is committed: the smallest log end that counts, never lower than before."""
-    if len(view.isr) < view.min_isr:
+    if len(view.isr) < view.min_isr or view.has_eligible_leaders:
         return view.high_watermark
     smallest = view.next_offset
     for node, progress in view.followers.items():

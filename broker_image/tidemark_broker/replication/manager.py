@@ -94,6 +94,10 @@ class ReplicaManager:
         """A hosted replica by topic id."""
         return self._hosted.by_key.get((topic_id, partition))
 
+    def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
+        """Whether a replica should be here and its storage does not open."""
+        return (topic_id, partition) in self._offline
+
     def error_of(self, topic: str, partition: int) -> ErrorCode:
         """Why :meth:`get` found nothing."""
         view = self.metadata.topics.get(topic)

@@ -66,6 +66,12 @@ def test_the_high_watermark_stands_still_below_min_isr() -> None:
     assert isr.high_watermark(view(hw=10, members=(1,), min_isr=2)) == 10
 
 
+def test_the_high_watermark_stands_still_while_the_row_has_eligible_leaders() -> None:
+    """Whatever the leader believes min.insync.replicas to be (KIP-966)."""
+    looked_at = replace(view(hw=10, members=(1,), min_isr=1), has_eligible_leaders=True)
+    assert isr.high_watermark(looked_at) == 10
+
+
 def test_a_lone_leader_commits_its_own_end() -> None:
     assert isr.high_watermark(view(members=(1,))) == 100
 
