@@ -10,6 +10,7 @@ Each slice's write is whole by itself, so no order between slices matters.
 
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidemark_operator.controller.events import Event
@@ -335,9 +336,12 @@ def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
 
 def _directories(draft: Draft, index: int) -> dict[int, uuid.UUID]:
     """Of every broker that a row of the slice names, as far as it is known."""
-    hosts = {node_id for node_id, rows in draft.state.hosted[index].items() if rows > 0}
+    rows = Counter(draft.state.hosted[index])
     for key in draft.keys_in(index):
-        hosts.update(draft.rows[key].hosts if key in draft.rows else ())
+        old, new = draft.state.row(key), draft.row(key)
+        rows.subtract(old.hosts if old is not None else ())
+        rows.update(new.hosts if new is not None else ())
+    hosts = (node_id for node_id, number in rows.items() if number > 0)
     found = ((node_id, draft.directory_of(node_id, index)) for node_id in hosts)
     return {node_id: directory for node_id, directory in found if directory is not None}
 

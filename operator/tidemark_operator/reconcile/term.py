@@ -177,6 +177,8 @@ class Term:
         )
         context.queue.add(context.key(BROKER, broker.key))
         context.queue.add(context.cluster_key)
+        for topic_id in {topic_id for topic_id, _ in context.state.awaiting_logs}:
+            context.add_topic_id(topic_id)
         for topic in context.state.topics.values():
             waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
             if waiting or (

@@ -11,12 +11,14 @@ from tests.unit.controller.controller_world import (
     alter,
     broker,
     fence,
+    messages,
     numbered_uuid,
+    ready,
     report_log,
     row,
     topic,
 )
-from tidemark_operator.controller import elections, snapshot
+from tidemark_operator.controller import elections, registration, snapshot
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.replica_logs import request_for
 
@@ -256,8 +258,6 @@ def test_without_other_holders_the_last_member_leads_as_ever() -> None:
 
 
 def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
-    from tidemark_operator.controller import registration
-
     world = _world(isr=(1,), elr=(2,), last_known_elr=(3,))
     assert registration.removal_blockers(world.state, 1) == []
     for node_id in (3, 1):
@@ -303,3 +303,56 @@ def test_after_a_clean_start_nothing_is_asked() -> None:
     world.register(1, incarnation=5, previous=101)
     world.beat(1)
     assert world.replica_logs.wanted(world.state, 1) == []
+
+
+# ---------------------------------------------------------------- what people are told
+
+
+def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
+    world = _world(isr=(3,), elr=(2,), last_known_elr=(1,))
+    fence(world, 2)
+    _crash(world, 3)
+    report_log(world, 1, -1, -1, error_code=56)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "ElectionWaits")
+    assert ready(result)["Stalled"] == ("False", "Progressing")
+    text = messages(result)["Ready"]
+    for part in (
+        "partitions 0 have no leader",
+        "brokers 1, 3 may have lost",
+        "start broker 2",
+        "repair the log directory of broker 1",
+        "wait for the answer of broker 3",
+        "unclean.leader.election.enable",
+    ):
+        assert part in text
+    draft = world.draft()
+    elections.unfence(draft, 2)
+    world.commit(draft)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_the_ways_out_that_are_named_exist() -> None:
+    world = _world(isr=(3,), last_known_elr=(1,))
+    fence(world, 3)
+    report_log(world, 1, 4, 90)
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    world.state.put_topic(dataclasses.replace(world.view(), config={**MIN_2, **UNCLEAN}))
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+    assert (world.row().leader, world.row().recovering) == (1, True)
+
+
+def test_a_partition_whose_last_holders_are_away_says_whom_to_start() -> None:
+    world = _world(isr=(3,), elr=(2,))
+    fence(world, 2, 3)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "PartitionsOffline")
+    assert "start brokers 2, 3 " in messages(result)["Ready"]
+
+
+def test_a_partition_without_any_holder_is_lost_not_waiting() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    world.register(1, incarnation=5, directory=77)
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    world.register(2, incarnation=6, directory=78)
+    assert ready(world.reconcile())["Ready"] == ("False", "LastCopyMissing")

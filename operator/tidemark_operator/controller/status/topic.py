@@ -27,6 +27,7 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
+from tidemark_operator.controller.status.offline import no_leader
 from tidemark_operator.controller.tiering import (
     Disablements,
     changed_while_disabling,
@@ -45,7 +46,7 @@ class Counts:
     in_sync: int
     placeholders: int
     rows: int
-    offline: tuple[int, ...]
+    offline: tuple[PartitionRow, ...]
     lost: tuple[int, ...]
     #: Reports of elected leaders that cannot lead yet, by partition.
     waiting: tuple[PartitionStatus, ...]
@@ -60,8 +61,8 @@ def counts(state: ControllerState, topic: TopicView) -> Counts:
         in_sync=sum(len(row.isr) for row in led),
         placeholders=sum(row.placeholders for row in rows),
         rows=len(rows),
-        offline=_partitions([row for row in rows if row.leader == NO_LEADER]),
-        lost=_partitions([row for row in rows if not row.isr]),
+        offline=tuple(row for row in rows if row.leader == NO_LEADER),
+        lost=tuple(row.partition for row in rows if not row.holders),
         waiting=_waiting(state, led),
     )
 
@@ -73,10 +74,6 @@ def _waiting(state: ControllerState, led: Sequence[PartitionRow]) -> tuple[Parti
         for row, report in reports
         if report is not None and report.offline and report.leader_epoch == row.leader_epoch
     )
-
-
-def _partitions(rows: Sequence[PartitionRow]) -> tuple[int, ...]:
-    return tuple(row.partition for row in rows)
 
 
 def topic_status(
@@ -163,13 +160,14 @@ def _conditions(
     seen: Counts,
     now_ms: int,
 ) -> list[Condition]:
-    main = _main(topic, decision, disablements, seen, now_ms)
+    main = _main(state, topic, decision, disablements, seen, now_ms)
     if decision.deletion is not None or not seen.rows:
         return main
     return [*main, _replicated(seen), *_settled(state, topic, decision, disablements)]
 
 
 def _main(
+    state: ControllerState,
     topic: TopicView,
     decision: TopicDecision,
     disablements: Disablements,
@@ -197,8 +195,7 @@ def _main(
         )
         return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
     if seen.offline:
-        text = f"partitions {numbers(seen.offline)} have no leader: start the brokers in their ISR"
-        return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+        return no_leader(state, topic, seen.offline)
     if seen.waiting:
         return _leaders_wait(seen.waiting)
     if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
