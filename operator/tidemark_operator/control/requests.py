@@ -52,7 +52,7 @@ class BrokerRequests:
     # ------------------------------------------------------------ requests
 
     async def register(
-        self, request: control.BrokerRegistrationRequest, *, session_alive: bool
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
         """Registration: slices, then the Broker's status, then the session, then the answer."""
         context = self._context
@@ -66,7 +66,11 @@ class BrokerRequests:
         response = await self._decided(
             context,
             lambda draft: registration.register(
-                draft, request, session_alive=session_alive, session_timeout_ms=timeout_ms
+                draft,
+                request,
+                session_alive=session_alive,
+                connected=connected,
+                session_timeout_ms=timeout_ms,
             ),
         )
         if response is None:
@@ -211,7 +215,7 @@ class BrokerRequests:
             context.spawn(("fence", frozenset(gone)), self._fence(context, gone))
 
     async def _fence(self, context: Context, gone: set[int]) -> None:
-        reason = f"no heartbeat for {context.session_timeout_s:.0f} s"
+        reason = "it has stopped, or does not answer"
         await self._decided(context, lambda draft: elections.fence(draft, gone, reason=reason))
 
     # ------------------------------------------------------------ command connections
