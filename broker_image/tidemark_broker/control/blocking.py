@@ -30,6 +30,10 @@ class BlockingConnection:
         """End the connection."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Readable between requests: the other side has ended the connection."""
+        return self._socket.fileno()
+
     def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
         """Ask and wait; raises ``OSError`` (time-outs are ``TimeoutError``) or ``FrameError``."""
         deadline_s = time.monotonic() + timeout_s

@@ -112,3 +112,45 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
     finally:
         done.set()
         await asyncio.to_thread(other.join)
+
+
+async def test_a_heartbeat_connection_that_was_closed_is_replaced_at_once() -> None:
+    """The session is long; the next heartbeat would be due in fifteen minutes."""
+    connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
+
+    async def serve(connection: KafkaConnection) -> None:
+        while True:
+            frame = await connection.read_frame()
+            answer = control.BrokerHeartbeatResponse(
+                error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
+            )
+            connection.write(encode_response(answer, peek_request(frame)[2]))
+            connections.put_nowait(connection)
+
+    listener = await KafkaListener(serve).start("127.0.0.1", 0)
+    lost: list[str] = []
+    thread = HeartbeatThread(
+        Target(
+            host="127.0.0.1",
+            port=listener.port,
+            broker_id=1,
+            broker_epoch=7,
+            session_timeout_s=3600.0,
+        ),
+        LoopClock(),
+        answered=lambda _: None,
+        lost=lost.append,
+    )
+    thread.start()
+    try:
+        async with asyncio.timeout(10):
+            first = await connections.get()
+            await first.close()
+            second = await connections.get()
+            assert second is not first
+            thread.kick()
+            assert await connections.get() is second
+    finally:
+        thread.stop()
+        await listener.close()
+    assert not lost
