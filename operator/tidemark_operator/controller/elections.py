@@ -173,14 +173,26 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
     leadership and ISRs where another can take over, and come back as any follower does."""
     broker = draft.broker(node_id)
     moved, _ = settle_rows(draft, keys)
-    failed = [key for key in keys if draft.state.has_failed_replica(key)]
+    failed = draft.state.failed_on(node_id).intersection(keys)
     if broker is None or not failed:
         return
     text = (
-        f"the storage of broker {node_id} refuses {count(len(failed), 'replica')}: "
-        f"{count(moved, 'leader')} moved; it comes back by itself when it works again"
+        f"the storage of broker {node_id} refuses {count(len(failed), 'more replica')}: "
+        f"{count(moved, 'leader')} moved; they come back by themselves when it works again"
     )
     draft.emit(warning("Broker", broker.key, "StorageFailed", text))
+
+
+def leave_failed(draft: Draft) -> int:
+    """Have replicas whose storage refuses leave the ISRs in which others can go on by now; leaders
+    moved. Called now and then: those others may have come later."""
+    rows = {key: draft.row(key) for _, key in draft.state.failed()}
+    due = {
+        key
+        for node_id, key in draft.state.failed()
+        if (row := rows[key]) is not None and node_id in row.isr and len(row.holders) > 1
+    }
+    return settle_rows(draft, due)[0]
 
 
 def broker_gone(draft: Draft, node_id: int) -> None:

@@ -227,6 +227,10 @@ class ControllerState:
         """Replicas of a broker whose storage refuses, as it last said."""
         return self._failed.get(node_id, frozenset())
 
+    def failed(self) -> Iterator[tuple[int, RowKey]]:
+        """Every replica whose storage refuses: its broker and its partition."""
+        return ((node_id, key) for node_id, keys in self._failed.items() for key in keys)
+
     def has_failed_replica(self, key: RowKey) -> bool:
         """Whether the storage of any replica of a partition refuses."""
         return any(key in keys for keys in self._failed.values())

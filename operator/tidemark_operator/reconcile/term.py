@@ -196,6 +196,8 @@ class Term:
             turns += 1
             if not self._leads():
                 raise TermEnded("the Lease ran out")
+            if any(context.state.failed()):
+                await self._decide(elections.leave_failed)
             if context.state.with_placeholders and context.state.live_brokers():
                 await self._decide(
                     lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT)
