@@ -219,7 +219,7 @@ class Storage:
 
     async def _retain(self, partition: Partition) -> None:
         if partition.tiering_state is not TieringState.NONE:
-            await partition.persist_remote_end()
+            await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
 

@@ -299,6 +299,7 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Stop fetching and every role; logs stay open for the storage to close."""
+        await self.context.states.close()
         for partition in self.partitions:
             async with partition.lock:
                 partition.retire()

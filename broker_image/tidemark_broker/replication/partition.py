@@ -153,9 +153,9 @@ class Partition(Replica):
         """Called every lag/2. See :func:`in_sync.shrink_isr`."""
         in_sync.shrink_isr(self)
 
-    async def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
+    def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
         """The controller answered a proposal. See :func:`in_sync.answered`."""
-        await in_sync.answered(self, change, result)
+        in_sync.answered(self, change, result)
 
     def report_manifest_created(self) -> None:
         """The leader made the partition's head object: the slice must remember it."""

@@ -8,7 +8,6 @@ since others may hold what it acknowledged.
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.wire import control
@@ -68,7 +67,8 @@ async def apply(
             partition.view = view
         if begun_blind:
             partition.settle_log_start()
-        await _take_role(partition, row)
+        # An answer to a proposal may have brought a newer one meanwhile.
+        await _take_role(partition, partition.row or row)
         if tiering_changed and partition.context.remote is not None:
             partition.context.remote.on_tiering_change(partition)
         return True
@@ -86,9 +86,7 @@ def _tiering_differs(partition: "Partition", view: TopicView) -> bool:
 async def _persist(
     partition: "Partition", view: TopicView, row: control.PartitionState, controller_epoch: int
 ) -> None:
-    await partition.write_state(
-        StoredState.of(view, row, controller_epoch, remote_end=partition.remote_end)
-    )
+    await partition.write_state(StoredState.of(view, row, controller_epoch))
 
 
 async def _take_role(partition: "Partition", row: control.PartitionState) -> None:
@@ -280,7 +278,7 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
             epochs=tuple(point.epochs),
         )
     partition.replace_remote_end(tier.end)
-    await partition.write_state(replace(partition.stored, remote_end=tier.end))
+    await partition.write_state(partition.stored)
     await _lead(partition, row)
 
 

@@ -187,7 +187,7 @@ async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.remote_end is not None)
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
-    await host.partition.persist_remote_end()
+    await host.partition.write_changes()
     await cluster.stop(3)
     await cluster.apply(1, isr=(1,))
     await leader.produce(200)
@@ -275,7 +275,7 @@ async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(
     await leader.copied()
     end = leader.partition.next_offset
     leader.partition.replace_remote_end(RemoteEnd(end + 1000, 2))
-    await leader.partition.persist_remote_end()
+    await leader.partition.write_changes()
     await cluster.stop(1)
     row = leader.row
     await cluster.start(1)
@@ -328,7 +328,7 @@ async def test_a_manifest_that_is_gone_is_unavailable_and_not_empty(
     await host.apply()
     await host.produce(300)
     await host.copied()
-    await host.partition.persist_remote_end()
+    await host.partition.write_changes()
     row = host.row
     await host.close()
     (head,) = (host.tier_path / "heads").rglob("*.json")
