@@ -353,3 +353,36 @@ async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
     assert host.proposals[-1].partition_epoch == 11
     await partition.apply(VIEW, replace(recovering, partition_epoch=12), 3)
     assert host.proposals[-1].partition_epoch == 12
+
+
+@pytest.mark.parametrize(("timestamp", "offset"), [(-2, 0), (-4, 0), (-5, 7), (1_600_000_000_000, 0)])
+async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_lags(
+    host: Host, timestamp: int, offset: int
+) -> None:
+    """Kafka's Partition.fetchOffsetForTimestamp, after an election."""
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    partition.note_remote_end(7, 5)
+    await partition.apply(tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    assert partition.high_watermark == 5
+    assert (await partition.list_offset(-1)).error is ErrorCode.offset_not_available
+    found = await partition.list_offset(timestamp)
+    assert (found.error, found.offset) == (ErrorCode.none, offset)
+    beyond = await partition.list_offset(1_700_000_000_000 - 1)
+    assert (beyond.error, beyond.offset) == (ErrorCode.none, 0)
+
+
+async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, replace(ROW, isr=(1, 2)), 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    assert (await partition.list_offset(1_600_000_000_000)).offset == -1
+    await partition.apply(VIEW, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    for timestamp in (1_600_000_000_000, -3):
+        found = await partition.list_offset(timestamp)
+        assert found.error is ErrorCode.offset_not_available
+    assert (await partition.list_offset(1_800_000_000_000)).error is ErrorCode.none
