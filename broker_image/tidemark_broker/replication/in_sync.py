@@ -109,9 +109,7 @@ def _change(
     )
 
 
-def answered(
-    partition: "Partition", change: control.IsrChange, result: control.IsrResult
-) -> None:
+def answered(partition: "Partition", change: control.IsrChange, result: control.IsrResult) -> None:
     """The controller answered a proposal: in force at once, as it is in the slices already; the
     file follows. See :func:`isr.meaning`."""
     leader = partition.leader

@@ -155,7 +155,9 @@ def _special(partition: "Partition", timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
-        return _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        return (
+            _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        )
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.log import PartitionLog
+from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.replication import isr, prefix
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.metadata import TopicView, is_newer
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing
 from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.types import TopicPartition
@@ -47,9 +47,10 @@ class Replica:
         stored: StoredState | None,
         view: TopicView | None,
         on_disk: StoredState | None = None,
+        doubt: Doubt | None = None,
     ) -> None:
         """``stored`` is what a former life was told; ``on_disk`` what the file of a new log holds
-        already, though no role was taken from it yet."""
+        already, though no role was taken from it yet; ``doubt``: why its log proves nothing."""
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
@@ -61,6 +62,8 @@ class Replica:
         self.manifest_created = False
         self.view = view
         self.leader: LeaderRole | None = None
+        #: Why nothing proves that its log holds all that was committed (the prefix rule).
+        self.doubt = doubt
         #: It leads in no epoch up to this one: the disk lost records of this log in it.
         self.lost_in_epoch = -1
         #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
@@ -90,13 +93,7 @@ class Replica:
     def settle_log_start(self) -> None:
         """After a start: where nothing is in the tier, nothing below the local start can be read,
         though a log start that was not checkpointed in time may say so."""
-        mode = retention_mode(
-            self.tiering_state,
-            self.disable_policy,
-            highest_remote_offset=self.highest_remote_offset,
-            log_start_offset=self.log_start_offset,
-        )
-        if mode is None:
+        if self.local_retention() is None:
             self.log.drop_remote_part()
 
     # ------------------------------------------------------------ what it is
@@ -194,12 +191,20 @@ class Replica:
     @property
     def reads_tier(self) -> bool:
         """May offsets below the local log start be read from the tier?"""
-        state = self.tiering_state
-        if state is control.TieringState.NONE:
-            return False
-        if state is control.TieringState.ENABLED:
-            return True
-        return self.disable_policy is control.DisablePolicy.RETAIN
+        return prefix.reads_tier(self.tiering_state, self.disable_policy)
+
+    def standing(self) -> Standing:
+        """What the prefix rule looks at before it leads."""
+        return Standing(
+            has_manifest=self.row is not None and self.row.manifest,
+            recovering=self.recovering,
+            tiering_state=self.tiering_state,
+            disable_policy=self.disable_policy,
+            doubt=self.doubt,
+            end=self.remote_end,
+            epochs=self.log.epochs,
+            next_offset=self.log.next_offset,
+        )
 
     @property
     def min_isr(self) -> int:
@@ -260,10 +265,19 @@ class Replica:
             self.log.highest_remote_offset = -1
         self.note_remote_end(offset, epoch)
 
-    @property
-    def highest_remote_offset(self) -> int | None:
-        """The last offset in the tier (inclusive), -1 for an empty one; None: never heard of it."""
-        return None if self.remote_end is None else self.log.highest_remote_offset
+    def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
+        """What local retention may do now; None: as for a log without a tier."""
+        end, log = self.durable_remote_end, self.log
+        return retention_mode(
+            self.tiering_state,
+            self.disable_policy,
+            highest_remote_offset=None if end is None else end.offset,
+            trusted_remote_offset=prefix.trusted_offset(
+                end, log.epochs, next_offset=log.next_offset
+            ),
+            log_start_offset=log.log_start_offset,
+            tier_available=tier_available,
+        )
 
     @property
     def durable_remote_end(self) -> RemoteEnd | None:
@@ -307,9 +321,7 @@ class Replica:
             self._on_disk = content
 
     def _content(self, stored: StoredState) -> StoredState:
-        return replace(
-            stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch
-        )
+        return replace(stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch)
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""

@@ -355,7 +355,9 @@ async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
     assert host.proposals[-1].partition_epoch == 12
 
 
-@pytest.mark.parametrize(("timestamp", "offset"), [(-2, 0), (-4, 0), (-5, 7), (1_600_000_000_000, 0)])
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(-2, 0), (-4, 0), (-5, 7), (1_600_000_000_000, 0)]
+)
 async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_lags(
     host: Host, timestamp: int, offset: int
 ) -> None:
