@@ -128,7 +128,7 @@ async def test_the_tiers_end_is_durable_on_every_replica_as_it_advances(
         await host.until(lambda stored=stored, end=end: stored() == {"offset": end, "epoch": 1})  # type: ignore[misc]
 
 
-async def test_who_shut_down_cleanly_or_was_taken_in_again_needs_no_store(
+async def test_who_was_taken_in_again_since_needs_no_store(
     cluster: TieredCluster,
 ) -> None:
     kept, _ = await halfway(cluster)
