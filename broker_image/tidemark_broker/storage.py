@@ -26,7 +26,6 @@ from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicPartition
@@ -60,7 +59,10 @@ class Storage:
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
         logs.open_all(lambda _: defaults)
         storage = cls(logs)
-        storage._found = [FoundLog(log, _state_of(log)) for log in logs.logs()]
+        storage._found = [
+            FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
+            for log in logs.logs()
+        ]
         return storage
 
     # ------------------------------------------------------------ what it is
@@ -219,19 +221,13 @@ class Storage:
 
     async def _retain(self, partition: Partition) -> None:
         if partition.tiering_state is not TieringState.NONE:
-            await partition.persist_remote_end()
+            await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
 
     async def _retain_locked(self, partition: Partition) -> None:
         now_ms = partition.context.wall_ms()
-        mode = retention_mode(
-            partition.tiering_state,
-            partition.disable_policy,
-            highest_remote_offset=partition.log.highest_remote_offset,
-            log_start_offset=partition.log_start_offset,
-            tier_available=_tier_available(partition),
-        )
+        mode = partition.local_retention(tier_available=_tier_available(partition))
         before = partition.log_start_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log_start_offset > before:

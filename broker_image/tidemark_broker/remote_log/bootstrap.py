@@ -6,6 +6,7 @@ stored with a segment are the ones that a log which starts behind it must have.
 
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.head import Head
 from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
@@ -18,7 +19,11 @@ def claimed_end(tier: Tier, partition: Partition, claim: Transition) -> TierEnd:
     """What the tier has, once the asker's claim keeps all others from adding to it. A manifest that
     is not found raises: whoever asks knows that there is one."""
     loaded = tier.manifests.load(partition.topic_id, partition.partition)
-    head = tier.manifests.commit(loaded, claim).head
+    return tier_end(tier.manifests.commit(loaded, claim).head)
+
+
+def tier_end(head: Head) -> TierEnd:
+    """What a head says that every leader's log must hold."""
     end = RemoteEnd(head.highest_remote_offset, head.highest_remote_epoch)
     return TierEnd(end, head.log_start_offset)
 

@@ -61,7 +61,7 @@ class Fetcher:
         def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
             return self._read(tier, partition, snapshot, offset, max_bytes)
 
-        found, ahead = await self._run(partition, work, deadline_s)
+        found, ahead = await self._run(partition, work, deadline_s, offset)
         self._shared.metrics.add(metrics.FETCH_BYTES, len(found.data))
         if ahead is not None:
             self._fetch_ahead(ahead)
@@ -78,8 +78,10 @@ class Fetcher:
 
         deadline_s = self._shared.context.monotonic() + _LOOKUP_S
         try:
-            return await self._run(partition, work, deadline_s)
-        except RemoteOffsetOutOfRange:
+            return await self._run(partition, work, deadline_s, log_start)
+        except RemoteOffsetOutOfRange as error:
+            if log_start < partition.log_start_offset:
+                raise RemoteUnavailable(f"{error}; ask again") from error
             return None
         except TimeoutError:
             raise RemoteUnavailable("the remote storage does not answer in time") from None
@@ -90,8 +92,11 @@ class Fetcher:
 
     # ------------------------------------------------------------ waiting
 
-    async def _run(self, partition: Partition, work: Callable[[Tier], R], deadline_s: float) -> R:
-        """In the pool; the caller waits in the purgatory, where a disablement ends it."""
+    async def _run(
+        self, partition: Partition, work: Callable[[Tier], R], deadline_s: float, offset: int
+    ) -> R:
+        """In the pool; the caller waits in the purgatory, where a disablement ends it. What is read
+        begins at ``offset``."""
         if not partition.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
@@ -101,6 +106,10 @@ class Fetcher:
             self._shared.metrics.add(metrics.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
         await self._wait(partition, future, deadline_s)
+        if offset < partition.log_start_offset:
+            raise RemoteOffsetOutOfRange(f"{partition.tp}: offset {offset} was deleted meanwhile")
+        if future.cancelled() or not future.done():
+            raise TimeoutError
         try:
             return future.result()
         except views.RemoteOffsetOutOfRange as error:
@@ -121,10 +130,6 @@ class Fetcher:
         finally:
             if not future.done():
                 future.cancel()
-        if not partition.reads_tier:
-            raise RemoteOffsetOutOfRange(f"{partition.tp}: tiering was disabled with Delete")
-        if future.cancelled() or not future.done():
-            raise TimeoutError
 
     def _snapshot(self, partition: Partition) -> Snapshot | None:
         own = self._snapshot_of(partition)

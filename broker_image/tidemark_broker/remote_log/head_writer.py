@@ -17,6 +17,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.views import Totals
 from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
 
@@ -59,16 +60,26 @@ def term_of(partition: Partition) -> Term:
 
 
 def claiming(shared: Shared, term: Term) -> Transition:
-    """The claim of a term as a transition."""
-    return lambda head: transitions.claim(
-        head,
-        term.by,
-        cluster_id=shared.guard.cluster_id,
-        broker_id=shared.context.node_id,
-        state=term.state,
-        policy=term.head_policy,
-        now_ms=shared.context.wall_ms(),
-    )
+    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one commit
+    that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader epoch
+    is, and what is in the tier stays part of the log."""
+
+    def claim(head: Head) -> Head:
+        by, state, policy = term.by, term.state, term.head_policy
+        if term.deletes_all and head.tiered_epoch < by.tiered_epoch:
+            by = Claim(by.leader_epoch, head.tiered_epoch)
+            state, policy = head.state, head.policy
+        return transitions.claim(
+            head,
+            by,
+            cluster_id=shared.guard.cluster_id,
+            broker_id=shared.context.node_id,
+            state=state,
+            policy=policy,
+            now_ms=shared.context.wall_ms(),
+        )
+
+    return claim
 
 
 class HeadWriter:
@@ -226,7 +237,16 @@ class HeadWriter:
 
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
+        self._check_prefix()
         self.tell_replica()
+
+    def _check_prefix(self) -> None:
+        """A log that lacks what the tier holds is no leader's: it ends as if it had been fenced."""
+        partition = self.partition
+        if self._retired or not partition.is_leader:
+            return
+        if partition.found_lacking(tier_end(self.head)):
+            raise Fenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread
 

@@ -17,6 +17,7 @@ from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.state_writer import StateWriter
 from tidemark_broker.replication.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class ReplicaContext:
     persist: Callable[[Path, StoredState], Awaitable[None]]
     checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
     failures: StorageFailures = field(default_factory=StorageFailures)
+    states: StateWriter = field(default_factory=StateWriter)
     remote: RemoteLog | None = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None

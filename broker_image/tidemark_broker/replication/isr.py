@@ -9,8 +9,11 @@ still while the committed ISR is below its minimum, or the row has eligible lead
 controller may count with another minimum than we for a moment, and elects by what the row says.
 """
 
+import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+
+from tidemark.wire import control
 
 UNKNOWN = -1
 
@@ -175,3 +178,40 @@ def expanded(isr: Iterable[int], node: int) -> tuple[int, ...]:
 def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
     """The ISR without some members, in order of ids."""
     return tuple(node for node in sorted(set(isr)) if node not in gone)
+
+
+class Answer(enum.Enum):
+    """What an answer to AlterPartition is to the leader that gets it."""
+
+    #: It brings a newer row of this leader's epoch.
+    ADOPT = enum.auto()
+    #: The proposal that is pending was decided, and the row is the one that the leader has.
+    SETTLED = enum.auto()
+    #: It belongs to another proposal, or to another epoch: a push will tell.
+    NOTHING = enum.auto()
+
+
+def meaning(
+    row: control.PartitionState,
+    pending: tuple[int, ...] | None,
+    change: control.IsrChange,
+    result: control.IsrResult,
+) -> Answer:
+    """What the answer ``result`` to the proposal ``change`` means to the leader of ``row``.
+
+    A newer row is adopted even with an error: an earlier try may have been committed. Only the
+    answer to the very proposal that is pending (the same partition epoch and the same ISR) may end
+    it: until then any of its members may be in the ISR already, whatever was said of an older one.
+    """
+    if result.leader_epoch != row.leader_epoch:
+        return Answer.NOTHING
+    if result.partition_epoch > row.partition_epoch:
+        return Answer.ADOPT
+    asked = (change.leader_epoch, change.partition_epoch, change.new_isr)
+    if result.partition_epoch == row.partition_epoch and asked == (
+        row.leader_epoch,
+        row.partition_epoch,
+        pending,
+    ):
+        return Answer.SETTLED
+    return Answer.NOTHING

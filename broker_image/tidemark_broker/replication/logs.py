@@ -12,10 +12,12 @@ from tidemark_broker.replication.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """An open log and what its folder says of it, None where that cannot be read."""
+    """An open log and what its folder says of it, None where that cannot be read. ``whole``: it was
+    closed cleanly and has every byte that it was closed with."""
 
     log: PartitionLog
     state: StoredState | None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

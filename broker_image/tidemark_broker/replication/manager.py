@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
-from tidemark_broker.replication import roles, topic_config
+from tidemark_broker.replication import prefix, roles, topic_config
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.fetchers import Fetchers
 from tidemark_broker.replication.hosted import Hosted
@@ -112,7 +112,11 @@ class ReplicaManager:
     def load(self, logs: Iterable[FoundLog]) -> None:
         """Take over what was found on disk; nothing has a role until a snapshot gives it one."""
         for found in logs:
-            self._hosted.add(Partition(self.context, found.log, stored=found.state, view=None))
+            self._hosted.add(self._found(found))
+
+    def _found(self, found: FoundLog) -> Partition:
+        doubt = None if found.whole else prefix.UNCLEAN_SHUTDOWN
+        return Partition(self.context, found.log, stored=found.state, view=None, doubt=doubt)
 
     # ------------------------------------------------------------ states
 
@@ -195,7 +199,8 @@ class ReplicaManager:
             config=self._config(view),
             state=state,
         )
-        partition = Partition(self.context, log, stored=None, view=view, on_disk=state)
+        doubt = prefix.BEGUN_ANEW if row.manifest else None
+        partition = Partition(self.context, log, stored=None, view=view, on_disk=state, doubt=doubt)
         self._hosted.add(partition)
         self.context.failures.succeeded(partition.tp)
         logger.info("%s: created, topic id %s", partition.tp, view.topic_id)
@@ -275,7 +280,7 @@ class ReplicaManager:
         async with self._hosted.lock(tp), self._limit:
             found = await self._repairs.open_again(tp)
             if found is not None:
-                partition = Partition(self.context, found.log, stored=found.state, view=None)
+                partition = self._found(found)
                 self._hosted.add(partition)
                 self._reconfigure((partition,))
 
@@ -303,6 +308,7 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Stop fetching and every role; logs stay open for the storage to close."""
+        await self.context.states.close()
         for partition in self.partitions:
             async with partition.lock:
                 partition.retire()

@@ -13,6 +13,7 @@ from tidemark.wire import control
 from tidemark_broker.replication import in_sync, low_watermark, produce, reads, roles
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.prefix import TierEnd
 from tidemark_broker.replication.replica import Replica, Role
 from tidemark_broker.replication.types import (
     DeleteResult,
@@ -40,6 +41,10 @@ class Partition(Replica):
     async def become_leader(self) -> None:
         """Lead in the epoch of the current row. See :func:`roles.become_leader`."""
         await roles.become_leader(self)
+
+    def found_lacking(self, tier: TierEnd) -> bool:
+        """A claim showed what is in the tier. See :func:`roles.found_lacking`."""
+        return roles.found_lacking(self, tier)
 
     async def reopen(self) -> None:
         """Open the log again after its disk failed. See :func:`roles.reopen`."""
@@ -153,9 +158,9 @@ class Partition(Replica):
         """Called every lag/2. See :func:`in_sync.shrink_isr`."""
         in_sync.shrink_isr(self)
 
-    async def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
+    def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
         """The controller answered a proposal. See :func:`in_sync.answered`."""
-        await in_sync.answered(self, change, result)
+        in_sync.answered(self, change, result)
 
     def report_manifest_created(self) -> None:
         """The leader made the partition's head object: the slice must remember it."""

@@ -136,19 +136,28 @@ async def list_offset(
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
-    log = partition.log
-    leader = partition.leader
-    if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
-        return OffsetResult(error=ErrorCode.offset_not_available)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
         return await _by_time(partition, timestamp)
     return _special(partition, timestamp)
 
 
+def _not_beyond(partition: "Partition") -> ErrorCode:
+    """What to say of offsets from the high watermark on: nothing is there, or, while the high
+    watermark lags behind the start of the leader's epoch, that it is not known yet what is
+    (Kafka's Partition.fetchOffsetForTimestamp; KIP-207)."""
+    leader, log = partition.leader, partition.log
+    if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
+        return ErrorCode.offset_not_available
+    return ErrorCode.none
+
+
 def _special(partition: "Partition", timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
-        return _at(log, log.high_watermark)
+        error = _not_beyond(partition)
+        return (
+            _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        )
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:
@@ -182,8 +191,10 @@ async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
         return OffsetResult(error=ErrorCode.kafka_storage_error)
     except RemoteUnavailable:
         return OffsetResult(error=ErrorCode.request_timed_out)
-    if found is None or found.offset >= log.high_watermark:
+    if found is None:
         return OffsetResult(error=ErrorCode.none)
+    if found.offset >= log.high_watermark:
+        return OffsetResult(error=_not_beyond(partition))
     return OffsetResult(
         error=ErrorCode.none,
         offset=max(found.offset, log.log_start_offset),

@@ -212,7 +212,7 @@ def answer(
     """An answer with the leader's offsets and the end of the tier."""
     log = partition.log
     point = parted or UNDEFINED_END
-    end = partition.remote_end
+    end = partition.durable_remote_end
     return ReplicaFetchResult(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -224,7 +224,7 @@ def answer(
         next_offset=log.next_offset,
         diverging_epoch=point.epoch,
         diverging_end_offset=point.end_offset,
-        head_tiered_epoch=partition.head_tiered_epoch,
+        head_tiered_epoch=partition.durable_head_tiered_epoch,
         remote_end_offset=-1 if end is None else end.offset,
         remote_end_epoch=-1 if end is None else end.epoch,
         records=records,

@@ -114,5 +114,5 @@ class TieredCluster:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        await partition.isr_answered(change, result)
+        partition.isr_answered(change, result)
         await self.push()
