@@ -13,13 +13,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 Key = Hashable
+N = TypeVar("N", bound=Hashable)
 
 OPERATIONS_MAX = 100_000
-_NOBODY: Mapping["Watch", Hashable] = MappingProxyType({})
+_NOBODY: Mapping["Watch[Any]", Hashable] = MappingProxyType({})
 
 
 class _Operation:
@@ -35,14 +37,14 @@ class _Operation:
         self.done = done
 
 
-class Watch:
+class Watch(Generic[N]):
     """What has changed since :attr:`changed` was last emptied, under the names that its owner gave to
     the keys; whoever waits under the watch itself is woken by each of them."""
 
     __slots__ = ("changed",)
 
     def __init__(self) -> None:
-        self.changed: dict[Hashable, None] = {}
+        self.changed: dict[N, None] = {}
 
 
 class Purgatory:
@@ -52,7 +54,7 @@ class Purgatory:
         self.name = name
         self._operations_max = operations_max
         self._by_key: dict[Key, dict[_Operation, None]] = {}
-        self._watches: dict[Key, dict[Watch, Hashable]] = {}
+        self._watches: dict[Key, dict[Watch[Any], Hashable]] = {}
         self._size = 0
         self._marked: dict[Key, None] = {}
         self._sweep_due = False
@@ -104,11 +106,11 @@ class Purgatory:
             self._mark(watch)
         self._mark(key)
 
-    def watch(self, watch: Watch, key: Key, name: Hashable) -> None:
+    def watch(self, watch: Watch[N], key: Key, name: N) -> None:
         """From now on a notification of ``key`` is noted as ``name``; until :meth:`unwatch`."""
         self._watches.setdefault(key, {})[watch] = name
 
-    def unwatch(self, watch: Watch, key: Key) -> None:
+    def unwatch(self, watch: Watch[Any], key: Key) -> None:
         """Notifications of ``key`` are noted there no more."""
         watching = self._watches.get(key)
         if watching is not None and watching.pop(watch, None) is not None and not watching:

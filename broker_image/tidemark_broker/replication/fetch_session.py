@@ -59,7 +59,7 @@ class FetchSession:
         self.epoch = INITIAL_EPOCH
         self.used_s = self.looked_s = now_s
         self.rounds = FetchRounds()
-        self.watch = Watch()
+        self.watch = Watch[Key]()
         self.wanted: dict[Key, ReplicaFetchPartition] = {}
         self.said: dict[Key, Said] = {}
         #: To be looked at in the next round; who has waited longest comes first.
