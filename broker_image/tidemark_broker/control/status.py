@@ -2,12 +2,13 @@
 elected for and cannot lead yet.
 
 Level-based: at most one report a second, with the partitions that differ from the last report
-that was acknowledged; all of them after a reconnect.
+that was acknowledged; all of them after a reconnect. A partition of which nothing has moved since
+its figures were last put together is only glanced at.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from tidemark.wire import control
@@ -68,6 +69,29 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     )
 
 
+def glance(partition: Partition) -> Hashable:
+    """All that :func:`partition_status` is made of, cheaply: while this is equal, the figures are.
+    Bytes move only with the log's ends; who is alive is the caller's to compare."""
+    leader, log = partition.leader, partition.log
+    remote = partition.context.remote
+    tiered = remote is not None and partition.tiering_state is not control.TieringState.NONE
+    return (
+        partition.role,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        log.log_start_offset,
+        log.durable_log_start_offset,
+        log.local_log_start_offset,
+        log.high_watermark,
+        log.next_offset,
+        None if leader is None else tuple(e.log_start_offset for e in leader.followers.values()),
+        remote.summary(partition) if remote is not None and tiered else None,
+        partition.context.failures.has_failed(partition.tp),
+        partition.context.failures.message(partition.tp),
+        partition.offline_message,
+    )
+
+
 class StatusReporter:
     """One per session, so that a reconnect reports everything again."""
 
@@ -75,6 +99,8 @@ class StatusReporter:
         self._manager = manager
         self._storage_error = storage_error
         self._acknowledged: dict[Key, control.PartitionStatus] = {}
+        self._glances: dict[Key, object] = {}
+        self._brokers: Mapping[int, control.BrokerState] | None = None
         self._health: _Health | None = None
 
     async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
@@ -87,17 +113,26 @@ class StatusReporter:
             await asyncio.sleep(INTERVAL_S)
 
     def _changed(self) -> list[control.PartitionStatus]:
-        led = [
-            partition_status(each)
+        """At most :data:`PARTITIONS_MAX`; what did not fit comes with the next report."""
+        if self._brokers is not self._manager.metadata.brokers:
+            self._brokers = self._manager.metadata.brokers
+            self._glances.clear()
+        before, self._glances = self._glances, {}
+        led = {
+            (each.topic_id, each.partition): each
             for each in self._manager.partitions
             if each.role in (Role.LEADER, Role.TAKING_OVER)
-        ]
-        keys = {(each.topic_id, each.partition) for each in led}
-        for key in [key for key in self._acknowledged if key not in keys]:
+        }
+        for key in [key for key in self._acknowledged if key not in led]:
             del self._acknowledged[key]
-        changed = [
-            each for each in led if self._acknowledged.get((each.topic_id, each.partition)) != each
-        ]
+        changed = []
+        for key, each in led.items():
+            seen = glance(each)
+            status = None if before.get(key) == seen else partition_status(each)
+            if status is None or self._acknowledged.get(key) == status:
+                self._glances[key] = seen
+            else:
+                changed.append(status)
         return changed[:PARTITIONS_MAX]
 
     def _look(self) -> _Health:

@@ -33,7 +33,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         epoch_start_offset=leader.epoch_start_offset,
         isr=leader.row.isr,
         maximal_isr=leader.maximal_isr,
-        followers=leader.followers,
+        followers=leader.progress(),
         eligible=frozenset(
             node
             for node, seen in leader.followers.items()

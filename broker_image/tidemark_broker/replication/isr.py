@@ -69,6 +69,18 @@ def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress
     )
 
 
+def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress:
+    """What fetches of a session (KIP-227) have made of it that did not name the partition, the last
+    of them at ``last_round_s``: each asked for the same offset again while the leader's end stood
+    still, as :func:`after_fetch` would have noted one by one."""
+    if last_round_s <= progress.last_fetch_s:
+        return progress
+    caught_up_s = progress.last_caught_up_s
+    if progress.next_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
+        caught_up_s = max(caught_up_s, last_round_s)
+    return replace(progress, last_fetch_s=last_round_s, last_caught_up_s=caught_up_s)
+
+
 def at_new_epoch(
     previous: FollowerProgress | None, *, in_isr: bool, now_s: float
 ) -> FollowerProgress:

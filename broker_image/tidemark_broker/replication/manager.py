@@ -122,44 +122,62 @@ class ReplicaManager:
 
     async def apply(self, request: control.PartitionStatesRequest) -> list[control.PartitionError]:
         """Apply a snapshot or a delta whose controller epoch was accepted already."""
-        cluster = (self.metadata.brokers, self.metadata.cluster_config)
+        brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
+        views = {each.topic_id: self.metadata.by_id(each.topic_id) for each in request.topics}
         self.metadata.apply(request)
         if self.context.remote is not None:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
         errors = await self._remove_all(request.removals)
-        if request.full or self.metadata.cluster_config != cluster[1]:
+        if request.full or self.metadata.cluster_config != cluster_config:
             self._reconfigure(self.partitions)
-        errors += await self._place_all(request)
+        errors += await self._place_all(request, views)
         if request.full:
             self._log_unknown(request)
-        if self.metadata.brokers != cluster[0]:
-            for partition in self.partitions:
-                partition.after_change()
+        self._brokers_changed(brokers)
         return errors
 
+    def _brokers_changed(self, before: Mapping[int, control.BrokerState]) -> None:
+        """Leaders look again at what the brokers that came, went or were fenced have to do with."""
+        now = self.metadata.brokers
+        if now is before:
+            return
+        changed = {node for node in now.keys() | before.keys() if now.get(node) != before.get(node)}
+        for partition in self.partitions if changed else ():
+            if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
+                partition.after_change()
+
     async def _place_all(
-        self, request: control.PartitionStatesRequest
+        self,
+        request: control.PartitionStatesRequest,
+        before: Mapping[uuid.UUID, TopicView | None],
     ) -> list[control.PartitionError]:
+        """``before``: the topics as they were known until now."""
         wanted = []
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
             if view is not None:
+                whole = request.full or view is not before[topic.topic_id]
                 wanted += [
                     _Wanted(view, row, request.controller_epoch)
-                    for row in self._rows_for(view, topic)
+                    for row in self._rows_for(view, topic, whole=whole)
                 ]
         return await self._gather(self._place(each) for each in wanted)
 
-    def _rows_for(self, view: TopicView, topic: control.TopicState) -> list[control.PartitionState]:
-        """Rows that concern this broker: of the message, and every hosted one, as the topic's
-        tiering or configuration may have changed alone."""
-        named = {row.partition for row in topic.partitions}
+    def _rows_for(
+        self, view: TopicView, topic: control.TopicState, *, whole: bool
+    ) -> list[control.PartitionState]:
+        """Rows that concern this broker: those that the message names; and with ``whole`` (the
+        topic's tiering or configuration is another) every hosted one."""
+        numbers = {row.partition for row in topic.partitions}
+        if whole:
+            numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
+        rows = [view.partitions[number] for number in sorted(numbers) if number in view.partitions]
         return [
             row
-            for row in view.partitions.values()
-            if (row.partition in named and self.context.node_id in row.replicas)
+            for row in rows
+            if self.context.node_id in row.replicas
             or (view.topic_id, row.partition) in self._hosted.by_key
         ]
 
@@ -258,6 +276,8 @@ class ReplicaManager:
         self, removals: Iterable[control.Removal]
     ) -> list[control.PartitionError]:
         wanted = Removals(removals, self.context.node_id)
+        if not wanted.topic_ids:
+            return []
         for key in [key for key in self._offline if wanted.name(key)]:
             del self._offline[key]
         return await self._gather(self._remover.begin(wanted))

@@ -146,9 +146,10 @@ class Partition(Replica):
         in_sync.advance_high_watermark(self)
 
     def after_change(self) -> None:
-        """ISR, replicas or brokers changed: the high watermark and the low watermark may move."""
+        """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who
+        waits for records or for the high watermark is woken only if that has moved."""
         self.advance_high_watermark()
-        self.wake_all()
+        self.context.purgatory.notify(("lw", self.tp))
 
     def follower_fetched(self, node: int, seen: FetchSeen) -> None:
         """A follower has everything below its fetch offset: commit, and let it into the ISR."""

@@ -40,9 +40,11 @@ class Remover:
         return [*self._hosted_ones(wanted), *self._unopened_ones(wanted)]
 
     def _hosted_ones(self, wanted: Removals) -> Iterable[Removal]:
-        for key, partition in tuple(self._hosted.by_key.items()):
-            if wanted.take(key, partition.row):
-                yield self._remove(partition, key)
+        for topic_id in wanted.topic_ids:
+            for partition in tuple(self._hosted.by_topic.get(topic_id, {}).values()):
+                key = (topic_id, partition.partition)
+                if wanted.take(key, partition.row):
+                    yield self._remove(partition, key)
 
     def _unopened_ones(self, wanted: Removals) -> Iterable[Removal]:
         for each in self._logs.unopened():
