@@ -6,6 +6,7 @@ changes this module, and no other of the simulation.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,6 +154,15 @@ class _Heartbeats:
         self._wake.clear()
 
 
+class _Listener:
+    """The client listener, which nobody needs here: requests are handed over."""
+
+    port = PORT
+
+    async def stop(self) -> None:
+        return
+
+
 class BrokerProcess:
     """One run of a broker's program on a machine."""
 
@@ -186,11 +196,16 @@ class BrokerProcess:
                 world.at(world.now_s + 1.0, self.loop, self._boot)
             return
         self.broker = broker = Broker(self.machine.config, storage, self._remote)
-        broker.server.port = PORT
+        broker.server = _Listener()  # type: ignore[assignment]
         self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
         self.machine.opened(self)
         self.stop = asyncio.Event()
-        self.loop.create_task(self._run())
+        self.loop.create_task(self._run()).add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, PowerCut):
+            self.world.failures.append((self.machine.name, error))
 
     def _remote(self, context: Any, config: Any) -> RemoteLogManager:
         remote = RemoteLogManager.of(context, config)
@@ -215,9 +230,10 @@ class BrokerProcess:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.machine.closing(self)
-        await self.loop.run_in_executor(
-            None, broker.storage.close, broker.client.proven_broker_epoch
-        )
+        with contextlib.suppress(StorageError):  # the program ends, and not cleanly
+            await self.loop.run_in_executor(
+                None, broker.storage.close, broker.client.proven_broker_epoch
+            )
         self.machine.stopped(self)
 
     # ------------------------------------------------------------ what others see

@@ -442,8 +442,11 @@ def _tier_of(cluster: Cluster) -> Any:
     return tier
 
 
-def simulate(seed: int, profile: Profile | None = None) -> Outcome:
-    """Run one seed to its end, or to its first violation. The same seed gives the same run."""
+def simulate(
+    seed: int, profile: Profile | None = None, look: Callable[[Cluster], None] | None = None
+) -> Outcome:
+    """Run one seed to its end, or to its first violation. The same seed gives the same run.
+    ``look`` may inspect the cluster as it stands at the end."""
     profile = profile or Profile()
     began_s = time.perf_counter()
     state, level = random.getstate(), logging.root.manager.disable
@@ -459,6 +462,8 @@ def simulate(seed: int, profile: Profile | None = None) -> Outcome:
             cluster._run(profile.trouble_s, profile.steps_max)
             if not cluster.world.over and profile.settle:
                 cluster.settle()
+            if look is not None:
+                look(cluster)
             cluster.world.over = True
             outcome = _outcome(cluster, time.perf_counter() - began_s)
             for machine in cluster.machines.values():

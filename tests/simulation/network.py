@@ -149,12 +149,20 @@ class Connection:
 
     def push(self, frame: bytes) -> None:
         """A frame of the other side, in order."""
-        if not self.closed and not self.network.loses(self.theirs.name, self.mine.name):
+        if not self.closed:
             self._in_order(0, self.mine, self._push, frame[4:])
 
     def _in_order(self, way: int, to: ProcessLoop, call: Any, frame: bytes) -> None:
-        world = self.mine.world
-        when_s = max(world.now_s + self.network.delay_s(), self._last_s[way])
+        """A stream loses nothing silently: a lost packet is sent again, or the connection ends."""
+        world, network = self.mine.world, self.network
+        delay_s = network.delay_s()
+        if network.loses(self.theirs.name, self.mine.name):
+            delay_s += 3.0 * world.chance.random()
+            if world.chance.random() < 0.5:
+                for end in (self.mine, self.theirs):
+                    world.at(world.now_s + delay_s, end, self.drop)
+                return
+        when_s = max(world.now_s + delay_s, self._last_s[way])
         self._last_s[way] = when_s
         world.at(when_s, to, call, frame)
 
@@ -178,9 +186,7 @@ class Connection:
         while len(held) >= 4 and len(held) >= 4 + (size := _LENGTH.unpack_from(held)[0]):
             frame = bytes(held[4 : 4 + size])
             del held[: 4 + size]
-            if self.channel is not None and not self.network.loses(
-                self.mine.name, self.theirs.name
-            ):
+            if self.channel is not None:
                 self._in_order(1, self.theirs, self.channel.arrived, frame)
 
     async def drain(self) -> None:
