@@ -1,0 +1,377 @@
+"""The adapter to the broker: the real :class:`Broker`, its sockets and threads replaced.
+
+What a process adds to its classes is here: starting and stopping, dying, losing power or a disk,
+and the few figures that faults and checkers look at. Whoever changes an interface of the broker
+changes this module, and no other of the simulation.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.simulation.clockwork import PooledThreads, PowerCut, ProcessLoop
+from tests.simulation.disk import ROOT
+from tests.simulation.network import Connection
+from tidemark.records.batch import parse_header
+from tidemark.wire import control
+from tidemark_broker import config as broker_config
+from tidemark_broker.broker import Broker
+from tidemark_broker.log import StorageError
+from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.wire import REPLICA_FETCH
+from tidemark_broker.storage import Storage
+
+CLUSTER_ID = "simulated"
+PORT = 9092
+
+#: Short times, so that a run of a minute sees many of everything.
+TIMES = {
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "400",
+    "replica.socket.timeout.ms": "2000",
+    "replica.high.watermark.checkpoint.interval.ms": "2000",
+    "log.flush.scheduler.interval.ms": "1500",
+    "log.retention.check.interval.ms": "2500",
+    "remote.log.manager.task.interval.ms": "2000",
+    "remote.log.manager.task.retry.backoff.ms": "200",
+    "remote.log.manager.task.retry.backoff.max.ms": "2000",
+    "remote.delete.delay.ms": "1500",
+    "controlled.shutdown.max.ms": "3000",
+}
+
+
+class Batch(NamedTuple):
+    """A batch as it lies in a log or in the tier; ``crc`` stands for its records."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    crc: int
+
+
+def batches_of(data: bytes) -> Iterator[Batch]:
+    """The whole batches of some bytes."""
+    position = 0
+    while len(data) - position >= 61:
+        header = parse_header(data, position)
+        if position + header.size_bytes > len(data):
+            return
+        yield Batch(
+            header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc
+        )
+        position += header.size_bytes
+
+
+def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
+    """The batches of the local log that hold offsets from ``start`` to ``end`` (exclusive)."""
+    log, found = partition.log, []
+    offset = max(start, log.local_log_start_offset)
+    while offset < min(end, log.next_offset):
+        read = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
+        if not read.data:
+            break
+        found += batches_of(read.data)
+        offset = read.next_offset
+    return [batch for batch in found if batch.base_offset < end]
+
+
+class _Heartbeats:
+    """``HeartbeatThread`` without a thread: the same life, on a loop that the main one cannot stop."""
+
+    def __init__(self, target: Any, clock: Any, *, answered: Any, lost: Any) -> None:
+        self._target = target
+        self._answered = answered
+        self._lost = lost
+        self._main: Any = asyncio.get_running_loop()
+        self._loop: ProcessLoop = self._main.process.beats
+        self._wake: asyncio.Event | None = None
+        self._stopping = False
+        self.snapshot_controller_epoch = -1
+        self.want_shut_down = False
+
+    def start(self) -> None:
+        self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._wake = asyncio.Event()
+        self._loop.create_task(self._run())
+
+    def kick(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.kick()
+
+    async def _run(self) -> None:
+        target = self._target
+        last_s = self._loop.time()
+        connection: Connection | None = None
+        while not self._stopping:
+            try:
+                if connection is None:
+                    connection = await Connection.connect(
+                        target.host, target.port, timeout_s=target.interval_s
+                    )
+                answer = await connection.request(self._beat(), None, target.interval_s)
+                last_s = self._loop.time()
+                self._main.call_soon(self._answered, answer)
+                await self._pause(target.interval_s)
+            except OSError as error:
+                if connection is not None:
+                    await connection.close()
+                connection = None
+                if self._stopping:
+                    return
+                if self._loop.time() - last_s > target.session_timeout_s / 2:
+                    self._main.call_soon(self._lost, f"no heartbeat was answered: {error}")
+                    return
+                await self._pause(min(0.2, target.interval_s))
+        if connection is not None:
+            await connection.close()
+
+    def _beat(self) -> control.BrokerHeartbeatRequest:
+        process = self._main.process
+        return control.BrokerHeartbeatRequest(
+            broker_id=self._target.broker_id,
+            broker_epoch=self._target.broker_epoch,
+            snapshot_controller_epoch=self.snapshot_controller_epoch,
+            loop_age_ms=process.loop_age_ms(),
+            want_shut_down=self.want_shut_down,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        assert self._wake is not None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+
+class _Listener:
+    """The client listener, which nobody needs here: requests are handed over."""
+
+    port = PORT
+
+    async def stop(self) -> None:
+        return
+
+
+class BrokerProcess:
+    """One run of a broker's program on a machine."""
+
+    def __init__(self, machine: "Machine", life: int) -> None:
+        world = machine.world
+        self.machine = machine
+        self.world = world
+        self.node_id = machine.node_id
+        self.loop = ProcessLoop(world, machine.name)
+        self.loop.process = self
+        self.beats = ProcessLoop(world, machine.name)
+        self.beats.process = self
+        self.life = life
+        self.stalled_from_s: float | None = None
+        self.broker: Broker | None = None
+        self.stop: asyncio.Event | None = None
+        self.ended = False
+
+    def start(self) -> None:
+        world, name = self.world, self.machine.name
+        world.network.at[name, PORT] = self
+        self.loop.call_soon(self._boot)
+
+    def _boot(self) -> None:
+        """What the program does before its loop runs, and then its loop."""
+        try:
+            storage = Storage.open(self.machine.config)
+        except (PowerCut, StorageError) as error:
+            if isinstance(error, StorageError):
+                world = self.world
+                world.at(world.now_s + 1.0, self.loop, self._boot)
+            return
+        self.broker = broker = Broker(self.machine.config, storage, self._remote)
+        broker.server = _Listener()  # type: ignore[assignment]
+        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
+        self.machine.opened(self)
+        self.stop = asyncio.Event()
+        self.loop.create_task(self._run()).add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, PowerCut):
+            self.world.failures.append((self.machine.name, error))
+
+    def _remote(self, context: Any, config: Any) -> RemoteLogManager:
+        remote = RemoteLogManager.of(context, config)
+        pools = remote._shared.pools
+        for pool in (pools.copier, pools.expiration, pools.fetcher):
+            pool._executor = PooledThreads(self.loop)
+        return remote
+
+    async def _run(self) -> None:
+        broker, stop = self.broker, self.stop
+        assert broker is not None
+        assert stop is not None
+        broker.storage.attach(broker.manager)
+        broker.manager.load(broker.storage.found())
+        broker.client = broker._control_client()
+        works = broker._background(0, lambda _: None)
+        works[0].close()  # the loop's clock: here the loop knows how long it stood still
+        tasks = [self.loop.create_task(work) for work in works[1:]]
+        await stop.wait()
+        await broker._shut_down()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.machine.closing(self)
+        with contextlib.suppress(StorageError):  # the program ends, and not cleanly
+            await self.loop.run_in_executor(
+                None, broker.storage.close, broker.client.proven_broker_epoch
+            )
+        self.machine.stopped(self)
+
+    # ------------------------------------------------------------ what others see
+
+    def answer(self, entity: Any) -> Any:
+        """A replica fetch of another broker."""
+        return self._serve(entity)
+
+    def loop_age_ms(self) -> int:
+        began_s = self.stalled_from_s
+        if self.loop.held is None or began_s is None:
+            return 0
+        return int((self.world.now_s - began_s) * 1000)
+
+    def partition(self, topic: str, number: int) -> Partition | None:
+        return None if self.broker is None else self.broker.manager.get(topic, number)
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return () if self.broker is None else self.broker.manager.partitions
+
+    def stall(self, seconds: float, *, whole: bool) -> None:
+        """The loop stands still, or (``whole``) the process with its heartbeats."""
+        self.stalled_from_s = self.world.now_s
+        self.loop.stall(seconds)
+        if whole:
+            self.beats.stall(seconds)
+
+    def die(self) -> None:
+        self.loop.die()
+        self.beats.die()
+
+
+class Machine:
+    """A broker's machine: its disk outlives the processes. ``alive`` is the one that runs."""
+
+    def __init__(self, cluster: Any, node_id: int, controllers: list[str]) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.node_id = node_id
+        self.name = f"b{node_id}"
+        self.disk = cluster.disks.add(self.name)
+        self.alive: BrokerProcess | None = None
+        self.lives = 0
+        self.config = broker_config.parse(
+            {
+                **TIMES,
+                "node.id": str(node_id),
+                "cluster.id": CLUSTER_ID,
+                "log.dir": f"{ROOT}{self.name}/logs",
+                "listeners": f"{self.name}:{PORT}",
+                "controller.addresses": ",".join(f"{name}:{PORT}" for name in controllers),
+            }
+        )
+        #: Log ends at the last moment of the former process, by (topic, partition).
+        self.ends: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def start(self) -> None:
+        if self.alive is None:
+            self.lives += 1
+            self.disk.dead = False
+            self.disk.on_cut = self.power_cut
+            self.alive = BrokerProcess(self, self.lives)
+            self.alive.start()
+
+    def shut_down(self) -> None:
+        """SIGTERM."""
+        process = self.alive
+        if process is not None and process.stop is not None and not process.ended:
+            process.ended = True
+            process.loop.call_soon(process.stop.set)
+
+    def kill(self) -> None:
+        """SIGKILL: what was written is in the page cache, connections are reset."""
+        process = self.alive
+        if process is None:
+            return
+        self._note_ends(process)
+        process.die()
+        self.world.network.reset(process.loop)
+        self.world.network.reset(process.beats)
+        self._gone()
+
+    def power_cut(self) -> None:
+        """The machine loses its power: unsynced bytes may go, nobody is told."""
+        process = self.alive
+        if process is not None:
+            self._note_ends(process)
+            process.die()
+            self._gone()
+        self.disk.dead, self.disk.cut_in = False, None
+        self.disk.lose_power(self.world.chance)
+
+    def lose_disk(self) -> None:
+        """The machine comes back with an empty disk."""
+        if self.alive is not None:
+            self.kill()
+        self.disk = self.cluster.disks.add(self.name)
+
+    def _gone(self) -> None:
+        self.alive = None
+        self.world.network.at.pop((self.name, PORT), None)
+
+    def _note_ends(self, process: BrokerProcess) -> None:
+        for partition in process.partitions:
+            log = partition.log
+            self.ends[partition.topic, partition.partition] = (
+                log.log_start_offset,
+                log.next_offset,
+            )
+
+    # ------------------------------------------------------------ from the process
+
+    def closing(self, process: BrokerProcess) -> None:
+        self._note_ends(process)
+
+    def stopped(self, process: BrokerProcess) -> None:
+        """It ended by itself."""
+        process.die()
+        self.world.network.reset(process.loop)
+        self.world.network.reset(process.beats)
+        self._gone()
+
+    def opened(self, process: BrokerProcess) -> None:
+        """Its logs were opened: what is missing of what the former process had?"""
+        assert process.broker is not None
+        logs = {
+            (found.log.topic, found.log.partition): found.log
+            for found in process.broker.storage._found
+        }
+        for key, (start, end) in self.ends.items():
+            log = logs.get(key)
+            left = start if log is None else log.next_offset
+            if left < end:
+                self.cluster.checks.lost(self.node_id, key, left, end)
+        self.ends.clear()
+        process.loop.watch = self.cluster.checks.watcher(process)
+
+
+def leads(partition: Partition) -> bool:
+    return partition.role is Role.LEADER

@@ -1,0 +1,673 @@
+"""The invariants of docs/architecture.md, each looked at by whatever step touches it.
+
+Nothing here decides anything for the code under test: the checkers read what was written to the API
+server and the object store, what brokers serve, and what clients were told. Which losses are
+excused is counted in one place (:class:`Account`): what a power cut or a lost disk took from which
+replica, until that replica has it again.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.simulation.brokers import Batch, BrokerProcess, batches_in, batches_of
+from tidemark.tier import views
+from tidemark.tier.codec import decode_head, decode_page
+from tidemark.tier.head import Head
+from tidemark.tier.layout import page_key
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.wire import control
+from tidemark.wire.control import TieringState
+from tidemark_broker.replication.partition import Partition
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow
+from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
+
+Key = tuple[str, int]
+
+
+class Account:
+    """Invariant 1's excuse: which replicas lost bytes that were not synced, and have them not
+    again. ``excuses`` an offset once at least ``min.insync.replicas`` replicas lost it at once."""
+
+    def __init__(self) -> None:
+        self.lost: dict[Key, dict[int, list[tuple[int, int]]]] = {}
+
+    def note(self, node: int, key: Key, start: int, end: int) -> None:
+        self.lost.setdefault(key, {}).setdefault(node, []).append((start, end))
+
+    def losers(self, key: Key, offset: int) -> list[int]:
+        found = self.lost.get(key, {})
+        return [
+            node
+            for node, ranges in found.items()
+            if any(start <= offset < end for start, end in ranges)
+        ]
+
+    def has_again(self, node: int, key: Key, ledger: "Ledger", partition: Partition) -> None:
+        """A replica has caught up: what it lost counts no more, where it holds the same again."""
+        ranges = self.lost.get(key, {}).get(node)
+        if not ranges:
+            return
+        left = [each for each in ranges if not _holds(partition, ledger, *each)]
+        if left:
+            self.lost[key][node] = left
+        else:
+            del self.lost[key][node]
+
+
+def _holds(partition: Partition, ledger: "Ledger", start: int, end: int) -> bool:
+    if partition.log.next_offset < end:
+        return False
+    held = {batch.base_offset: batch for batch in batches_in(partition, start, end)}
+    below = partition.log.local_log_start_offset
+    return all(
+        base in held and held[base].crc == batch.crc
+        for base, batch in ledger.committed.items()
+        if start <= base < end and base >= below
+    )
+
+
+class Ledger:
+    """What clients know of a partition: batches below a high watermark, and acknowledged ones."""
+
+    def __init__(self, topic: "TopicFacts") -> None:
+        self.topic = topic
+        self.committed: dict[int, Batch] = {}
+        self.end = 0
+        self.acknowledged = 0
+        self.acknowledged_end = 0
+        #: Log start up to which a deletion was acknowledged.
+        self.deleted_to = 0
+
+    def forget_from(self, offset: int) -> None:
+        """What is excused is gone."""
+        for base in [b for b, batch in self.committed.items() if batch.last_offset >= offset]:
+            del self.committed[base]
+        self.end = min(self.end, offset)
+        self.acknowledged_end = min(self.acknowledged_end, offset)
+
+
+class TopicFacts:
+    """What a run has chosen for a topic."""
+
+    def __init__(self, name: str, *, min_isr: int, unclean: bool, factor: int) -> None:
+        self.name = name
+        self.min_isr = min(min_isr, factor)
+        self.unclean = unclean
+        self.factor = factor
+
+
+class Checks:
+    """All checkers of a run; the first violation ends it."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.account = Account()
+        self.ledgers: dict[Key, Ledger] = {}
+        self.topics: dict[str, TopicFacts] = {}
+        self.violation: tuple[str, str] | None = None
+        self.rows: dict[Key, PartitionRow] = {}
+        self.heads: dict[Key, Head] = {}
+        self.custom: dict[object, bytes | None] = {}
+        self.events: list[str] = []
+        self._names: dict[object, str] = {}
+        self._led: dict[tuple[Key, int], BrokerProcess] = {}
+        self._texts: dict[str, set[str]] = {}
+        self._filled: set[tuple[Key, int]] = set()
+        self._live_keys: dict[Key, frozenset[str]] = {}
+        #: Leader epochs that began with an unclean election (or after one, until recovered).
+        self._unclean: dict[Key, int] = {}
+
+    def add_topic(self, facts: TopicFacts, partitions: int) -> None:
+        self.topics[facts.name] = facts
+        for number in range(partitions):
+            self.ledgers[facts.name, number] = Ledger(facts)
+
+    def fail(self, invariant: str, text: str) -> None:
+        """A violation; ``invariant`` is its number in docs/architecture.md."""
+        if self.violation is None:
+            self.violation = (invariant, text)
+            self.note(f"VIOLATION of invariant {invariant}: {text}")
+        self.world.over = True
+
+    def note(self, text: str) -> None:
+        """A line of the run's story."""
+        self.events.append(f"{self.world.now_s:9.4f} s  {text}")
+
+    # ------------------------------------------------------------ losses
+
+    def lost(self, node: int, key: Key, start: int, end: int) -> None:
+        """A replica's disk came back without these offsets."""
+        self.note(f"broker {node} lost {key[0]}-{key[1]} from {start} to {end}")
+        self.account.note(node, key, start, end)
+
+    # ------------------------------------------------------------ replicas, after each step
+
+    def watcher(self, process: BrokerProcess) -> Callable[[], None]:
+        """What is called after each step of a broker's process."""
+        assert process.broker is not None
+        hosted = process.broker.manager._hosted.by_key
+        seen: dict[Partition, tuple[Any, ...]] = {}
+
+        def watch() -> None:
+            for partition in hosted.values():
+                log = partition.log
+                state = (
+                    log._high_watermark,
+                    log._next_offset,
+                    log._log_start_offset,
+                    partition.leader,
+                )
+                before = seen.get(partition)
+                if before != state:
+                    seen[partition] = state
+                    self._moved(process, partition, before)
+
+        return watch
+
+    def _moved(
+        self, process: BrokerProcess, partition: Partition, before: tuple[Any, ...] | None
+    ) -> None:
+        key = (partition.topic, partition.partition)
+        ledger, log, leader = self.ledgers.get(key), partition.log, partition.leader
+        if ledger is None or partition.removed or log.failure is not None:
+            return
+        self._bounds(process, partition)
+        if before is not None and log.next_offset > before[1]:
+            self.account.has_again(process.node_id, key, ledger, partition)
+        if leader is None or not partition.is_leader:
+            return
+        if before is None or before[3] is not leader:
+            self._elected(process, partition, key, ledger)
+            self._committed(process, partition, key, ledger, log.local_log_start_offset)
+            return
+        self._never_back(partition, before)
+        if log.high_watermark > before[0]:
+            self._min_isr(partition, ledger)
+            self._committed(process, partition, key, ledger, before[0])
+        self._prefix(partition, key)
+
+    def _bounds(self, process: BrokerProcess, partition: Partition) -> None:
+        """Invariant 13 (and the order that bounds.py promises): log start <= local log start <=
+        high watermark <= log end, on every replica, always."""
+        log = partition.log
+        if not (
+            0
+            <= log.log_start_offset
+            <= log.local_log_start_offset
+            <= log.high_watermark
+            <= log.next_offset
+        ):
+            self.fail(
+                "13",
+                f"{partition.tp} on broker {process.node_id}: log start {log.log_start_offset}, local "
+                f"{log.local_log_start_offset}, high watermark {log.high_watermark}, end {log.next_offset}",
+            )
+
+    def _never_back(self, partition: Partition, before: tuple[Any, ...]) -> None:
+        """Invariant 2, as clients of one leader see it: while it leads, its high watermark and log
+        start never go back (over leaders: :meth:`client_saw_start`)."""
+        log = partition.log
+        if log.high_watermark < before[0] or log.log_start_offset < before[2]:
+            self.fail(
+                "2",
+                f"{partition.tp}: high watermark {before[0]} to {log.high_watermark}, log start "
+                f"{before[2]} to {log.log_start_offset} under one leader",
+            )
+
+    def _elected(
+        self, process: BrokerProcess, partition: Partition, key: Key, ledger: Ledger
+    ) -> None:
+        """Invariants 24 (one leader per epoch), 1 and 4: who leads has all that was committed, in
+        its log or, below its local start, in the tier. Excused: an unclean election where the topic
+        allows it, and what the account excuses."""
+        epoch = partition.leader_epoch
+        self.note(
+            f"broker {process.node_id} leads {partition.tp} in epoch {epoch}, ISR {partition.isr}, log "
+            f"{partition.log_start_offset}..{partition.high_watermark}..{partition.next_offset}"
+        )
+        other = self._led.setdefault((key, epoch), process)
+        if other is not process:
+            self.fail("24", f"{partition.tp}: two processes lead in epoch {epoch}")
+        missing = self._first_missing(partition, key, ledger)
+        if missing is None:
+            return
+        losers = self.account.losers(key, missing)
+        unclean = self._unclean.get(key, -1) >= 0 and ledger.topic.unclean
+        if unclean or len(losers) >= ledger.topic.min_isr:
+            self.note(f"{partition.tp}: excused, gone from {missing} on (lost by {losers})")
+            ledger.forget_from(missing)
+            return
+        row = self.rows.get(key)
+        if row is not None and row.leader_epoch > epoch:
+            return  # it was superseded before it began
+        self.fail(
+            "1",
+            f"broker {process.node_id} leads {partition.tp} in epoch {epoch} without offset {missing}: "
+            f"its log ends at {partition.next_offset}, committed was to {ledger.end}, acknowledged to "
+            f"{ledger.acknowledged_end}; lost by {losers}, min.insync.replicas {ledger.topic.min_isr}",
+        )
+
+    def _first_missing(self, partition: Partition, key: Key, ledger: Ledger) -> int | None:
+        log = partition.log
+        if ledger.end > log.next_offset:
+            return log.next_offset
+        start = log.local_log_start_offset
+        held = {batch.base_offset: batch for batch in batches_in(partition, start, ledger.end)}
+        for base, batch in ledger.committed.items():
+            if base >= start and (base not in held or held[base].crc != batch.crc):
+                return base
+        return self._gap(partition, key)
+
+    def _gap(self, partition: Partition, key: Key) -> int | None:
+        """Invariant 4: an offset between log start and local log start that the tier has not."""
+        log, head = partition.log, self.heads.get(key)
+        if not partition.reads_tier or log.log_start_offset >= log.local_log_start_offset:
+            return None
+        if head is None:
+            return log.log_start_offset
+        first = max(log.log_start_offset, head.log_start_offset)
+        begins = head.remote_log_start_offset
+        if first < log.local_log_start_offset and (begins is None or begins > first):
+            return first
+        if head.highest_remote_offset + 1 < log.local_log_start_offset:
+            return max(first, head.highest_remote_offset + 1)
+        return None
+
+    def _committed(
+        self, process: BrokerProcess, partition: Partition, key: Key, ledger: Ledger, old: int
+    ) -> None:
+        """Invariants 3 and 1 as the high watermark advances: an offset that was ever below one has
+        the same bytes as before; every member of the ISR that is persisted for this leader epoch
+        has all below it (a replica whose loss is on the account excepted), and the ISR that the
+        leader knows is not below its minimum."""
+        high_watermark = partition.high_watermark
+        for batch in batches_in(partition, old, high_watermark):
+            known = ledger.committed.get(batch.base_offset)
+            if known is None:
+                ledger.committed[batch.base_offset] = batch
+            elif known.crc != batch.crc:
+                self.fail(
+                    "3",
+                    f"{partition.tp}: the bytes at offset {batch.base_offset} were {known}, are {batch} "
+                    f"on broker {process.node_id}",
+                )
+        row = self.rows.get(key)
+        ledger.end = max(ledger.end, high_watermark)
+        if row is not None and row.leader_epoch == partition.leader_epoch:
+            self._members_have(key, ledger, row, row.isr, process.node_id, high_watermark)
+
+    def _min_isr(self, partition: Partition, ledger: Ledger) -> None:
+        """Invariant 1: nothing is committed while the leader's ISR is below its minimum."""
+        if len(partition.isr) < ledger.topic.min_isr:
+            self.fail(
+                "1",
+                f"{partition.tp}: committed to {partition.high_watermark} with the ISR "
+                f"{partition.isr}, min.insync.replicas is {ledger.topic.min_isr}",
+            )
+
+    def _members_have(
+        self,
+        key: Key,
+        ledger: Ledger,
+        row: PartitionRow,
+        members: Iterable[int],
+        leader: int,
+        end: int,
+    ) -> None:
+        for node in members:
+            if node == leader:
+                continue
+            has = self._end_of(node, key)
+            if has is None or has >= end or node in self.account.losers(key, has):
+                continue
+            self.fail(
+                "1",
+                f"{key[0]}-{key[1]}: committed to {end}, but broker {node}, in the persisted ISR "
+                f"{row.isr} of leader epoch {row.leader_epoch} (partition epoch {row.partition_epoch}), "
+                f"ends at {has}",
+            )
+
+    def _end_of(self, node: int, key: Key) -> int | None:
+        """Where a running replica ends; None while that is not known."""
+        machine = self.cluster.machines.get(node)
+        process = None if machine is None else machine.alive
+        partition = None if process is None else process.partition(*key)
+        if partition is None or partition.log.failure is not None:
+            return None
+        return int(partition.log.next_offset)
+
+    def _prefix(self, partition: Partition, key: Key) -> None:
+        """Invariants 3 to 5: what is in the tier is a prefix of the leader's log: where the log
+        reaches it, the tier's last record is of the same leader epoch in both."""
+        head, log = self.heads.get(key), partition.log
+        if head is None or not partition.reads_tier or head.live_end is None:
+            return
+        offset, epoch = head.live_end
+        if log.local_log_start_offset <= offset < log.next_offset:
+            own = log.epochs.epoch_for_offset(offset)
+            row = self.rows.get(key)
+            current = row is not None and row.leader_epoch == partition.leader_epoch
+            if own >= 0 and own != epoch and current:
+                self.fail(
+                    "3",
+                    f"{partition.tp}: offset {offset} is of leader epoch {epoch} in the tier and of "
+                    f"{own} in the log of the leader, broker {partition.context.node_id}",
+                )
+
+    # ------------------------------------------------------------ clients
+
+    def acknowledged(self, key: Key, base: int, crc: int, epoch_leader: int) -> None:
+        """Invariant 1: what acks=all was answered for is committed, with these bytes."""
+        ledger = self.ledgers[key]
+        batch = ledger.committed.get(base)
+        ledger.acknowledged += 1
+        if batch is None:
+            if base >= ledger.end and not self._lost_excused(key, base):
+                self.fail(
+                    "1",
+                    f"{key[0]}-{key[1]}: offset {base} was acknowledged by broker {epoch_leader}, but "
+                    f"is not committed (committed to {ledger.end})",
+                )
+            return
+        if batch.crc != crc:
+            if not self._lost_excused(key, base):
+                self.fail("3", f"{key[0]}-{key[1]}: other bytes at {base} than were acknowledged")
+            return
+        ledger.acknowledged_end = max(ledger.acknowledged_end, batch.last_offset + 1)
+
+    def _lost_excused(self, key: Key, offset: int) -> bool:
+        ledger = self.ledgers[key]
+        return self._unclean.get(key, -1) >= 0 or (
+            len(self.account.losers(key, offset)) >= ledger.topic.min_isr
+        )
+
+    def consumed(self, key: Key, data: bytes, *, remote: bool, node: int) -> None:
+        """Invariant 3: whatever a consumer reads is what was committed at that offset."""
+        ledger = self.ledgers[key]
+        for batch in batches_of(data):
+            known = ledger.committed.get(batch.base_offset)
+            if known is not None and known.crc != batch.crc:
+                where = "the tier" if remote else "its log"
+                self.fail(
+                    "3",
+                    f"{key[0]}-{key[1]}: broker {node} served other bytes at {batch.base_offset} from "
+                    f"{where}: {batch} instead of {known}",
+                )
+
+    def deleted(self, key: Key, offset: int) -> None:
+        """A deletion was acknowledged (low watermark reached)."""
+        self.ledgers[key].deleted_to = max(self.ledgers[key].deleted_to, offset)
+
+    def client_saw_start(self, key: Key, log_start: int, node: int) -> None:
+        """Invariant 2 over leaders, as it can be held: no leader answers with a log start below one
+        that a deletion was acknowledged for (the low watermark: all live replicas have it)."""
+        ledger = self.ledgers[key]
+        if log_start < ledger.deleted_to and not ledger.topic.unclean:
+            self.fail(
+                "2",
+                f"{key[0]}-{key[1]}: broker {node} shows log start {log_start}, deletion to "
+                f"{ledger.deleted_to} was acknowledged",
+            )
+
+    # ------------------------------------------------------------ the API server
+
+    def written(self, who: str, old: Json | None, new: Json) -> None:
+        """Each change of an object."""
+        kind = new["kind"]
+        if kind == PARTITION_SLICE.kind:
+            self._slice(who, old, new)
+        elif kind in (TOPIC.kind, BROKER.kind, CLUSTER.kind) and old is not None:
+            self._status(who, old, new)
+
+    def _slice(self, who: str, old: Json | None, new: Json) -> None:
+        name = new["metadata"]["name"]
+        before, now = self._texts.get(name, set()), set(new["partitions"])
+        if old is not None and new["controllerEpoch"] < old["controllerEpoch"]:
+            self.fail("24", f"{who} wrote slice {name} under an older controller epoch")
+        self._texts[name] = now
+        for text in sorted(now - before):
+            row = decode_row(text)
+            if row.name:
+                self._names[row.topic_id] = row.name
+            topic = self._names.get(row.topic_id)
+            if topic is not None:
+                self._row(who, (topic, row.partition), row)
+
+    def _row(self, who: str, key: Key, row: PartitionRow) -> None:
+        old = self.rows.get(key)
+        self.rows[key] = row
+        self.note(
+            f"{who}: {key[0]}-{key[1]} leader {row.leader} epoch {row.leader_epoch}/{row.partition_epoch} "
+            f"ISR {row.isr} of {row.replicas}{' RECOVERING' if row.recovering else ''}"
+        )
+        self._placement(key, old, row)
+        if old is None:
+            return
+        self._epochs(key, old, row)
+        if row.leader != NO_LEADER and row.leader not in old.isr:
+            self._unclean[key] = row.leader_epoch
+            if not self.topics[key[0]].unclean:
+                self.fail("1", f"{key[0]}-{key[1]}: broker {row.leader} was elected uncleanly")
+        ledger = self.ledgers[key]
+        joined = set(row.isr) - set(old.isr)
+        if joined and row.leader == old.leader and row.leader_epoch == old.leader_epoch:
+            self._members_have(key, ledger, row, sorted(joined), row.leader, ledger.end)
+
+    def _placement(self, key: Key, old: PartitionRow | None, row: PartitionRow) -> None:
+        """Invariants 16 to 19: a placeholder is filled once, no broker twice, min ISR real replicas
+        at creation, and only a member of the ISR that is a broker leads."""
+        if len(set(row.replicas)) != len(row.replicas):
+            self.fail("17", f"{key}: a broker stands twice in {row.replicas}")
+        if row.leader != NO_LEADER and (row.leader < 0 or row.leader not in row.isr):
+            self.fail("19", f"{key}: {row.leader} leads, ISR {row.isr}")
+        if not set(row.isr) <= set(row.hosts):
+            self.fail("19", f"{key}: ISR {row.isr} of {row.replicas}")
+        if old is None:
+            if len(row.hosts) < self.topics[key[0]].min_isr:
+                self.fail("18", f"{key}: created with the replicas {row.replicas}")
+            return
+        for was, now in zip(old.replicas, row.replicas, strict=False):
+            if was < 0 <= now:
+                if (key, was) in self._filled:
+                    self.fail("16", f"{key}: placeholder {was} was filled before")
+                self._filled.add((key, was))
+            elif was != now:
+                self.fail("16", f"{key}: replicas {old.replicas} became {row.replicas}")
+
+    def _epochs(self, key: Key, old: PartitionRow, row: PartitionRow) -> None:
+        """Invariant 24: of two operators none takes a row back; a change of leader has a new leader
+        epoch, every change a new partition epoch."""
+        if row.leader_epoch < old.leader_epoch or row.partition_epoch <= old.partition_epoch:
+            self.fail("24", f"{key}: {old} was written over by {row}")
+        if row.leader != old.leader and row.leader_epoch == old.leader_epoch:
+            self.fail("24", f"{key}: another leader in the same epoch: {old}, {row}")
+        if old.manifest and not row.manifest:
+            self.fail("4", f"{key}: the slice forgot the manifest")
+
+    def _status(self, who: str, old: Json, new: Json) -> None:
+        """Invariants 22 (observedGeneration) and 7 (tiering)."""
+        was, now = old.get("status") or {}, new.get("status") or {}
+        if now.get("observedGeneration", 0) < was.get("observedGeneration", 0):
+            self.fail("22", f"{who}: observedGeneration of {new['kind']} went back")
+        if was.get("tiering") != now.get("tiering"):
+            self._tiering(was.get("tiering"), now.get("tiering") or {})
+
+    def _tiering(self, was: Json | None, now: Json) -> None:
+        """Invariant 7: Enabled, Disabling (a new epoch), Disabled, and only then something else; the
+        policy of a disablement under way never changes."""
+        if was is None or (was["state"], was["epoch"]) == (now["state"], now["epoch"]):
+            if was is not None and was["state"] == "Disabling" and was["policy"] != now["policy"]:
+                self.fail("7", f"the policy changed while Disabling: {was}, {now}")
+            return
+        self.note(f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})")
+        allowed = {
+            ("Enabled", "Disabling", 1),
+            ("Disabling", "Disabled", 0),
+            ("Disabled", "Enabled", 0),
+            ("Disabled", "Disabling", 1),
+        }
+        if (was["state"], now["state"], now["epoch"] - was["epoch"]) not in allowed:
+            self.fail("7", f"tiering went from {was} to {now}")
+
+    def told(self, request: control.PartitionStatesRequest) -> None:
+        """Invariant 24, persist before acting: a broker is told no row that is not stored."""
+        for topic in request.topics:
+            for state in topic.partitions:
+                row = self.rows.get((topic.name, state.partition))
+                epochs = (state.leader_epoch, state.partition_epoch)
+                if row is None or epochs > (row.leader_epoch, row.partition_epoch):
+                    self.fail("24", f"told {topic.name}: {state}, stored is {row}")
+
+    # ------------------------------------------------------------ the tier
+
+    def stored(self, who: str, key: str, before: bytes | None, now: bytes | None) -> None:
+        """Each change of an object of the tier."""
+        if key.startswith("heads/") and now is not None:
+            self._head(who, decode_head(now, key))
+        elif now is None and key.startswith("data/"):
+            self._deleted(who, key)
+
+    def _deleted(self, who: str, key: str) -> None:
+        """Invariants 4 and 9: an object that a live entry names is not deleted."""
+        for where, keys in self._live_keys.items():
+            if key in keys:
+                self.fail("4", f"{who} deleted {key}, which answers for {where}")
+
+    def _head(self, who: str, head: Head) -> None:
+        key = (head.topic, head.partition)
+        old = self.heads.get(key)
+        self.heads[key] = head
+        if old is not None:
+            self._claims(who, old, head)
+        known = {entry.segment_id: entry for entry in (() if old is None else old.entries)}
+        for entry in head.entries:
+            if known.get(entry.segment_id) != entry:
+                self._entry(who, key, head, known.get(entry.segment_id), entry)
+        self._line(key, head)
+
+    def _claims(self, who: str, old: Head, head: Head) -> None:
+        """Invariant 6: no claim goes back, and under a claim only its holder writes. Invariant 2:
+        the tier's log start never goes back."""
+        if head.claim.is_older_than(old.claim):
+            self.fail("6", f"{who} claimed {head.name} under {head.claim}, after {old.claim}")
+        if head.claim == old.claim and head.deleted_at_ms is None and who != f"b{old.broker_id}":
+            self.fail("6", f"{who} wrote {head.name}, which broker {old.broker_id} has claimed")
+        if head.log_start_offset < old.log_start_offset or head.floor_epoch < old.floor_epoch:
+            self.fail("2", f"{head.name}: the tier's log start or floor went back")
+        if head.claim != old.claim:
+            self.note(f"{who} claims {head.name}: {head.claim}, {head.state.name}")
+
+    def _entry(
+        self, who: str, key: Key, head: Head, old: SegmentEntry | None, entry: SegmentEntry
+    ) -> None:
+        """Invariants 6 and 9 (a new entry is of the present claim, and of an enabled topic), 11 (its
+        custom metadata is what the storage manager gave), 3 (its bytes are what was committed)."""
+        if old is None and (entry.leader_epoch, entry.tiered_epoch) != (
+            head.leader_epoch,
+            head.tiered_epoch,
+        ):
+            self.fail("6", f"{who}: {entry.key} has other epochs than the claim {head.claim}")
+        if old is None and head.state is not TieringState.ENABLED:
+            self.fail("9", f"{who} began to copy {entry.key} while {head.state.name}")
+        if entry.state is SegmentState.COPY_FINISHED:
+            self.note(
+                f"{who} copied {key[0]}-{key[1]} {entry.start_offset}..{entry.end_offset_inclusive}"
+            )
+            if self.custom.get(entry.segment_id, b"?") != entry.custom_metadata:
+                self.fail("11", f"{entry.key}: custom metadata {entry.custom_metadata!r}")
+            self._copied(key, entry)
+
+    def _copied(self, key: Key, entry: SegmentEntry) -> None:
+        data, ledger = self.cluster.storage.objects.get(entry.log_key), self.ledgers[key]
+        if data is None:
+            self.fail("4", f"{entry.log_key} is live and not there")
+            return
+        for batch in batches_of(data):
+            known = ledger.committed.get(batch.base_offset)
+            if known is not None and known.crc != batch.crc and batch.last_offset >= entry.from_offset:
+                self.fail("3", f"{entry.log_key} holds {batch} where {known} was committed")
+            if known is None and batch.base_offset >= ledger.end and not ledger.topic.unclean:
+                if not self._lost_excused(key, batch.base_offset):
+                    self.fail("3", f"{entry.log_key} holds {batch}, which was never committed")
+
+    def _line(self, key: Key, head: Head) -> None:
+        """Invariant 5: the live segments answer for each offset from the remote log start to the
+        remote log end, each for its own, without holes. Invariant 4: their objects are there."""
+        objects = self.cluster.storage.objects
+        live = list(views.live_segments(head, _Pages(head, objects)))
+        end = None
+        for entry in live:
+            if end is not None and entry.from_offset != end + 1:
+                self.fail("5", f"{head.name}: {entry.key} answers from {entry.from_offset}, not {end + 1}")
+            end = entry.end_offset_inclusive
+            if entry.log_key not in objects or entry.aux_key not in objects:
+                self.fail("4", f"{head.name}: {entry.key} is live, its objects are not there")
+        if end is not None and end != head.highest_remote_offset:
+            self.fail("5", f"{head.name}: the line ends at {end}, not {head.highest_remote_offset}")
+        self._live_keys[key] = frozenset(
+            name for entry in live for name in (entry.log_key, entry.aux_key)
+        )
+
+    # ------------------------------------------------------------ the end
+
+    def settled(self, key: Key) -> str:
+        """Why a partition has not settled yet; empty once it has: it has a leader, its ISR is full
+        as far as brokers are there, the logs are equal, nothing is proposed."""
+        row = self.rows.get(key)
+        if row is None:
+            return f"{key} has no row"
+        if row.leader == NO_LEADER or row.recovering:
+            return f"{key} has no leader: {row}"
+        if set(row.isr) != set(row.hosts) or (
+            row.placeholders and len(self.cluster.machines) >= len(row.replicas)
+        ):
+            return f"{key}: ISR {row.isr} of {row.replicas}"
+        replicas = [self.cluster.machines[node].alive for node in row.hosts]
+        found = [None if each is None else each.partition(*key) for each in replicas]
+        logs = [partition for partition in found if partition is not None]
+        if len(logs) != len(found):
+            return f"{key}: a replica is not there"
+        ends = {(p.next_offset, p.log_start_offset, p.high_watermark) for p in logs}
+        if len(ends) != 1:
+            return f"{key}: end, log start and high watermark differ: {sorted(ends)}"
+        leader = next(p for p in logs if p.context.node_id == row.leader)
+        if leader.leader is None or leader.leader.pending is not None:
+            return f"{key}: an ISR is still proposed"
+        if leader.high_watermark != leader.next_offset:
+            return f"{key}: committed to {leader.high_watermark} of {leader.next_offset}"
+        return ""
+
+    def equal_logs(self, key: Key) -> None:
+        """Invariant 3, at the end: all replicas hold the same bytes where they hold any."""
+        row = self.rows[key]
+        held: dict[int, Batch] = {}
+        for node in row.hosts:
+            partition = self.cluster.machines[node].alive.partition(*key)
+            for batch in batches_in(partition, 0, partition.next_offset):
+                known = held.setdefault(batch.base_offset, batch)
+                if known.crc != batch.crc:
+                    self.fail("3", f"{key}: replicas hold {known} and {batch}")
+
+
+class _Pages:
+    """Sealed pages as they lie in the storage."""
+
+    def __init__(self, head: Head, objects: dict[str, bytes]) -> None:
+        self._head, self._objects = head, objects
+
+    def __getitem__(self, name: str, /) -> Any:
+        key = page_key(self._head.topic_id, self._head.partition, name)
+        return decode_page(self._objects[key], key)
+
+
+def deletion_progress(body: Json) -> list[tuple[int, int, int]]:
+    """(partition, frozen offset, low watermark) of a RecordDeletion."""
+    status = body.get("status") or {}
+    reached = {p["partition"]: p.get("lowWatermark") for p in status.get("partitions") or []}
+    return [
+        (point["partition"], point["offset"], reached[point["partition"]])
+        for point in status.get("resolved") or []
+        if reached.get(point["partition"]) is not None
+    ]

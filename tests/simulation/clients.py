@@ -1,0 +1,182 @@
+"""Producers, consumers and users: what clients do, and what they were told.
+
+A producer keeps its own record of what was acknowledged with acks=all; a consumer reads from the log
+start to the high watermark, through the local log and the tier.
+"""
+
+from functools import partial
+from typing import Any
+
+from tests.simulation.brokers import BrokerProcess, batches_of
+from tests.simulation.checks import Key, deletion_progress
+from tidemark.records.batch import parse_header
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
+from tidemark_broker.replication.partition import Partition
+from tidemark_operator.controller.model import NO_LEADER
+from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC, Json
+
+_PRODUCE_TIMEOUT_MS = 1200
+
+
+class Clients:
+    """All clients of a run; their traffic goes over the simulated network."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.keys: list[Key] = []
+        self.producing = True
+        self.acked = self.refused = self.read = self.read_remote = 0
+        self._number = 0
+        self._positions: dict[Key, int] = {}
+        self._deletions = 0
+
+    def start(self, *, produce_s: float, consume_s: float) -> None:
+        self._produce_s, self._consume_s = produce_s, consume_s
+        self.world.after(0.5, self._produce)
+        self.world.after(0.7, self._consume)
+
+    def _leader(self, key: Key) -> BrokerProcess | None:
+        """The leader as the cluster's metadata says, now and then another broker."""
+        row, chance = self.cluster.checks.rows.get(key), self.world.chance
+        if row is None:
+            return None
+        node = row.leader
+        if chance.random() < 0.05 and row.hosts:
+            node = chance.choice(row.hosts)
+        machine = self.cluster.machines.get(node)
+        return None if node == NO_LEADER or machine is None else machine.alive
+
+    # ------------------------------------------------------------ producing
+
+    def _produce(self) -> None:
+        chance = self.world.chance
+        if self.producing:
+            self.world.after(self._produce_s * 2 * chance.random(), self._produce)
+            for _ in range(chance.choice((1, 1, 2, 4))):
+                self._send(chance.choice(self.keys))
+
+    def _send(self, key: Key) -> None:
+        process, chance = self._leader(key), self.world.chance
+        if process is None:
+            return
+        self._number += 1
+        records = [
+            Record(b"", b"%d" % self._number, (), self.world.wall_ms())
+            for _ in range(chance.choice((1, 1, 3)))
+        ]
+        acks = chance.choice((-1, -1, -1, 1, 0))
+        network = self.world.network
+        network.send(
+            self.world.ether, process.loop, self._append, process, key, build_batch(records), acks
+        )
+
+    def _append(self, process: BrokerProcess, key: Key, data: bytes, acks: int) -> None:
+        partition = process.partition(*key)
+        if partition is not None:
+            process.loop.create_task(self._appended(process, partition, key, data, acks))
+
+    async def _appended(
+        self, process: BrokerProcess, partition: Partition, key: Key, data: bytes, acks: int
+    ) -> None:
+        result = await partition.append(data, acks=acks, timeout_ms=_PRODUCE_TIMEOUT_MS)
+        if result.error.value:
+            self.refused += 1
+        elif acks == -1:
+            crc = parse_header(data).crc
+            self.acked += 1
+            # Looked at behind this step: the append itself may have advanced the high watermark.
+            self.world.after_step.append(
+                partial(
+                    self.cluster.checks.acknowledged, key, result.base_offset, crc, process.node_id
+                )
+            )
+
+    # ------------------------------------------------------------ consuming
+
+    def _consume(self) -> None:
+        chance = self.world.chance
+        if self.producing:
+            self.world.after(self._consume_s * 2 * chance.random(), self._consume)
+            self.read_once(chance.choice(self.keys))
+
+    def read_once(self, key: Key) -> None:
+        process = self._leader(key)
+        if process is not None:
+            network = self.world.network
+            network.send(self.world.ether, process.loop, self._fetch, process, key)
+
+    def _fetch(self, process: BrokerProcess, key: Key) -> None:
+        partition = process.partition(*key)
+        if partition is not None and partition.is_leader:
+            process.loop.create_task(self._fetched(process, partition, key))
+
+    async def _fetched(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
+        checks = self.cluster.checks
+        checks.client_saw_start(key, partition.log_start_offset, process.node_id)
+        offset = self._positions.get(key, 0)
+        answer = partition.fetch(offset, max_bytes=4000, min_one=True)
+        if answer.error.name == "offset_out_of_range":
+            self._positions[key] = partition.log_start_offset
+            return
+        if answer.error.value:
+            return
+        remote, data = answer.remote is not None, answer.data
+        if answer.remote is not None:
+            manager = partition.context.remote
+            if manager is None:
+                return
+            deadline_s = self.world.now_s + 1.0
+            try:
+                found = await manager.read(partition, offset, answer.remote.max_bytes, deadline_s)
+            except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError):
+                return
+            data = found.data
+        checks.consumed(key, data, remote=remote, node=process.node_id)
+        self._go_on(key, offset, answer.high_watermark, data, remote=remote)
+
+    def _go_on(self, key: Key, offset: int, end: int, data: bytes, *, remote: bool) -> None:
+        for batch in batches_of(data):
+            offset = max(offset, batch.last_offset + 1)
+            self.read += 1
+            self.read_remote += remote
+        # At the end it begins again, so that every offset is read many times, in either tier.
+        self._positions[key] = 0 if offset >= end else offset
+
+    # ------------------------------------------------------------ users
+
+    def delete_records(self, key: Key) -> None:
+        """A RecordDeletion up to a part of what is there."""
+        ledger, chance = self.cluster.checks.ledgers[key], self.world.chance
+        self._deletions += 1
+        offset = -1 if chance.random() < 0.2 else chance.randrange(ledger.end + 1)
+        self.cluster.checks.note(f"a user deletes {key[0]}-{key[1]} below {offset}")
+        self.cluster.kube.create(
+            "user",
+            RECORD_DELETION,
+            "default",
+            {
+                "metadata": {"name": f"deletion-{self._deletions}"},
+                "spec": {
+                    "topicRef": {"name": key[0]},
+                    "partitions": [{"partition": key[1], "beforeOffset": offset}],
+                },
+            },
+        )
+
+    def saw(self, body: Json) -> None:
+        """A RecordDeletion's status as a user sees it (invariants 12 to 14): what was frozen never
+        changes, and a low watermark that reached it is an acknowledgement."""
+        if body["kind"] != RECORD_DELETION.kind:
+            return
+        for partition, offset, reached in deletion_progress(body):
+            if reached >= offset:
+                self.cluster.checks.deleted((body["spec"]["topicRef"]["name"], partition), offset)
+
+    def tier(self, topic: str, *, enabled: bool, policy: str) -> None:
+        """A user switches tiering on or off."""
+        self.cluster.checks.note(f"a user sets tiering of {topic}: {enabled}, {policy}")
+        self.cluster.kube.edit(
+            TOPIC, topic, {"tiering": {"enabled": enabled, "disablePolicy": policy}}
+        )

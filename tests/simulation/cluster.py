@@ -1,0 +1,500 @@
+"""A whole simulated cluster: machines, operators, the API server, the store, clients and faults.
+
+:func:`simulate` runs one seed: a minute of trouble, then all faults end and the cluster has to
+settle. What a run is like (replicas, tiering, which faults how often) is drawn from the seed within
+a :class:`Profile`.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import gc
+import logging
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tests.simulation import brokers, operators
+from tests.simulation.brokers import Machine
+from tests.simulation.checks import Checks, TopicFacts
+from tests.simulation.clients import Clients
+from tests.simulation.clockwork import Clockwork
+from tests.simulation.disk import ROOT, Disks
+from tests.simulation.kube import ApiServer
+from tests.simulation.network import Connection, Network
+from tests.simulation.objectstore import ObjectStorage
+from tests.simulation.operators import NAMESPACE, OperatorProcess
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
+from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
+from tidemark_operator.storage.slices import CLUSTER_UID_LABEL
+
+CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
+SLICES = 2
+TIER_PATH = f"{ROOT}tier"
+
+#: Faults and how often each comes, relative to the others.
+FAULTS: Mapping[str, float] = {
+    "kill": 3,
+    "power cut": 4,
+    "power cut in a write": 2,
+    "all lose power": 0.7,
+    "shut down": 2,
+    "stall": 3,
+    "stall of the loop": 1,
+    "lost disk": 0.15,
+    "bad network": 3,
+    "cut off": 2,
+    "bad store": 3,
+    "store away": 1,
+    "bad API server": 3,
+    "operator killed": 1,
+    "operator stalls": 1.5,
+    "full disk": 0.7,
+}
+USERS: Mapping[str, float] = {"delete records": 2, "tiering": 1.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """``None``: drawn from the seed. ``fault_s``: mean time between faults."""
+
+    trouble_s: float = 25.0
+    steps_max: int = 400_000
+    fault_s: float = 1.6
+    factor: int | None = None
+    min_isr: int | None = None
+    tiered: bool | None = None
+    unclean: bool | None = None
+    partitions: int = 1
+    brokers: int = 3
+    late_broker: bool | None = None
+    faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
+    users: Mapping[str, float] = field(default_factory=lambda: USERS)
+    user_s: float = 6.0
+    produce_s: float = 0.08
+    consume_s: float = 0.25
+    settle_s: float = 120.0
+    settle: bool = True
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    steps: int
+    seconds: float
+    violation: tuple[str, str] | None
+    events: list[str]
+    figures: dict[str, int]
+
+
+class Cluster:
+    """Everything of one run."""
+
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.world = Clockwork(seed)
+        self.network = Network(self.world)
+        self.world.network = self.network  # type: ignore[attr-defined]
+        Connection.network = self.network
+        self.disks = Disks(self.world)
+        self.checks = Checks(self)
+        self.kube = ApiServer(self.world, self._written)
+        self.storage = ObjectStorage(self.world, self.checks.stored)
+        self.machines: dict[int, Machine] = {}
+        self.operators: dict[str, OperatorProcess] = {}
+        self.lives = 0
+        self.clients = Clients(self)
+        self.faulting = True
+
+    def _written(self, who: str, old: Json | None, new: Json) -> None:
+        self.checks.written(who, old, new)
+        self.clients.saw(new)
+
+    # ------------------------------------------------------------ the beginning
+
+    def begin(self) -> None:
+        profile, chance = self.profile, self.world.chance
+        self._make_cluster()
+        names = ["op-a", "op-b"]
+        for node in range(1, profile.brokers + 1):
+            self.machines[node] = Machine(self, node, names)
+            self._make_broker(node)
+        for name in names:
+            self.start_operator(name)
+        late = chance.random() < 0.3 if profile.late_broker is None else profile.late_broker
+        for machine in self.machines.values():
+            if not (late and machine.node_id == profile.brokers):
+                self.world.after(0.2 * chance.random(), machine.start)
+        if late:
+            last = self.machines[profile.brokers]
+            self.world.after(8.0 + 6 * chance.random(), last.start)
+        self._make_topic()
+        self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
+        self.world.after(6.0, self._fault)
+        self.world.after(8.0, self._user)
+
+    def _make_cluster(self) -> None:
+        config = {
+            "enable.under.replicated.topic.creation": "true",
+            "remote.log.storage.system.enable": "true",
+            "remote.delete.delay.ms": "1500",
+        }
+        body = {
+            "metadata": {"name": "main", "uid": CLUSTER_UID},
+            "spec": {"config": config, "remoteStorage": {"filesystem": {"path": TIER_PATH}}},
+            "status": {"slices": SLICES, "clusterId": brokers.CLUSTER_ID},
+        }
+        self.kube.create("user", CLUSTER, NAMESPACE, body)
+        labels = {CLUSTER_LABEL: "main", CLUSTER_UID_LABEL: CLUSTER_UID}
+        for index in range(SLICES):
+            meta = {"name": slice_name("main", index), "labels": labels}
+            empty = {"controllerEpoch": 0, "commit": 0, "partitions": [], "tombstones": []}
+            self.kube.create("user", PARTITION_SLICE, NAMESPACE, {"metadata": meta, **empty})
+
+    def _make_broker(self, node: int) -> None:
+        spec = {"clusterRef": {"name": "main"}, "nodeId": node, "workload": "External"}
+        body = {"metadata": {"name": f"broker-{node}"}, "spec": spec}
+        self.kube.create("user", BROKER, NAMESPACE, body)
+
+    def _make_topic(self) -> None:
+        profile, chance = self.profile, self.world.chance
+        factor = profile.factor or chance.choice((1, 2, 3, 3, 3))
+        min_isr = profile.min_isr or chance.choice((1, 2, 2))
+        unclean = chance.random() < 0.12 if profile.unclean is None else profile.unclean
+        tiered = chance.random() < 0.7 if profile.tiered is None else profile.tiered
+        config = {
+            "segment.bytes": str(chance.choice((400, 700, 1500))),
+            "min.insync.replicas": str(min_isr),
+            "retention.ms": str(chance.choice((-1, -1, 15_000))),
+            "unclean.leader.election.enable": "true" if unclean else "false",
+        }
+        spec: dict[str, Any] = {
+            "clusterRef": {"name": "main"},
+            "partitions": profile.partitions,
+            "replicationFactor": factor,
+            "config": config,
+        }
+        if tiered:
+            size = chance.choice(("1", "1000", "3000"))
+            if config["retention.ms"] == "-1" or chance.random() < 0.8:
+                spec["tiering"] = {"enabled": True, "localRetention": {"size": size}}
+        body = {"metadata": {"name": "t"}, "spec": spec}
+        facts = TopicFacts("t", min_isr=min_isr, unclean=unclean, factor=factor)
+        self.checks.add_topic(facts, profile.partitions)
+        self.clients.keys = [("t", number) for number in range(profile.partitions)]
+        self.checks.note(f"topic t: {spec}")
+        self.world.after(2.5 + chance.random(), self.kube.create, "user", TOPIC, NAMESPACE, body)
+
+    def start_operator(self, name: str) -> None:
+        self.lives += 1
+        self.operators[name] = OperatorProcess(self, name, self.lives)
+        self.operators[name].start()
+
+    # ------------------------------------------------------------ faults
+
+    def _fault(self) -> None:
+        if not self.faulting:
+            return
+        chance = self.world.chance
+        self.world.after(self.profile.fault_s * 2 * chance.random(), self._fault)
+        kinds = self.profile.faults
+        kind = chance.choices(list(kinds), list(kinds.values()))[0]
+        self._FAULTS[kind](self, kind)
+
+    def _machine(self) -> Machine:
+        return self.world.chance.choice(list(self.machines.values()))
+
+    def _again(self, machine: Machine) -> None:
+        """Somebody starts it again, soon or late."""
+        chance = self.world.chance
+        later_s = 0.3 if chance.random() < 0.3 else 10.0 * chance.random()
+        self.world.after(later_s, machine.start)
+
+    def _end(self, kind: str, _: str = "") -> None:
+        machine = self._machine()
+        if machine.alive is None:
+            return
+        self.checks.note(f"{kind}: broker {machine.node_id}")
+        if kind == "kill":
+            machine.kill()
+        elif kind == "power cut":
+            machine.power_cut()
+        elif kind == "lost disk":
+            machine.lose_disk()
+        else:
+            machine.shut_down()
+            self.world.after(8.0, self._again, machine)
+            return
+        self._again(machine)
+
+    def _cut_in_a_write(self, kind: str) -> None:
+        machine = self._machine()
+        if machine.alive is not None:
+            self.checks.note(f"{kind}: broker {machine.node_id}")
+            machine.disk.cut_in = self.world.chance.randrange(60)
+            self.world.after(5.0, self._again, machine)
+
+    def _all_lose_power(self, kind: str) -> None:
+        self.checks.note(kind)
+        for machine in self.machines.values():
+            if machine.alive is not None:
+                machine.power_cut()
+                self._again(machine)
+
+    def _stall(self, kind: str) -> None:
+        machine, chance = self._machine(), self.world.chance
+        if machine.alive is not None:
+            seconds = chance.choice((0.5, 2.0, 5.0, 9.0)) * (0.5 + chance.random())
+            self.checks.note(f"{kind} of {seconds:.1f} s: broker {machine.node_id}")
+            machine.alive.stall(seconds, whole=kind == "stall")
+
+    def _bad_network(self, kind: str) -> None:
+        self.checks.note(kind)
+        chance, net = self.world.chance, self.network
+        net.lost, net.doubled = chance.choice((0, 0.02, 0.1)), chance.choice((0, 0.1))
+        net.slow, net.slowest_s = chance.choice((0.1, 0.4)), chance.choice((0.3, 1.0, 4.0))
+        self.world.after(1 + 6 * chance.random(), self.network.quiet)
+
+    def _cut_off(self, kind: str) -> None:
+        names = [*(m.name for m in self.machines.values()), *self.operators]
+        one = self._machine().name
+        others = [name for name in names if name != one and self.world.chance.random() < 0.6]
+        self.checks.note(f"{kind}: {one} from {', '.join(others)}")
+        self.network.cut = {(one, other) for other in others}
+        self.world.after(1 + 7 * self.world.chance.random(), self.network.cut.clear)
+
+    def _bad_store(self, kind: str) -> None:
+        self.checks.note(kind)
+        self.storage.away = kind == "store away"
+        self.storage.failing = self.world.chance.choice((0.1, 0.3))
+        self.world.after(1 + 8 * self.world.chance.random(), self.storage.quiet)
+
+    def _bad_api(self, kind: str) -> None:
+        self.checks.note(kind)
+        chance = self.world.chance
+        self.kube.lost, self.kube.late = chance.choice((0, 0.1, 0.3)), chance.choice((0, 0.1, 0.3))
+        self.world.after(1 + 6 * chance.random(), self.kube.quiet)
+
+    def _operator_killed(self, kind: str) -> None:
+        name = self.world.chance.choice(list(self.operators))
+        if not self.operators[name].loop.dead:
+            self.checks.note(f"{kind}: {name}")
+            self.operators[name].kill()
+            self.world.after(1 + 6 * self.world.chance.random(), self.start_operator, name)
+
+    def _operator_stalls(self, kind: str) -> None:
+        leading = [each for each in self.operators.values() if each.term is not None]
+        if leading:
+            seconds = self.world.chance.choice((1.0, 6.0, 12.0))
+            self.checks.note(f"{kind} for {seconds} s: {leading[0].name}")
+            leading[0].loop.stall(seconds)
+
+    def _full_disk(self, kind: str) -> None:
+        disk = self._machine().disk
+        self.checks.note(f"{kind}: {disk.name}")
+        disk.full = True
+
+        def room() -> None:
+            disk.full = False
+
+        self.world.after(1 + 5 * self.world.chance.random(), room)
+
+    _FAULTS: Mapping[str, Callable[..., None]] = {
+        "kill": _end,
+        "power cut": _end,
+        "lost disk": _end,
+        "shut down": _end,
+        "power cut in a write": _cut_in_a_write,
+        "all lose power": _all_lose_power,
+        "stall": _stall,
+        "stall of the loop": _stall,
+        "bad network": _bad_network,
+        "cut off": _cut_off,
+        "bad store": _bad_store,
+        "store away": _bad_store,
+        "bad API server": _bad_api,
+        "operator killed": _operator_killed,
+        "operator stalls": _operator_stalls,
+        "full disk": _full_disk,
+    }
+
+    def _user(self) -> None:
+        if not self.faulting:
+            return
+        chance, users = self.world.chance, self.profile.users
+        self.world.after(self.profile.user_s * 2 * chance.random(), self._user)
+        if not users:
+            return
+        kind = chance.choices(list(users), list(users.values()))[0]
+        topic = self.kube.find(TOPIC, "t")
+        if kind == "delete records":
+            self.clients.delete_records(chance.choice(self.clients.keys))
+        elif topic is not None and "tiering" in topic["spec"]:
+            state = ((topic.get("status") or {}).get("tiering") or {}).get("state")
+            if state in ("Enabled", "Disabled"):  # while Disabling the CRD's rules refuse a change
+                policy = chance.choice(("Retain", "Delete"))
+                self.clients.tier("t", enabled=state != "Enabled", policy=policy)
+
+    # ------------------------------------------------------------ the end
+
+    def settle(self) -> None:
+        """Faults off: within a bounded time the cluster is as it should be."""
+        self.checks.note("faults end")
+        self.faulting = False
+        self.network.quiet()
+        self.kube.quiet()
+        self.storage.quiet()
+        world = self.world
+        for machine in self.machines.values():
+            machine.disk.full, machine.disk.cut_in = False, None
+            machine.start()
+        for name, operator in self.operators.items():
+            if operator.loop.dead:
+                self.start_operator(name)
+        until_s = world.now_s + self.profile.settle_s
+        steps_max = world.steps + self.profile.steps_max
+        self._run(world.now_s + 10, steps_max)
+        self.clients.producing = False
+        why = "it was not looked at"
+        while why and world.now_s < until_s and not world.over and world.steps < steps_max:
+            self._run(world.now_s + 2, steps_max - world.steps)
+            for machine in self.machines.values():
+                machine.start()
+            why = self._unsettled()
+        if world.over:
+            return
+        if why:
+            self.checks.fail("convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}")
+            return
+        for key in self.clients.keys:
+            self.checks.equal_logs(key)
+
+    def _unsettled(self) -> str:
+        for key in self.clients.keys:
+            why = self.checks.settled(key)
+            if why:
+                return why
+        topic = self.kube.find(TOPIC, "t")
+        tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
+        return "tiering is still Disabling" if tiering.get("state") == "Disabling" else ""
+
+    def _run(self, until_s: float, steps_max: int) -> None:
+        self.world.run(until_s, steps_max)
+        for name, error in self.world.failures:
+            if not isinstance(error, asyncio.CancelledError):
+                self.checks.fail("code", f"{name}: {error!r}")
+
+
+# ---------------------------------------------------------------- one seed
+
+
+@contextlib.contextmanager
+def _replaced(cluster: Cluster) -> Iterator[None]:
+    """What is I/O, time or chance in the programs' modules, replaced for one run."""
+    world, chance = cluster.world, cluster.world.chance
+
+    def now(zone: Any = None) -> dt.datetime:
+        return dt.datetime.fromtimestamp(world.wall_ms() / 1000 + world.now_s % 0.001, zone)
+
+    datetimes = SimpleNamespace(UTC=dt.UTC, datetime=SimpleNamespace(now=now))
+    start = mock.patch
+    with contextlib.ExitStack() as stack:
+        for target, value in (
+            ("time.monotonic", lambda: world.now_s),
+            ("time.time_ns", lambda: world.wall_ms() * 1_000_000),
+            ("time.time", lambda: world.wall_ms() / 1000),
+            ("uuid.uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
+            ("tidemark_broker.control.client.KafkaConnection", Connection),
+            ("tidemark_broker.replication.fetchers.KafkaConnection", Connection),
+            ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
+            ("tidemark_broker.remote_log.store.open_tier", lambda _: _tier_of(cluster)),
+            ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
+            ("tidemark_operator.control.server.Channel", operators.SimulatedChannel),
+            ("tidemark_operator.reconcile.term.WORKERS", 4),
+            ("tidemark_operator.reconcile.term.BALANCE_TURNS", 15),
+            ("tidemark_operator.leadership.elector.dt", datetimes),
+            ("tidemark_operator.events.dt", datetimes),
+        ):
+            stack.enter_context(start(target, value))
+        stack.enter_context(cluster.disks.mounted())
+        yield
+
+
+def _tier_of(cluster: Cluster) -> Any:
+    loop: Any = asyncio._get_running_loop()
+    tier = cluster.storage.tier("?" if loop is None else loop.name)
+    original, recorded = tier.segments.copy_segment, cluster.checks.custom
+
+    def copy_segment(entry: Any, data: Any) -> Any:
+        custom = recorded[entry.segment_id] = original(entry, data)
+        return custom
+
+    tier.segments.copy_segment = copy_segment  # type: ignore[method-assign]
+    return tier
+
+
+def simulate(
+    seed: int, profile: Profile | None = None, look: Callable[[Cluster], None] | None = None
+) -> Outcome:
+    """Run one seed to its end, or to its first violation. The same seed gives the same run.
+    ``look`` may inspect the cluster as it stands at the end."""
+    profile = profile or Profile()
+    began_s = time.perf_counter()
+    state, level = random.getstate(), logging.root.manager.disable
+    collecting, hook = gc.isenabled(), sys.unraisablehook
+    logging.disable(logging.CRITICAL)
+    gc.disable()
+    sys.unraisablehook = lambda _: None
+    random.seed(seed)
+    cluster = Cluster(seed, profile)
+    try:
+        with _replaced(cluster):
+            cluster.begin()
+            cluster._run(profile.trouble_s, profile.steps_max)
+            if not cluster.world.over and profile.settle:
+                cluster.settle()
+            if look is not None:
+                look(cluster)
+            cluster.world.over = True
+            outcome = _outcome(cluster, time.perf_counter() - began_s)
+            for machine in cluster.machines.values():
+                machine.disk.dead = True
+            cluster.world.forget()
+            del cluster
+            gc.collect()
+    finally:
+        random.setstate(state)
+        logging.disable(level)
+        if collecting:
+            gc.enable()
+        sys.unraisablehook = hook
+    return outcome
+
+
+def _outcome(cluster: Cluster, seconds: float) -> Outcome:
+    clients = cluster.clients
+    figures = {
+        "acknowledged": clients.acked,
+        "refused": clients.refused,
+        "read": clients.read,
+        "read from the tier": clients.read_remote,
+        "fsyncs": sum(machine.disk.fsyncs for machine in cluster.machines.values()),
+        "API writes": cluster.kube.writes,
+    }
+    return Outcome(
+        cluster.seed,
+        cluster.world.steps,
+        seconds,
+        cluster.checks.violation,
+        cluster.checks.events,
+        figures,
+    )

@@ -1,0 +1,177 @@
+"""The adapter to the operator: the real leader, terms, line of decisions and Lease loop.
+
+Only what is I/O is replaced: the API server's client, the watches' thread, and the control
+listener's socket (its answers and sessions are the real ones). Whoever changes an interface of the
+operator changes this module, and no other of the simulation.
+"""
+
+import asyncio
+import functools
+from typing import Any
+
+from tests.simulation.clockwork import ProcessLoop
+from tests.simulation.kube import Api
+from tests.simulation.network import Connection
+from tidemark.wire import control
+from tidemark_operator.control.channel import Channel
+from tidemark_operator.control.connection import Attached
+from tidemark_operator.control.requests import BrokerRequests
+from tidemark_operator.control.server import ControlServer
+from tidemark_operator.kube.kinds import WATCHED, Json
+from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.reconcile.leader import Leader
+from tidemark_operator.settings import Settings
+
+PORT = 9092
+NAMESPACE = "default"
+SETTINGS = Settings(
+    namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0
+)
+
+
+@functools.cache
+def _metrics() -> Metrics:
+    """One set for all: nothing is decided by it."""
+    return Metrics()
+
+
+class _Writer:
+    """The controller's end of a command connection, as a stream writer."""
+
+    def __init__(self, connection: Connection, cluster: Any) -> None:
+        self._connection = connection
+        self._cluster = cluster
+
+    def write(self, frame: bytes) -> None:
+        self._connection.push(frame)
+
+    async def drain(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._connection.end_from(self._connection.theirs)
+
+
+class SimulatedChannel(Channel):
+    """Frames come from the simulated network instead of a stream."""
+
+    cluster: Any = None
+
+    async def call(self, request: Any, response_type: Any, timeout_s: float) -> Any:
+        if isinstance(request, control.PartitionStatesRequest):
+            self.cluster.checks.told(request)
+        return await super().call(request, response_type, timeout_s)
+
+    def arrived(self, frame: bytes) -> None:
+        answer = self._waiting.get(int.from_bytes(frame[:4], "big", signed=True))
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+
+class _Listener(ControlServer):
+    """The control listener without its thread and socket."""
+
+    def __init__(self, handler: Any, loop: ProcessLoop, cluster: Any) -> None:
+        self._handler = handler
+        self._main: Any = loop
+        self._loop: Any = loop
+        self._cluster = cluster
+        self._term = None
+        self._channels: dict[int, Any] = {}
+
+    def _post(self, call: Any) -> None:
+        call()
+
+    def _in_main(self, work: Any) -> Any:
+        return self._main.create_task(work)
+
+    def take(self, request: Any, given: Any, connection: Connection) -> None:
+        """An Attach was answered: the roles turn round."""
+        writer: Any = _Writer(connection, self._cluster)
+        attached = Attached(request, given.controller_epoch)
+        channel: Any = self._attach(attached, None, writer)  # type: ignore[arg-type]
+        if channel is None:
+            writer.close()
+        else:
+            channel.cluster = self._cluster
+            connection.channel = channel
+
+
+class OperatorProcess:
+    """One run of the operator's program."""
+
+    def __init__(self, cluster: Any, name: str, life: int) -> None:
+        world = cluster.world
+        self.cluster = cluster
+        self.world = world
+        self.name = name
+        self.identity = f"{name}-{life}"
+        self.loop = ProcessLoop(world, name)
+        self.loop.process = self
+        self._last_s = 0.0
+
+    def start(self) -> None:
+        self.world.network.at[self.name, PORT] = self
+        self.loop.call_soon(self._boot)
+
+    def _boot(self) -> None:
+        requests = BrokerRequests()
+        lease = LeaseName(NAMESPACE, "tidemark-operator", self.identity)
+        self.elector = Elector(
+            None,  # type: ignore[arg-type]
+            lease,
+            SETTINGS.lease_times,
+            on_started=lambda: self.leader.won(),
+            on_stopped=lambda: self.leader.lost(),
+        )
+        self.leader = Leader(
+            SETTINGS, self.identity, _metrics(), leads=self.elector.leads, requests=requests
+        )
+        self.listener = _Listener(requests, self.loop, self.cluster)
+        api: Any = Api(self.cluster.kube, self.loop)
+        self.cluster.kube.watchers.append(self._watch)
+        for kind in WATCHED:
+            for body in self.cluster.kube.of_kind(kind):
+                self._watch(body, False)
+        create = self.loop.create_task
+        create(self.elector._compete(api))
+        create(self.listener._tick())
+        create(self.leader.run(api, self.listener, lambda: None))
+
+    def _watch(self, body: Json, gone: bool) -> None:
+        """The watch brings it a little later, in order."""
+        if self.loop.dead:
+            return
+        world = self.world
+        self._last_s = max(world.now_s + 0.001 + 0.02 * world.chance.random(), self._last_s)
+        world.at(self._last_s, self.loop, self._deliver, body, gone)
+
+    def _deliver(self, body: Json, gone: bool) -> None:
+        first = not self.leader.arrived
+        self.leader.arrived.append((body, gone))
+        if first:
+            self.loop.call_soon(self.leader.drain)
+
+    # ------------------------------------------------------------ what others see
+
+    def answer(self, entity: Any) -> Any:
+        """A broker's request."""
+        return self.listener._answer(entity)
+
+    def attach(self, request: Any, given: Any, connection: Connection) -> None:
+        self.listener.take(request, given, connection)
+
+    @property
+    def term(self) -> Any:
+        return None if self.loop.dead or not hasattr(self, "leader") else self.leader._term
+
+    def kill(self) -> None:
+        self.loop.die()
+        self.world.network.reset(self.loop)
+        if self._watch in self.cluster.kube.watchers:
+            self.cluster.kube.watchers.remove(self._watch)
+        if self.world.network.at.get((self.name, PORT)) is self:
+            del self.world.network.at[self.name, PORT]
+
+
