@@ -50,6 +50,9 @@ class LogBounds:
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
+        #: The checkpointed high watermark as it was found at opening: records below it were
+        #: committed, so a log that ends below it has lost some. 0: there was no checkpoint.
+        self.high_watermark_at_open = high_watermark
         self._lock = threading.RLock()
         self._truncations = 0
         self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)

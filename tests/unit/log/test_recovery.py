@@ -243,6 +243,18 @@ def test_bounds_from_checkpoints_are_clamped(bench: Bench) -> None:
     bench.fill(beyond, [1])
 
 
+def test_what_was_committed_before_a_loss_is_told(bench: Bench) -> None:
+    active = _written(bench)
+    data = active.read_bytes()
+    active.write_bytes(data[: _last_two_batches(data)])
+    end = sum(COUNTS)
+    log = bench.open(high_watermark=end - 1)
+    assert log.next_offset == log.high_watermark == end - COUNTS[-1] - COUNTS[-2]
+    assert log.high_watermark_at_open == end - 1
+    bench.crash(log)
+    assert bench.open().high_watermark_at_open == 0
+
+
 def test_another_topics_directory_is_refused(bench: Bench) -> None:
     _written(bench)
     path = bench.directory / "partition.metadata"
