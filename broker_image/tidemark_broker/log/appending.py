@@ -121,8 +121,8 @@ class AppendingLog(ShrinkingLog):
         return rolled
 
     def _note_epochs(self, batches: Sequence[BatchAt]) -> None:
-        """New epochs go to their file at once but without fsync: until the next flush the batches
-        themselves tell them to a recovery."""
+        """New epochs go to their file with the next flush: until then the batches themselves tell
+        them to a recovery."""
         latest = self.epochs.latest_epoch
         if batches[-1].leader_epoch == latest:
             return
@@ -131,9 +131,7 @@ class AppendingLog(ShrinkingLog):
             if batch.leader_epoch > latest and batch.leader_epoch != UNKNOWN_EPOCH:
                 epochs = epochs.assign(batch.leader_epoch, batch.base_offset)
                 latest = batch.leader_epoch
-        if epochs is not self.epochs:
-            self.epochs = epochs
-            self._epoch_file.save_soon(epochs)
+        self.epochs = epochs
 
     def roll(self, now_ms: int) -> bool:
         """Begin a new segment at the log's end; False when the active one is still empty."""

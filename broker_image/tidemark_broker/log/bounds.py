@@ -53,7 +53,10 @@ class LogBounds:
         #: The checkpointed high watermark as it was found at opening: records below it were
         #: committed, so a log that ends below it has lost some. 0: there was no checkpoint.
         self.high_watermark_at_open = high_watermark
+        #: Guards what is in memory; held for no longer than that takes, as appends wait for it.
         self._lock = threading.RLock()
+        #: Held by what changes files from a thread, one at a time; taken before ``_lock``.
+        self._shaping = threading.RLock()
         self._truncations = 0
         self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)
 
@@ -180,16 +183,24 @@ class LogBounds:
             return True
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it."""
-        with self._lock:
-            self._check_usable()
-            before = self.epochs
-            if epoch <= before.latest_epoch:
-                return False
-            self.epochs = before.assign(epoch, self._next_offset)
-        if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it.
+        It is on disk before it is in use: a :class:`StorageError` leaves all as it was."""
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                before = self.epochs
+                if epoch <= before.latest_epoch:
+                    return False
+            if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+                self._epoch_file.save(before.assign(epoch, self._next_offset))
+            with self._lock:
+                self.epochs = self.epochs.assign(epoch, self._next_offset)
+            return True
+
+    def _save_epochs(self) -> None:
+        """T: whoever saves holds ``_shaping``, lest an older history replace a newer one."""
+        with self._shaping:
             self._epoch_file.save(self.epochs)
-        return True
 
     def _lower_bounds(self, offset: int) -> None:
         """No bound stays above ``offset``; a recovery point that goes back is on disk before any

@@ -10,28 +10,23 @@ from tidemark_broker.log.errors import storage_errors
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace ``path`` by ``data``; a crash leaves the old file or the new one.
-
-    Not ``durable``: without the fsyncs, for what can be told again from the log after a power cut.
-    """
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``, durably; a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
     with storage_errors(f"{path} cannot be written"):
-        put(temporary, data, durable=durable)
+        put(temporary, data)
         temporary.replace(path)
-        if durable:
-            sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
-def put(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file where a crash may leave a torn one (``OSError`` as it comes)."""
+def put(path: Path, data: bytes) -> None:
+    """Write and sync a new file where a crash may leave a torn one (``OSError`` as it comes)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        if durable:
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

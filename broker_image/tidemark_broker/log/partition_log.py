@@ -244,7 +244,7 @@ class PartitionLog(AppendingLog):
             )
             logger.warning(self._failure)
             raise StorageError(self._failure) from error
-        self._epoch_file.save(self.epochs)
+        self._save_epochs()
         with self._lock:
             if truncations == self._truncations:
                 self._recovery_point = max(self._recovery_point, reached)
@@ -274,7 +274,7 @@ class PartitionLog(AppendingLog):
             with self._lock:
                 self._segments.active.finish()
             self.flush()
-            self._epoch_file.save(self.epochs)
+            self._save_epochs()
         finally:
             self._let_go()
 

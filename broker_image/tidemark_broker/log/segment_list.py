@@ -162,7 +162,8 @@ class SegmentList:
         self._unload(active)
         active.open_for_recovery()
         active.cut(cut_at)
-        active.count_batches(index_interval_bytes)
+        for _ in active.count_batches(index_interval_bytes):
+            pass
         active.write_indexes_anew()
         self.remove_snapshots_above(active.next_offset)
 

@@ -24,7 +24,7 @@ class ShrinkingLog(LogBounds):
         At or behind the log's end no record goes, but an epoch that begins at the end does: it is
         one in which this replica led and appended nothing. Whether anything went.
         """
-        with self._lock:
+        with self._shaping, self._lock:
             self._check_usable()
             if offset >= self._next_offset:
                 return self._drop_epochs_at_end()
@@ -48,7 +48,7 @@ class ShrinkingLog(LogBounds):
         if kept is self.epochs:
             return False
         self.epochs = kept
-        self._epoch_file.save(kept)
+        self._save_epochs()
         return True
 
     def truncate_fully_and_start_at(
@@ -58,7 +58,7 @@ class ShrinkingLog(LogBounds):
         lies between is in the tier) and epochs."""
         if log_start_offset > offset:
             raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
-        with self._lock:
+        with self._shaping, self._lock:
             self._check_usable()
             self._lower_bounds(min(offset, self._log_start_offset))
             self._replace_all_segments(offset)
@@ -67,7 +67,7 @@ class ShrinkingLog(LogBounds):
             self._high_watermark = offset
             self._recovery_point = offset
             self.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
-            self._epoch_file.save(self.epochs)
+            self._save_epochs()
         self._persist_checkpoints()
 
     def _replace_all_segments(self, offset: int) -> None:

@@ -68,8 +68,8 @@ def open_files_below(directory: Path) -> list[str]:
     held = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-            held.append(os.readlink(link))
-    return sorted(name for name in held if name.startswith(f"{directory}{os.sep}"))
+            held.append(link.readlink())
+    return sorted(str(path) for path in held if path.is_relative_to(directory))
 
 
 class FailingOnce:

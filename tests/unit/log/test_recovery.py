@@ -219,7 +219,7 @@ def test_leader_epochs_are_told_by_the_log(bench: Bench, text: str | None) -> No
     epochs = log.epochs
     bench.crash(log)
     path = bench.directory / "leader-epoch-checkpoint"
-    path.unlink()
+    assert not path.exists()  # nothing was flushed yet
     if text is not None:
         path.write_text(text)
     again = bench.open()
