@@ -10,6 +10,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from operator import le, lt
 
 from tidemark.logfiles.offset_index import IndexFormatError
 
@@ -41,13 +42,12 @@ class TimeIndex:
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)
-        previous = (-1, -1)
-        for timestamp_ms, relative_offset in _ENTRY.iter_unpack(data):
-            if timestamp_ms <= previous[0] or relative_offset < max(previous[1], 0):
+        if data:
+            timestamps, offsets = zip(*_ENTRY.iter_unpack(data), strict=True)
+            rise = all(map(lt, timestamps, timestamps[1:])) and all(map(le, offsets, offsets[1:]))
+            if not rise or timestamps[0] < 0 or offsets[0] < 0:
                 raise IndexFormatError("entries do not rise")
-            index._timestamps.append(timestamp_ms)
-            index._offsets.append(relative_offset)
-            previous = (timestamp_ms, relative_offset)
+            index._timestamps, index._offsets = array("q", timestamps), array("i", offsets)
         return index
 
     def __len__(self) -> int:

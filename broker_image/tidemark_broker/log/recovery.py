@@ -159,12 +159,17 @@ def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
     if not segment.size_bytes:
         segment.open_for_recovery()
         return True
-    segment.load(writable=True)
+    segment.open_file(writable=True)
     epochs = _try_figures(segment)
     if epochs is None:
         return False
+    try:
+        segment.read_index()
+        segment.adopt_times(segment.read_times())
+    except (IndexFormatError, OSError) as error:
+        logger.warning("%s: %s", segment.log_path, error)
+        return False
     loaded.epochs.append(epochs)
-    segment.adopt_times(segment.read_times())
     return True
 
 
@@ -181,8 +186,8 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
     """Figures by the last index entries and a walk to the end, and the epochs of the batches at the
     ends; None if they cannot tell."""
     epochs = SegmentEpochs(segment, whole=False)
-    index, times = segment.read_index(), segment.read_times()
-    segment.load()
+    index, times = segment.index_ends()
+    segment.open_file()
     assert segment.descriptor is not None
     if not len(times) and segment.size_bytes:
         return None

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidemark.logfiles import names
+from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError, OffsetIndex
+from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
@@ -220,12 +222,16 @@ class Segment:
 
     # -- opening, closing, rebuilding --------------------------------------------------------
 
-    def load(self, *, writable: bool = False) -> None:
-        """Open the log file and read the offset index, if that is not done yet."""
+    def open_file(self, *, writable: bool = False) -> None:
+        """Open the log file, if that is not done yet."""
         if self.descriptor is None:
             with storage_errors(f"{self.log_path} cannot be opened"):
                 mode = os.O_RDWR if writable else os.O_RDONLY
                 self.descriptor = os.open(self.log_path, mode | os.O_CLOEXEC)
+
+    def load(self) -> None:
+        """Open the log file and read the offset index, if that is not done yet."""
+        self.open_file()
         if self.index is None:
             try:
                 self.read_index()
@@ -236,10 +242,23 @@ class Segment:
     def read_index(self) -> OffsetIndex:
         """The offset index from its file; ``IndexFormatError`` or ``OSError`` if that is no use."""
         index = OffsetIndex.from_bytes(self.base_offset, self.index_path.read_bytes())
-        if len(index) and index.last()[1] >= self.size_bytes:
-            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
+        self._check_within(index)
         self.index, self._index_saved = index, len(index)
         return index
+
+    def index_ends(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Of each index file the first and the last entry, which are all that opening a log needs;
+        ``IndexFormatError`` or ``OSError`` if they are no use."""
+        index = OffsetIndex.from_bytes(self.base_offset, _ends(self.index_path, INDEX_ENTRY_BYTES))
+        self._check_within(index)
+        times = TimeIndex.from_bytes(
+            self.base_offset, _ends(self.time_index_path, TIME_ENTRY_BYTES)
+        )
+        return index, times
+
+    def _check_within(self, index: OffsetIndex) -> None:
+        if len(index) and index.last()[1] >= self.size_bytes:
+            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
 
     def read_times(self) -> TimeIndex:
         """The time index from memory, else from its file (it is looked at seldom and not kept)."""
@@ -390,6 +409,20 @@ def _put_at(path: Path, data: bytes, position: int) -> None:
             view, position = view[written:], position + written
     finally:
         os.close(descriptor)
+
+
+def _ends(path: Path, entry_bytes: int) -> bytes:
+    """The first and the last entry of an index file, however large it is."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size % entry_bytes:
+            raise IndexFormatError(f"{size} bytes are no multiple of {entry_bytes}")
+        first = os.pread(descriptor, entry_bytes, 0)
+        last = os.pread(descriptor, entry_bytes, size - entry_bytes) if size > entry_bytes else b""
+    finally:
+        os.close(descriptor)
+    return first + last
 
 
 def wall_clock_ms() -> int:

@@ -169,6 +169,27 @@ def test_a_clean_shutdown_checks_no_records(bench: Bench) -> None:
     assert (checked.next_offset, checked.truncated_at_open) == (0, True)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_opening_reads_no_more_of_closed_segments_than_the_ends_of_their_indexes(
+    bench: Bench, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 60)
+    log.close()
+    segments = len(log.segments())
+    assert segments > 5
+    read_whole, real = [], Path.read_bytes
+
+    def watching(path: Path) -> bytes:
+        read_whole.append(path.suffix)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watching)
+    again = bench.open(recovery_point=60, clean_shutdown=clean)
+    assert again.next_offset == 60
+    assert sorted(read_whole) == ([".index", ".timeindex"] if clean else [])  # of the active one
+
+
 def test_bytes_that_a_clean_shutdown_did_not_leave_are_noticed(bench: Bench) -> None:
     active = _written(bench)
     end = sum(COUNTS)
