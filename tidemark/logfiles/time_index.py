@@ -7,6 +7,7 @@ timestamp asked for and searches from its offset on.
 """
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -42,12 +43,15 @@ class TimeIndex:
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)
-        if data:
-            timestamps, offsets = zip(*_ENTRY.iter_unpack(data), strict=True)
-            rise = all(map(lt, timestamps, timestamps[1:])) and all(map(le, offsets, offsets[1:]))
-            if not rise or timestamps[0] < 0 or offsets[0] < 0:
-                raise IndexFormatError("entries do not rise")
-            index._timestamps, index._offsets = array("q", timestamps), array("i", offsets)
+        timestamps = array("q", _column(data, 0, 8))
+        offsets = array("i", _column(data, 8, 4))
+        if sys.byteorder == "little":
+            timestamps.byteswap()
+            offsets.byteswap()
+        rise = all(map(lt, timestamps, timestamps[1:])) and all(map(le, offsets, offsets[1:]))
+        if not rise or (timestamps and (timestamps[0] < 0 or offsets[0] < 0)):
+            raise IndexFormatError("entries do not rise")
+        index._timestamps, index._offsets = timestamps, offsets
         return index
 
     def __len__(self) -> int:
@@ -88,3 +92,12 @@ class TimeIndex:
         keep = bisect_left(self._offsets, offset - self.base_offset)
         del self._offsets[keep:]
         del self._timestamps[keep:]
+
+
+def _column(data: bytes, first: int, width: int) -> bytes:
+    """Bytes ``first`` to ``first + width`` of every entry, one entry after the other: byte by byte
+    of the width, since that is a handful of copies however many entries there are."""
+    column = bytearray(len(data) // ENTRY_BYTES * width)
+    for byte in range(width):
+        column[byte::width] = data[first + byte :: ENTRY_BYTES]
+    return bytes(column)
