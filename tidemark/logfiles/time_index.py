@@ -67,11 +67,12 @@ class TimeIndex:
         )
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> bool:
-        """Add an entry unless the timestamp is not above the last one's (or is none at all)."""
+        """Add an entry unless the timestamp is not above the last one's (or is none at all). Other
+        threads may look up meanwhile: they find the timestamp only once its offset is there."""
         if timestamp_ms < 0 or (self._timestamps and timestamp_ms <= self._timestamps[-1]):
             return False
-        self._timestamps.append(timestamp_ms)
         self._offsets.append(offset - self.base_offset)
+        self._timestamps.append(timestamp_ms)
         return True
 
     def last(self) -> TimeEntry:

@@ -1,7 +1,7 @@
 """Appending: batches of a client are checked and stamped, those of a leader are taken as they are.
 
-Called on the loop thread. What a roll does there is small: save the index entries of the closed
-segment, write a snapshot of a few bytes, create three empty files.
+Called on the loop thread. What a roll does there is small: it makes one empty file, the rest is
+left to the next flush.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from tidemark.records.batch import (
     set_log_append_time,
 )
 from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.shrinking import ShrinkingLog
 from tidemark_broker.log.types import AppendInfo
@@ -104,7 +105,7 @@ class AppendingLog(ShrinkingLog):
         is_empty = not self._segments.size_bytes
         if is_empty and first.base_offset < self._next_offset <= first.last_offset:
             start = self._log_start_offset
-            self._replace_all_segments(first.base_offset)
+            remove_files(self._replace_all_segments(first.base_offset))
             self._log_start_offset = self._local_log_start_offset = start
             return
         raise CorruptRecords(

@@ -1,10 +1,13 @@
 """Small files written whole: temporary name, fsync, rename, fsync of the directory."""
 
+import logging
 import os
 import threading
 from pathlib import Path
 
-from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.errors import StorageError, storage_errors
+
+logger = logging.getLogger(__name__)
 
 #: Of files that a crash may leave; whoever opens a directory removes them.
 TEMPORARY_SUFFIX = ".tmp"
@@ -49,16 +52,30 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_by_rename(paths: list[Path], suffix: str) -> None:
-    """Rename each to ``<name><suffix>``, then unlink: a half-done removal is recognised later."""
+def rename_files(paths: list[Path], suffix: str) -> list[Path]:
+    """Rename each to ``<name><suffix>``: a removal that a crash cuts short is recognised later.
+
+    The first one counts: if it cannot be renamed, nothing is (:class:`StorageError`). The others
+    mean nothing without it, and are passed over where they are not there or cannot be renamed.
+    """
     renamed = []
+    for path in paths:
+        target = path.with_name(path.name + suffix)
+        try:
+            path.rename(target)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if path is paths[0]:
+                raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
+            logger.warning("%s cannot be removed: %s", path, error.strerror)
+            continue
+        renamed.append(target)
+    return renamed
+
+
+def remove_files(paths: list[Path]) -> None:
+    """Remove files that were renamed."""
     with storage_errors("segment files cannot be removed"):
         for path in paths:
-            target = path.with_name(path.name + suffix)
-            try:
-                path.rename(target)
-            except FileNotFoundError:
-                continue
-            renamed.append(target)
-        for target in renamed:
-            target.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

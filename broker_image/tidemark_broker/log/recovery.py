@@ -26,7 +26,7 @@ from tidemark.records.batch import (
 )
 from tidemark_broker.log.batch_epochs import SegmentEpochs
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_by_rename
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
@@ -143,7 +143,7 @@ def _settle_closed(
         logger.warning("the indexes of %s are built anew", segment.log_path)
         epochs = SegmentEpochs(segment, whole=True)
         segment.rescan(index_interval_bytes, epochs.note)
-        segment.finish_anew()
+        segment.seal_anew()
     loaded.epochs.append(epochs)
     segment.unload()
     if segment.next_offset != next_base:
@@ -201,6 +201,9 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
     epochs.note(first)
     for batch in walk_batches(segment.descriptor, index.last()[1], segment.size_bytes):
         segment.next_offset = batch.last_offset + 1
+        if batch.max_timestamp > segment.largest_timestamp_ms:  # closed, its last entry not saved
+            segment.largest_timestamp_ms = batch.max_timestamp
+            segment.offset_of_largest = batch.last_offset
         epochs.note(batch)
     fits = first.base_offset == segment.base_offset and last.offset < segment.next_offset
     return epochs if fits else None
@@ -216,7 +219,7 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
         if following is not None and (not whole or following.base_offset != segment.next_offset):
             _remove_behind(loaded, number)
         if number + 1 < len(segments):
-            segment.finish_anew()
+            segment.seal_anew()
             segment.unload()
         else:
             _try_to_write_indexes(segment)
@@ -238,7 +241,7 @@ def _remove_behind(loaded: LoadedSegments, number: int) -> None:
     for segment in reversed(loaded.segments[number + 1 :]):
         logger.warning("%s lies behind the end of the clean log and goes", segment.log_path)
         segment.unload()
-        remove_by_rename(segment.paths(), names.DELETED_SUFFIX)
+        remove_files(rename_files(segment.paths(), names.DELETED_SUFFIX))
     del loaded.segments[number + 1 :]
 
 
