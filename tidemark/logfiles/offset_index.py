@@ -67,9 +67,10 @@ class OffsetIndex:
         return _bytes_of(both)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the batch that ends with ``last_offset`` and begins at ``position``."""
-        self._offsets.append(last_offset - self.base_offset)
+        """Add the batch that ends with ``last_offset`` and begins at ``position``. Other threads may
+        look up meanwhile: they find the offset only once its position is there."""
         self._positions.append(position)
+        self._offsets.append(last_offset - self.base_offset)
 
     def last(self) -> tuple[int, int]:
         """(last offset, position) of the last entry; (base offset, 0) when empty."""

@@ -11,6 +11,7 @@ from tidemark_broker.log.errors import (
     StorageError,
 )
 from tidemark_broker.log.manager import LogManager, OpenFailure
+from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.state import read_state, write_state
 from tidemark_broker.log.types import (
@@ -30,6 +31,7 @@ __all__ = [
     "LogConfig",
     "LogError",
     "LogManager",
+    "NotCached",
     "OffsetOutOfRange",
     "OpenFailure",
     "PartitionLog",

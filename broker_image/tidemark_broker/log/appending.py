@@ -1,7 +1,7 @@
 """Appending: batches of a client are checked and stamped, those of a leader are taken as they are.
 
-Called on the loop thread. What a roll does there is small: save the index entries of the closed
-segment, write a snapshot of a few bytes, create three empty files.
+Called on the loop thread. What a roll does there is small: it makes one empty file, the rest is
+left to the next flush.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from tidemark.records.batch import (
     set_log_append_time,
 )
 from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.shrinking import ShrinkingLog
 from tidemark_broker.log.types import AppendInfo
@@ -104,7 +105,7 @@ class AppendingLog(ShrinkingLog):
         is_empty = not self._segments.size_bytes
         if is_empty and first.base_offset < self._next_offset <= first.last_offset:
             start = self._log_start_offset
-            self._replace_all_segments(first.base_offset)
+            remove_files(self._replace_all_segments(first.base_offset))
             self._log_start_offset = self._local_log_start_offset = start
             return
         raise CorruptRecords(
@@ -121,8 +122,8 @@ class AppendingLog(ShrinkingLog):
         return rolled
 
     def _note_epochs(self, batches: Sequence[BatchAt]) -> None:
-        """New epochs go to their file at once but without fsync: until the next flush the batches
-        themselves tell them to a recovery."""
+        """New epochs go to their file with the next flush: until then the batches themselves tell
+        them to a recovery."""
         latest = self.epochs.latest_epoch
         if batches[-1].leader_epoch == latest:
             return
@@ -131,9 +132,7 @@ class AppendingLog(ShrinkingLog):
             if batch.leader_epoch > latest and batch.leader_epoch != UNKNOWN_EPOCH:
                 epochs = epochs.assign(batch.leader_epoch, batch.base_offset)
                 latest = batch.leader_epoch
-        if epochs is not self.epochs:
-            self.epochs = epochs
-            self._epoch_file.save_soon(epochs)
+        self.epochs = epochs
 
     def roll(self, now_ms: int) -> bool:
         """Begin a new segment at the log's end; False when the active one is still empty."""

@@ -13,6 +13,7 @@ from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import OffsetOutOfRange, StorageError
+from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.segment_list import SegmentList
 
 
@@ -37,6 +38,7 @@ class LogBounds:
         log_start_offset: int,
         recovery_point: int,
         high_watermark: int,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self.directory = directory
         self.topic = topic
@@ -52,8 +54,12 @@ class LogBounds:
         self.truncated_at_open = False
         #: (end, former high watermark) where the log was opened below what it knew to be committed.
         self.lost_at_open: tuple[int, int] | None = None
+        #: Guards what is in memory; held for no longer than that takes, as appends wait for it.
         self._lock = threading.RLock()
+        #: Held by what changes files from a thread, one at a time; taken before ``_lock``.
+        self._shaping = threading.RLock()
         self._truncations = 0
+        self._open_segments = open_segments or OpenSegments()
         self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)
 
     def _set(
@@ -68,6 +74,7 @@ class LogBounds:
         """Segments as they were opened. What lies below the first of them was committed before it
         went, so the high watermark is never below the local log start."""
         self._segments = segments
+        segments.share(self._open_segments, self._lock)
         self.epochs = epochs
         self._epoch_file = epoch_file
         self._next_offset = segments.active.next_offset
@@ -116,17 +123,6 @@ class LogBounds:
     def size_bytes(self) -> int:
         """Bytes of all local log files."""
         return self._segments.size_bytes
-
-    @property
-    def needs_flush(self) -> bool:
-        """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
-        if self._failure is not None:
-            return False  # it must be opened again first
-        point, segments = self._recovery_point, tuple(self._segments.items)
-        return bool(segments) and (
-            point < segments[-1].base_offset
-            or self._next_offset - point >= self.config.flush_messages
-        )
 
     @property
     def failure(self) -> str | None:
@@ -179,16 +175,19 @@ class LogBounds:
             return True
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it."""
-        with self._lock:
-            self._check_usable()
-            before = self.epochs
-            if epoch <= before.latest_epoch:
-                return False
-            self.epochs = before.assign(epoch, self._next_offset)
-        if before.entries:  # the first one ever: a crash that takes it back takes nothing else
-            self._epoch_file.save(self.epochs)
-        return True
+        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it.
+        It is on disk before it is in use: a :class:`StorageError` leaves all as it was."""
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                before = self.epochs
+                if epoch <= before.latest_epoch:
+                    return False
+            if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+                self._epoch_file.save(before.assign(epoch, self._next_offset))
+            with self._lock:
+                self.epochs = self.epochs.assign(epoch, self._next_offset)
+            return True
 
     def _lower_bounds(self, offset: int) -> None:
         """No bound stays above ``offset``; a recovery point that goes back is on disk before any

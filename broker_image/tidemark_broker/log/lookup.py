@@ -34,7 +34,10 @@ def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int
         indexed = segment.read_times().lookup(timestamp_ms - 1).offset
     except (IndexFormatError, OSError):
         indexed = segment.base_offset
-    return segment.find(max(indexed, start_offset, segment.base_offset)).position
+    offset = max(indexed, start_offset, segment.base_offset)
+    if offset >= segment.next_offset:  # an entry of what was appended since the segment was pinned
+        return segment.size_bytes
+    return segment.find(offset).position
 
 
 def _first_in_batch(
