@@ -21,7 +21,7 @@ from tidemark.records.decode import decode_records
 from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
-from tidemark_broker.remote_log.cache import ByteCache
+from tidemark.tier.cache import ByteCache
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 

@@ -81,8 +81,11 @@ class SmallTier:
         commit = self.tier.manifests.commit
         self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
         aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
-        custom = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
-        self.loaded = commit(self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom))
+        copied = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
+        custom, digests = copied.custom_metadata, copied.digests
+        self.loaded = commit(
+            self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom, digests)
+        )
         self.entries.append(entry)
         return entry
 

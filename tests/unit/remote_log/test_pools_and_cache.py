@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidemark_broker.remote_log.cache import ByteCache
+from tidemark.tier.cache import ByteCache
 from tidemark_broker.remote_log.failure import (
     CustomMetadataTooLarge,
     LocalDataMissing,
