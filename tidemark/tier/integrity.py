@@ -16,7 +16,7 @@ assigns have no gaps, and a topic with compaction cannot be tiered, so a gap is 
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from tidemark.records.batch import Buffer, CorruptBatch, check_crc, parse_header
+from tidemark.records.batch import BatchHeader, Buffer, CorruptBatch, check_crc, parse_header
 from tidemark.tier.segment import SegmentEntry
 
 DIGEST_BYTES = 32
@@ -160,13 +160,18 @@ class BatchLine:
             )
 
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
-        """A batch that is to be served: its CRC-32C, and its leader epoch, which must be one that
-        the manifest names (known for certain where it also has digests). Raises ObjectDamaged."""
+        """A batch that is to be served: its CRC-32C and its leader epoch. Raises ObjectDamaged."""
         try:
             header = parse_header(data, position_in_data)
             check_crc(data, position_in_data, header)
         except CorruptBatch as error:
             raise self._damaged(str(error)) from error
+        self.check_epoch(header)
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """The leader epoch of a batch that is to be served is one that the manifest names. Not asked
+        of a batch below the log start, whose epoch may have been forgotten before the copy, and not
+        of entries of the first format. Raises ObjectDamaged."""
         epoch = header.partition_leader_epoch
         if self._entry.digests is not None and epoch not in self._epochs:
             raise self._damaged(
