@@ -81,8 +81,9 @@ def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | No
     first = position // PIECE_BYTES
     for begin in range(0, len(view), PIECE_BYTES):
         number = first + begin // PIECE_BYTES
-        right = number < len(pieces) and digest_of(view[begin : begin + PIECE_BYTES]) == (
-            pieces[number]
+        right = (
+            number < len(pieces)
+            and digest_of(view[begin : begin + PIECE_BYTES]) == (pieces[number])
         )
         if not right:
             return position + begin
@@ -121,9 +122,7 @@ class CheckedStream:
         """All of it was fed. Raises ObjectDamaged."""
         size = self._released + len(self._held)
         if size != self._entry.size_bytes:
-            raise self._damaged(
-                f"it has {size} bytes, the manifest says {self._entry.size_bytes}"
-            )
+            raise self._damaged(f"it has {size} bytes, the manifest says {self._entry.size_bytes}")
         digests = self._entry.digests
         if digests is not None and self._whole.digest() != digests.log:
             raise self._damaged("its SHA-256 is not the manifest's")

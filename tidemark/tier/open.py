@@ -87,9 +87,7 @@ def open_store(config: RemoteStorageConfig) -> ObjectStore:
     raise InvalidConfig("remoteStorage: give either filesystem or s3")
 
 
-def open_tier(
-    config: RemoteStorageConfig, *, page_cache_bytes: int = PAGE_CACHE_BYTES
-) -> Tier:
+def open_tier(config: RemoteStorageConfig, *, page_cache_bytes: int = PAGE_CACHE_BYTES) -> Tier:
     """Stores and everything on them; ``identity.ensure_identity(tier.store, ...)`` comes first."""
     store = open_store(config)
     buckets = {NO_BUCKET: store}

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tidemark.tier.auxiliary import Aux, pack, unpack
+from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of
 from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.objects import ObjectInfo, ObjectStore, StoreUnavailable
@@ -104,7 +104,10 @@ class BucketStorageManager:
         if entry.digests is not None and digest_of(data) != entry.digests.aux:
             what = "its SHA-256 is not the manifest's"
             raise damaged(entry, entry.aux_key, store.describe(), what)
-        return unpack(data, f"{entry.aux_key} in {store.describe()}")
+        try:
+            return unpack(data, "it")
+        except AuxCorrupt as error:
+            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         """Delete where each segment lies; everywhere, for a copy that was never finished."""

@@ -80,7 +80,9 @@ def test_objects_come_back(store: S3Store) -> None:
     assert store.get_range("a/b", 3, 99) == b"45"
     assert store.get_range("a/b", 5, 99) == b""
     whole = b"0123456789abcdef" * (1 << 20)
-    store.put_stream("x/whole", (whole[at : at + 1_000_000] for at in range(0, 16 << 20, 1_000_000)))
+    store.put_stream(
+        "x/whole", (whole[at : at + 1_000_000] for at in range(0, 16 << 20, 1_000_000))
+    )
     store.put_stream("x/few", iter([b"12", b"", b"3"]))
     assert store.get_range("x/whole", 7, 17 << 20) == whole[7:]
     assert store.get("x/few").data == b"123"
@@ -233,7 +235,9 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
     snapshot, plan = tier.reader.plan(TOPIC_ID, 0, 3, 115)
     assert [(r.from_offset, r.to_offset_inclusive) for r in plan][::11] == [(3, 9), (110, 114)]
     assert {tier.segments.fetch(r.entry, 7, 21) for r in plan} == {b"recordsrecords"}
-    assert tier.segments.fetch_aux(plan[0].entry) == replace(aux, pieces=(digest_of(log.read_bytes()),))
+    assert tier.segments.fetch_aux(plan[0].entry) == replace(
+        aux, pieces=(digest_of(log.read_bytes()),)
+    )
     used = {decode_custom_metadata(r.entry.custom_metadata or b"")[0] for r in plan}
     assert used == set(config.buckets)
     assert snapshot.version == loaded.version

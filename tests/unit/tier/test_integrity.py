@@ -71,10 +71,12 @@ class TestCheckedStream:
         wrong = bytearray(self.DATA)
         wrong[at] ^= 1
         stream, out = self.stream(place), b""
-        with pytest.raises(ObjectDamaged, match=rf"digest differs at byte {at // PIECE * PIECE}\."):
-            for begin in range(0, 50, 10):
-                out += stream.feed(bytes(wrong[begin : begin + 10]))
-        assert self.DATA[: at // PIECE * PIECE].startswith(out)
+        begun = at // PIECE * PIECE
+        for begin in range(0, begun, PIECE):
+            out += stream.feed(bytes(wrong[begin : begin + PIECE]))
+        assert out == self.DATA[:begun]
+        with pytest.raises(ObjectDamaged, match=rf"digest differs at byte {begun}\."):
+            stream.feed(bytes(wrong[begun:]))
 
     def test_a_log_of_another_length_is_refused(self, place: Any) -> None:
         for known in (True, False):
