@@ -80,8 +80,15 @@ class OffsetIndex:
 
     def position_for(self, offset: int) -> int:
         """Where to begin walking for the batch that holds ``offset``."""
+        return self.entry_for(offset)[1]
+
+    def entry_for(self, offset: int) -> tuple[int, int]:
+        """(last offset, position) of the batch from which to walk; (base offset, 0) where none is
+        indexed so early."""
         found = bisect_right(self._offsets, offset - self.base_offset)
-        return self._positions[found - 1] if found else 0
+        if not found:
+            return self.base_offset, 0
+        return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
 
     def floor_position(self, position: int, before_offset: int) -> int:
         """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or 0."""

@@ -233,7 +233,7 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        return await self.shared.pools.expiration.run_to_end(function, *args)
+        return await self.shared.pools.commits.run_to_end(function, *args)
 
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False

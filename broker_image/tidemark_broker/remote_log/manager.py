@@ -12,20 +12,22 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
-from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.head import ManifestError
+from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
+from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement
+from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.remote_log.fetcher import Fetcher
 from tidemark_broker.remote_log.head_writer import Term, claiming, term_of
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
-from tidemark_broker.remote_log.pools import PoolFull
+from tidemark_broker.remote_log.pools import Pool, PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.shared import Pools, Shared
 from tidemark_broker.remote_log.store import StoreGuard
@@ -35,6 +37,7 @@ from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.prefix import TierEnd
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
+    RemoteDataCorrupt,
     RemoteOffset,
     RemoteRead,
     RemoteStatus,
@@ -94,7 +97,7 @@ class RemoteLogManager:
         ending = [task for task, of in self._ending.items() if of == key]
         await asyncio.gather(*ending, return_exceptions=True)
         if deleted:
-            self._fetcher.forget(partition)
+            self._fetcher.forget(key)
 
     def on_tiering_change(self, partition: Partition) -> None:
         """A new term, where this replica leads."""
@@ -176,7 +179,10 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{name}: an earlier request is still at work")
         self._deleting.add(topic_id)
         try:
-            return await self._in_pool(topic_deletion.delete_topic, self._shared, topic_id)
+            pool, tier = self._shared.pools.expiration, self._tier()
+            return await self._translated(
+                pool, topic_deletion.delete_topic, self._shared, tier, topic_id
+            )
         finally:
             self._deleting.discard(topic_id)
 
@@ -184,16 +190,16 @@ class RemoteLogManager:
 
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
-        claim = claiming(self._shared, term_of(partition))
-        return await self._translated(bootstrap.claimed_end, self._tier(), partition, claim)
+        claim, pool = claiming(self._shared, term_of(partition)), self._shared.pools.commits
+        return await self._translated(pool, bootstrap.claimed_end, self._tier(), partition, claim)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""
         self._shared.metrics.add(metrics.AUX_REQUESTS)
         try:
-            tier = self._tier()
+            tier, pool = self._tier(), self._shared.pools.expiration
             point, end = await self._translated(
-                bootstrap.bootstrap_point, tier, partition, up_to_offset
+                pool, bootstrap.bootstrap_point, tier, partition, up_to_offset
             )
             partition.note_remote_end(*end)
             return point
@@ -208,7 +214,7 @@ class RemoteLogManager:
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             return RemoteSummary()
-        failure, totals = tasks.failure, tasks.writer.totals
+        failure, totals = self._failure_of(tasks), tasks.writer.totals
         loaded = tasks.writer.loaded
         return RemoteSummary(
             segments=totals.live_segments,
@@ -219,6 +225,17 @@ class RemoteLogManager:
             error_reason="" if failure is None else failure.reason,
             error_message="" if failure is None else failure.message,
         )
+
+    def _failure_of(self, tasks: LeaderTasks) -> Failure | None:
+        """Damage first: it does not heal by itself."""
+        loaded = tasks.writer.loaded
+
+        def is_live(entry: SegmentEntry) -> bool:
+            return loaded is None or not loaded.head.is_below_floor(
+                entry.end_offset_inclusive, entry.tiered_epoch
+            )
+
+        return self._fetcher.damages.failure(_key(tasks.partition), is_live) or tasks.failure
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """See the protocol."""
@@ -260,9 +277,9 @@ class RemoteLogManager:
             metrics.COPIER_IDLE: pools.copier.idle_share,
             metrics.READER_QUEUE: pools.fetcher.queue_size,
             metrics.READER_IDLE: pools.fetcher.idle_share,
-            metrics.CACHE_BYTES: self._fetcher.caches.size_bytes,
+            metrics.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
             metrics.PARTITION_ERRORS: sum(
-                each.failure is not None for each in tuple(self._tasks.values())
+                self._failure_of(each) is not None for each in tuple(self._tasks.values())
             ),
             metrics.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
         }
@@ -275,16 +292,14 @@ class RemoteLogManager:
         except StoreError as error:
             raise RemoteUnavailable(str(error)) from error
 
-    async def _in_pool(
-        self, function: Callable[[Shared, Tier, uuid.UUID], int], shared: Shared, topic: uuid.UUID
-    ) -> int:
-        return await self._translated(function, shared, self._tier(), topic)
-
-    async def _translated(self, function: Callable[..., R], *args: object) -> R:
-        """In the expiration pool, with the protocol's errors."""
+    async def _translated(self, pool: Pool, function: Callable[..., R], *args: object) -> R:
+        """In a pool, with the protocol's errors."""
         try:
-            return await self._shared.pools.expiration.run_to_end(function, *args)
-        except (StoreError, ManifestError, AuxCorrupt, PoolFull, OSError) as error:
+            return await pool.run_to_end(function, *args)
+        except ObjectDamaged as error:
+            self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
+            raise RemoteDataCorrupt(str(error)) from error
+        except (StoreError, ManifestError, PoolFull, OSError) as error:
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error

@@ -23,6 +23,10 @@ class RemoteUnavailable(Exception):
     """The tier cannot answer now (store unreachable, wrong identity, wrong key): try again."""
 
 
+class RemoteDataCorrupt(RemoteUnavailable):
+    """What the tier holds is not what was copied there: asking again does not help."""
+
+
 class RemoteOffsetOutOfRange(Exception):
     """The offset is in no live segment of the tier."""
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.remote_log.fetch_client import Client
 from tests.integration.remote_log.tiered_cluster import TieredCluster
-from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
+from tidemark.wire.connection import KafkaConnection
 
 MakeHost = Callable[..., TieredHost]
 
@@ -46,3 +48,21 @@ async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluste
     await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def client(make_host: MakeHost) -> AsyncIterator[Client]:
+    """Two partitions whose closed segments are in the tier only."""
+    host = make_host(remote_fetch_max_wait_ms=2000)
+    await host.listen()
+    host.rows[1] = host.new_row(1)
+    await host.apply()
+    for number in (0, 1):
+        await host.produce(400, number=number, timestamp_ms=NOW_MS + 1000 * number)
+        await host.copied(number=number)
+    await host.storage.apply_retention()
+    connection = await KafkaConnection.connect(
+        "127.0.0.1", host.broker.server.port, client_id="test"
+    )
+    yield Client(host, connection)
+    await connection.close()

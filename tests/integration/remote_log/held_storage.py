@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.storage import BucketStorageManager, SegmentData
+from tidemark.tier.storage import BucketStorageManager, Copied, SegmentData
 
 
 class HeldStorage(BucketStorageManager):
@@ -22,7 +22,7 @@ class HeldStorage(BucketStorageManager):
         self.begun: list[SegmentEntry] = []
         self.release = threading.Event()
 
-    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> bytes | None:
+    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
         self.begun.append(entry)
         assert self._reads or self.release.wait(20)
         return super().copy_segment(entry, data)

@@ -1,63 +1,10 @@
 """Fetch over the socket, below the local log start: what the tier holds is a part of the answer."""
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.held_storage import held
-from tests.integration.remote_log.tiered_host import TOPIC, TieredHost
-from tests.unit.api import api_requests as kafka
 from tidemark.records.batch import iter_headers
-from tidemark.wire.connection import KafkaConnection
-
-FETCH_VERSION = 12
-
-
-class Client:
-    def __init__(self, host: TieredHost, connection: KafkaConnection) -> None:
-        self.host = host
-        self._connection = connection
-
-    async def fetch(self, *offsets: int, **values: Any) -> list[Any]:
-        """The answers of partitions 0, 1, ..."""
-        request = kafka.fetch(FETCH_VERSION, TOPIC, *offsets, **values)
-        answer: Any = await self._connection.request(
-            request, kafka.answer_type(kafka.FETCH, FETCH_VERSION), 20
-        )
-        assert answer.error_code is ErrorCode.none
-        return list(answer.responses[0].partitions)
-
-    async def list_offset(self, timestamp: int) -> Any:
-        answer: Any = await self._connection.request(
-            kafka.list_offsets(7, TOPIC, timestamp), kafka.answer_type(kafka.LIST_OFFSETS, 7), 20
-        )
-        return answer.topics[0].partitions[0]
-
-
-def offsets_of(part: Any) -> list[int]:
-    """First offset of each batch."""
-    return [header.base_offset for _, header in iter_headers(bytes(part.records))]
-
-
-@pytest.fixture
-async def client(make_host: MakeHost) -> AsyncIterator[Client]:
-    """Two partitions whose closed segments are in the tier only."""
-    host = make_host(remote_fetch_max_wait_ms=2000)
-    await host.listen()
-    host.rows[1] = host.new_row(1)
-    await host.apply()
-    for number in (0, 1):
-        await host.produce(400, number=number)
-        await host.copied(number=number)
-    await host.storage.apply_retention()
-    connection = await KafkaConnection.connect(
-        "127.0.0.1", host.broker.server.port, client_id="test"
-    )
-    yield Client(host, connection)
-    await connection.close()
 
 
 async def test_the_whole_log_is_read_through_both_tiers(client: Client) -> None:
@@ -143,16 +90,6 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
     (healed,) = await client.fetch(0)
     assert offsets_of(healed)[0] == 0
     assert (await client.list_offset(1_700_000_000_005)).offset == 5
-
-
-async def test_a_damaged_object_is_a_storage_error_and_ends_nothing(client: Client) -> None:
-    host = client.host
-    log = host.tier_path / next(key for key in host.objects() if key.endswith(".log"))
-    log.write_bytes(b"\0" * log.stat().st_size)
-    number = int(log.parent.name)
-    parts = await client.fetch(0, 0)
-    assert parts[number].error_code is ErrorCode.kafka_storage_error
-    assert offsets_of(parts[1 - number])[0] == 0
 
 
 async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:

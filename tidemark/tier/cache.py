@@ -51,11 +51,11 @@ class ByteCache(Generic[K, V]):
             return waiting.result()
         return self._load(key, mine, load)
 
-    def clear(self) -> None:
-        """Forget everything (the store is another one)."""
+    def forget(self, matches: Callable[[K], bool]) -> None:
+        """Drop the values of some keys; what is being loaded now is kept when it comes."""
         with self._lock:
-            self._values.clear()
-            self.size_bytes = 0
+            for key in [key for key in self._values if matches(key)]:
+                self.size_bytes -= self._size_of(self._values.pop(key))
 
     def _load(self, key: K, mine: "Future[V]", load: Callable[[], V]) -> V:
         try:
