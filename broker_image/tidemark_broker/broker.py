@@ -124,6 +124,7 @@ class Broker:
             self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
         )
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
+        self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client: ControlClient
 
     def _dispatcher(self) -> Dispatcher:
@@ -147,7 +148,7 @@ class Broker:
         """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once."""
         self.storage.attach(self.manager)
         self.manager.load(self.storage.found())
-        await self.server.start(self.config.listener.host, self.config.listener.port)
+        await self.server.bind(self.config.listener.host, self.config.listener.port)
         self.client = self._control_client()
         metrics = self._metrics_server()
         try:
@@ -169,6 +170,7 @@ class Broker:
         return [
             self.clock.run(),
             self.client.run(),
+            self._listen(),
             self.storage.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
             every(1.0, self.manager.retry),
@@ -183,6 +185,19 @@ class Broker:
 
     async def _shrink_isrs(self) -> None:
         self.manager.shrink_isrs()
+
+    async def _listen(self) -> None:
+        """Serve clients once a full snapshot is in force: one that asked before would hear that its
+        topic does not exist. An address that is another's by now ends the broker."""
+        await self._caught_up.wait()
+        await self.server.listen()
+        self._listens.set()
+
+    async def _snapshot_applied(self, controller_epoch: int) -> None:
+        """The controller unfences a broker that says so: it can be reached by then."""
+        self._caught_up.set()
+        await self._listens.wait()
+        self.client.snapshot_applied(controller_epoch)
 
     async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
@@ -237,7 +252,7 @@ class Broker:
             self.epoch,
             self.disablements,
             serve_kafka=self.dispatcher.serve,
-            snapshot_applied=client.snapshot_applied,
+            snapshot_applied=self._snapshot_applied,
         )
         return client
 

@@ -67,12 +67,21 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    status = 0
     try:
         uvloop.run(serve(config))
-    except ConfigError as error:
-        logger.critical("%s", error)
-        return EXIT_CONFIG
-    except (StorageError, OSError) as error:
-        logger.critical("%s", error)
-        return EXIT_FAILED
-    return 0
+    except* ConfigError as errors:
+        status = _failed(errors, EXIT_CONFIG)
+    except* (StorageError, OSError) as errors:
+        status = _failed(errors, EXIT_FAILED)
+    return status
+
+
+def _failed(errors: BaseExceptionGroup[BaseException], status: int) -> int:
+    """One line for each error, however deep; gives ``status``."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _failed(error, status)
+        else:
+            logger.critical("%s", error)
+    return status

@@ -40,7 +40,8 @@ _STORAGE = int(ErrorCode.kafka_storage_error.value)
 
 
 class Commands:
-    """Serves one command connection after another; one at a time."""
+    """Serves one command connection after another; one at a time. ``snapshot_applied`` is told the
+    controller epoch of each full snapshot, before that is acknowledged."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Commands:
         disablements: Disablements,
         *,
         serve_kafka: Serve,
-        snapshot_applied: Callable[[int], None],
+        snapshot_applied: Callable[[int], Awaitable[None]],
     ) -> None:
         self._manager = manager
         self._epoch = epoch
@@ -132,7 +133,7 @@ class Commands:
             len(errors),
         )
         if request.full:
-            self._snapshot_applied(request.controller_epoch)
+            await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
 
     async def _disable(

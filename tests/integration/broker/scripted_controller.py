@@ -41,6 +41,9 @@ class ScriptedController:
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
+        #: Cleared: a broker that attaches is told nothing until it is set again.
+        self.sends_snapshots = asyncio.Event()
+        self.sends_snapshots.set()
         self.listener = KafkaListener(self._serve)
         self._next_epoch = 100
         self.changed = asyncio.Condition()
@@ -217,6 +220,7 @@ class ScriptedController:
         answer = control.AttachResponse(error_code=0, controller_epoch=self.epoch)
         connection.write(encode_response(answer, correlation_id))
         broker.commands = connection
+        await self.sends_snapshots.wait()
         await self.send(request.broker_id, self._states(tuple(self.topics), full=True))
         async with self.changed:
             self.changed.notify_all()

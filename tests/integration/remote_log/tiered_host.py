@@ -154,7 +154,7 @@ class TieredHost:
 
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
-        await self.broker.server.start("127.0.0.1", 0)
+        await (await self.broker.server.bind("127.0.0.1", 0)).listen()
         self.broker.client = self.broker._control_client()
 
     async def delete(self) -> None:
