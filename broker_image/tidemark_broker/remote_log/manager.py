@@ -9,7 +9,7 @@ tier from their leader's fetch answers and never ask the store.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Self, TypeVar
 
 from tidemark.tier.auxiliary import AuxCorrupt
@@ -67,6 +67,7 @@ class RemoteLogManager:
         self._tasks: dict[Key, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], Key] = {}
         self._deleting: set[uuid.UUID] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, context: ReplicaContext, config: BrokerConfig) -> Self:
@@ -87,14 +88,11 @@ class RemoteLogManager:
         """A follower runs nothing."""
         self._stop(_key(partition))
 
-    async def on_stop(self, partition: Partition, *, deleted: bool) -> None:
-        """End the tasks and wait for the commit that may be under way, of earlier terms too."""
-        key = _key(partition)
-        self._stop(key)
-        ending = [task for task, of in self._ending.items() if of == key]
-        await asyncio.gather(*ending, return_exceptions=True)
-        if deleted:
-            self._fetcher.forget(partition)
+    def on_stop(self, partition: Partition) -> None:
+        """Nobody waits for the store: a commit that is under way ends by itself and tells nobody,
+        as after any change of term, and the next claim fences it."""
+        self._stop(_key(partition))
+        self._fetcher.forget(partition)
 
     def on_tiering_change(self, partition: Partition) -> None:
         """A new term, where this replica leads."""
@@ -176,7 +174,10 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{name}: an earlier request is still at work")
         self._deleting.add(topic_id)
         try:
-            return await self._in_pool(topic_deletion.delete_topic, self._shared, topic_id)
+            call = self._shared.pools.expiration.run_to_end(
+                topic_deletion.delete_topic, self._shared, self._tier(), topic_id
+            )
+            return await self._translated(call)
         finally:
             self._deleting.discard(topic_id)
 
@@ -185,18 +186,19 @@ class RemoteLogManager:
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
         claim = claiming(self._shared, term_of(partition))
-        return await self._translated(bootstrap.claimed_end, self._tier(), partition, claim)
+        call = self._shared.pools.expiration.run(
+            bootstrap.claimed_end, self._tier(), partition, claim
+        )
+        return await self._translated(call)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""
         self._shared.metrics.add(metrics.AUX_REQUESTS)
         try:
-            tier = self._tier()
-            point, end = await self._translated(
-                bootstrap.bootstrap_point, tier, partition, up_to_offset
+            call = self._shared.pools.expiration.run(
+                bootstrap.bootstrap_point, self._tier(), partition, up_to_offset
             )
-            partition.note_remote_end(*end)
-            return point
+            return await self._translated(call)
         except Exception:
             self._shared.metrics.add(metrics.AUX_ERRORS)
             raise
@@ -228,10 +230,17 @@ class RemoteLogManager:
         """Health of the store."""
         return self._shared.guard.status()
 
-    async def close(self) -> None:
-        """End every task, then every pool."""
+    async def close(self, timeout_s: float) -> bool:
+        """End every task, and what runs in threads; False where calls to the store did not return
+        in time. What they still do is fenced or refused like anything of an earlier term."""
         for key in tuple(self._tasks):
             self._stop(key)
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        _, late = await asyncio.wait([self._closing], timeout=timeout_s)
+        return not late
+
+    async def _close(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._shared.guard.close()
         await self._shared.pools.close()
@@ -275,15 +284,10 @@ class RemoteLogManager:
         except StoreError as error:
             raise RemoteUnavailable(str(error)) from error
 
-    async def _in_pool(
-        self, function: Callable[[Shared, Tier, uuid.UUID], int], shared: Shared, topic: uuid.UUID
-    ) -> int:
-        return await self._translated(function, shared, self._tier(), topic)
-
-    async def _translated(self, function: Callable[..., R], *args: object) -> R:
-        """In the expiration pool, with the protocol's errors."""
+    async def _translated(self, call: Awaitable[R]) -> R:
+        """With the protocol's errors."""
         try:
-            return await self._shared.pools.expiration.run_to_end(function, *args)
+            return await call
         except (StoreError, ManifestError, AuxCorrupt, PoolFull, OSError) as error:
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()

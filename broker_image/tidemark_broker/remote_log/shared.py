@@ -39,8 +39,9 @@ class Pools:
 
     async def close(self) -> None:
         """Let running calls end, drop the others."""
-        for pool in (self.fetcher, self.copier, self.expiration):
-            await pool.close()
+        await asyncio.gather(
+            *(pool.close() for pool in (self.fetcher, self.copier, self.expiration))
+        )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicPartition
@@ -55,6 +56,7 @@ class Fetcher:
         limits: FetchLimits,
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
+        from_tier: FromTier,
     ) -> None:
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -63,6 +65,7 @@ class Fetcher:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self._from_tier = from_tier
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._changed = asyncio.Event()
         self._turn = 0
@@ -71,12 +74,14 @@ class Fetcher:
         """Follow a partition (again: its backoff ends)."""
         self.partitions[partition.tp] = partition
         self._backoffs.pop(partition.tp, None)
+        self._from_tier.give_up(partition.tp, unless_epoch=partition.leader_epoch)
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
         """Follow it no more; an answer under way is ignored by its role check."""
         self.partitions.pop(tp, None)
         self._backoffs.pop(tp, None)
+        self._from_tier.give_up(tp)
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -125,7 +130,8 @@ class Fetcher:
         chosen = [
             partition
             for tp, partition in self.partitions.items()
-            if tp not in self._backoffs or self._backoffs[tp].ready(now_s)
+            if tp not in self._from_tier
+            and (tp not in self._backoffs or self._backoffs[tp].ready(now_s))
         ]
         if not chosen:
             await self._pause(self._limits.backoff_s)
@@ -161,7 +167,11 @@ class Fetcher:
     ) -> None:
         raised = []
         for partition, wanted, result in zip(chosen, asked, answer.partitions, strict=True):
-            self._note(partition.tp, await self._apply_one(partition, wanted, result))
+            outcome = await self._apply_one(partition, wanted, result)
+            if outcome is Outcome.FROM_TIER:
+                self._begin_from_tier(partition, wanted, result)
+            else:
+                self._note(partition.tp, outcome)
             if partition.log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
@@ -176,6 +186,20 @@ class Fetcher:
         except Exception:
             logger.exception("%s: the leader's answer cannot be applied", partition.tp)
             return Outcome.BACK_OFF
+
+    def _begin_from_tier(
+        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+    ) -> None:
+        """The next rounds go on without it."""
+        if partition.tp not in self.partitions:
+            return
+
+        def ended(outcome: Outcome) -> None:
+            if partition.tp in self.partitions:
+                self._note(partition.tp, outcome)
+                self._changed.set()
+
+        self._from_tier.begin(partition, wanted, result, ended)
 
     def _note(self, tp: TopicPartition, outcome: Outcome) -> None:
         if outcome is Outcome.BACK_OFF:
@@ -202,6 +226,7 @@ class Fetchers:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self.from_tier = FromTier()
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -242,6 +267,7 @@ class Fetchers:
             limits=self._limits,
             broker_epoch=self._broker_epoch,
             monotonic=self._monotonic,
+            from_tier=self.from_tier,
         )
         task = asyncio.get_running_loop().create_task(
             fetcher.run(), name=f"fetcher of broker {leader_id}"
@@ -257,3 +283,4 @@ class Fetchers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await self.from_tier.close()

@@ -34,6 +34,10 @@ from tidemark_broker.replication.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+_LOCKS_TIMEOUT_S = 5.0
+
+#: One replica's part of a message; gives what went wrong with it.
+Change = Awaitable[control.PartitionError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,11 @@ class ReplicaManager:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
-        errors = await self._remove_all(request.removals)
+        removals = Removals(request.removals, self.context.node_id)
+        going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster[1]:
             self._reconfigure(self.partitions)
-        errors += await self._place_all(request)
+        errors = await self._gather([*going, *self._place_all(request, removals)])
         if request.full:
             self._log_unknown(request)
         if self.metadata.brokers != cluster[0]:
@@ -131,9 +136,9 @@ class ReplicaManager:
                 partition.after_change()
         return errors
 
-    async def _place_all(
-        self, request: control.PartitionStatesRequest
-    ) -> list[control.PartitionError]:
+    def _place_all(
+        self, request: control.PartitionStatesRequest, removals: Removals
+    ) -> list[Change]:
         wanted = []
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
@@ -141,8 +146,14 @@ class ReplicaManager:
                 wanted += [
                     _Wanted(view, row, request.controller_epoch)
                     for row in self._rows_for(view, topic)
+                    if not self._goes(removals, (view.topic_id, row.partition))
                 ]
-        return await self._gather(self._place(each) for each in wanted)
+        return [self._place(each) for each in wanted]
+
+    def _goes(self, removals: Removals, key: Key) -> bool:
+        """Is it removed by the same message?"""
+        hosted = self._hosted.by_key.get(key)
+        return hosted is not None and removals.take(key, hosted.row)
 
     def _rows_for(self, view: TopicView, topic: control.TopicState) -> list[control.PartitionState]:
         """Rows that concern this broker: of the message, and every hosted one, as the topic's
@@ -245,13 +256,10 @@ class ReplicaManager:
                     partition.topic_id,
                 )
 
-    async def _remove_all(
-        self, removals: Iterable[control.Removal]
-    ) -> list[control.PartitionError]:
-        wanted = Removals(removals, self.context.node_id)
+    def _remove_all(self, wanted: Removals) -> list[Change]:
         for key in [key for key in self._offline if wanted.name(key)]:
             del self._offline[key]
-        return await self._gather(self._remover.begin(wanted))
+        return self._remover.begin(wanted)
 
     # ------------------------------------------------------------ now and then
 
@@ -298,21 +306,34 @@ class ReplicaManager:
             partition.shrink_isr()
 
     async def close(self) -> None:
-        """Stop fetching and every role; logs stay open for the storage to close."""
-        for partition in self.partitions:
-            async with partition.lock:
-                partition.retire()
+        """Stop fetching and every role, of all at once; logs stay open for the storage to close."""
         for task in tuple(self._taking_over.values()):
             task.cancel()
-        await asyncio.gather(*self._taking_over.values(), return_exceptions=True)
-        await self._fetchers.close()
         if self.context.remote is not None:
             for partition in self.partitions:
-                await self.context.remote.on_stop(partition, deleted=False)
+                self.context.remote.on_stop(partition)
+        await asyncio.gather(
+            self._retire_all(),
+            self._fetchers.close(),
+            *self._taking_over.values(),
+            return_exceptions=True,
+        )
 
-    async def _gather(
-        self, work: Iterable[Awaitable[control.PartitionError | None]]
-    ) -> list[control.PartitionError]:
+    async def _retire_all(self) -> None:
+        """Not in the middle of a change of role, if that ends in time."""
+        retired = [asyncio.create_task(self._retire(each)) for each in self.partitions]
+        if retired:
+            await asyncio.wait(retired, timeout=_LOCKS_TIMEOUT_S)
+        for partition in self.partitions:
+            if not partition.removed:
+                logger.warning("%s: stops in the middle of a change", partition.tp)
+                partition.retire()
+
+    async def _retire(self, partition: Partition) -> None:
+        async with partition.lock:
+            partition.retire()
+
+    async def _gather(self, work: Iterable[Change]) -> list[control.PartitionError]:
         return [error for error in await asyncio.gather(*work) if error is not None]
 
 

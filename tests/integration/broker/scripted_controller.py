@@ -38,6 +38,7 @@ class ScriptedController:
         self.topics: dict[uuid.UUID, control.TopicState] = {}
         self.rows: dict[Key, control.PartitionState] = {}
         self.cluster_config: dict[str, str] = {}
+        self.remote_storage = ""
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
@@ -72,7 +73,12 @@ class ScriptedController:
         )
 
     async def create_topic(
-        self, name: str, replicas: list[tuple[int, ...]], config: dict[str, str] | None = None
+        self,
+        name: str,
+        replicas: list[tuple[int, ...]],
+        config: dict[str, str] | None = None,
+        *,
+        tiering: control.TieringState = control.TieringState.NONE,
     ) -> uuid.UUID:
         """One partition per entry; the first replica leads, all are in the ISR."""
         topic_id = uuid.uuid4()
@@ -80,7 +86,7 @@ class ScriptedController:
             topic_id=topic_id,
             name=name,
             config=entries(config or {}),
-            tiering_state=0,
+            tiering_state=int(tiering),
             tiered_epoch=0,
             disable_policy=0,
             partitions=(),
@@ -155,7 +161,7 @@ class ScriptedController:
             full=full,
             cluster_id="test-cluster",
             cluster_config=entries(self.cluster_config),
-            remote_storage="",
+            remote_storage=self.remote_storage,
             store_id="",
             brokers=tuple(
                 control.BrokerState(

@@ -305,7 +305,7 @@ class TieredHost:
         self.closed = True
         await self.broker.disablements.close()
         await self.broker.manager.close()
-        await self.remote.close()
+        assert await self.remote.close(timeout_s=30)
         if self.broker.server.port:
             await self.broker.server.stop(0.1)
         self._checkpoints.cancel()

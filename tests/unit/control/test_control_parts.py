@@ -10,7 +10,9 @@ import pytest
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection, KafkaListener
 from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of
+from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, Turns
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
@@ -112,3 +114,23 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
     finally:
         done.set()
         await asyncio.to_thread(other.join)
+
+
+async def test_commands_beyond_the_limit_wait_and_beyond_that_are_dropped() -> None:
+    done, gate = [], asyncio.Event()
+
+    async def work(frame: Frame) -> None:
+        await gate.wait()
+        done.append(bytes(frame))
+
+    turns = Turns(work)
+    frames = [b"%d" % number for number in range(AT_ONCE + WAITING_MAX)]
+    assert all(turns.take(frame) for frame in frames)
+    assert not turns.take(b"one more")
+    gate.set()
+    async with asyncio.timeout(5):
+        while len(done) < len(frames):  # noqa: ASYNC110  they need a few turns of the loop
+            await asyncio.sleep(0)
+    assert done == frames
+    assert turns.take(b"again")
+    await turns.close()
