@@ -90,6 +90,24 @@ class ReplicaManager:
         """Replicas that should be here and whose storage does not open."""
         return len(self._offline)
 
+    def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
+        """Those whose storage refuses at present: that failed when last tried, or are not open."""
+        hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
+        failed = {(each.topic_id, each.partition) for each in hosted if each is not None}
+        failed.update(self._offline)
+        failed.update(
+            (each.topic_id, each.tp.partition)
+            for each in self._logs.unopened()
+            if each.topic_id is not None
+        )
+        by_topic: dict[uuid.UUID, list[int]] = {}
+        for topic_id, partition in sorted(failed):
+            by_topic.setdefault(topic_id, []).append(partition)
+        return tuple(
+            control.TopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in by_topic.items()
+        )
+
     def get(self, topic: str, partition: int) -> Partition | None:
         """A hosted replica by name."""
         return self._hosted.by_name.get(TopicPartition(topic, partition))
@@ -271,6 +289,7 @@ class ReplicaManager:
         for key in list(self._offline):
             await self._place_again(key, now_s)
         await self._repairs.reopen(self.partitions)
+        await self._repairs.look_for_room(self.partitions)
         for partition in self.partitions:
             self._take_over(partition)
 
