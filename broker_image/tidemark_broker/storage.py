@@ -18,6 +18,7 @@ from tidemark_broker.log import (
     OpenFailure,
     PartitionLog,
     StorageError,
+    probe_room,
     read_state,
     write_state,
 )
@@ -33,6 +34,8 @@ from tidemark_broker.replication.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+#: A disk that was full has room again when it takes a batch of the largest usual size.
+_ROOM_BYTES = 1024 * 1024
 
 
 class Storage:
@@ -153,6 +156,10 @@ class Storage:
             raise StorageError(f"{failure.directory} cannot be opened: {failure.reason}")
         logger.info("%s is open after all, its end is %d", log.directory, log.next_offset)
         return FoundLog(log, _state_of(log))
+
+    def probe(self) -> None:
+        """See :class:`LogStore` (blocks). All logs lie on one disk."""
+        probe_room(self._logs.directory, _ROOM_BYTES)
 
     def discard(self, tp: TopicPartition) -> None:
         """Remove one of them (blocks)."""

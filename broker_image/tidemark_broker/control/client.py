@@ -150,6 +150,7 @@ class ControlClient:
             raise SessionEnded("the broker is not ready for commands")
         node, epoch = self._identity.broker_id, self.broker_epoch
         reporter = StatusReporter(self._manager, self._storage_error)
+        self._manager.context.failures.changed = reporter.kick
         await first_of(
             self.commands.run(commands, epoch),
             self._isr_changes.run(requests, node, epoch),

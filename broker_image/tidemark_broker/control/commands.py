@@ -2,12 +2,15 @@
 
 ``PartitionStates`` are applied in the order in which they come, and nothing that came after one
 begins before it was applied; everything else runs beside the rest and may be answered out of
-order. Requests of an older controller epoch are refused.
+order. States never wait for commands, however many of these take their time: beyond those at work
+commands wait for their turn, and beyond those that wait they are dropped. The controller repeats
+what was not answered. Requests of an older controller epoch are refused.
 """
 
 import asyncio
+import collections
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -35,13 +38,52 @@ logger = logging.getLogger(__name__)
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
 AT_ONCE = 32
+WAITING_MAX = 1024
 _STALE = int(ErrorCode.stale_controller_epoch.value)
 _TIMED_OUT = int(ErrorCode.request_timed_out.value)
 _STORAGE = int(ErrorCode.kafka_storage_error.value)
 
 
+class Turns:
+    """Commands of one connection: :data:`AT_ONCE` at work, :data:`WAITING_MAX` that wait."""
+
+    def __init__(self, work: Callable[[Frame], Coroutine[None, None, None]]) -> None:
+        self._work = work
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: collections.deque[Frame] = collections.deque()
+
+    def take(self, frame: Frame) -> bool:
+        """Begin with it now or later; False if too many wait already. Never waits itself."""
+        if len(self._tasks) < AT_ONCE:
+            self._begin(frame)
+        elif len(self._waiting) < WAITING_MAX:
+            self._waiting.append(frame)
+        else:
+            return False
+        return True
+
+    def _begin(self, frame: Frame) -> None:
+        task = asyncio.create_task(self._work(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+
+    async def close(self) -> None:
+        """Forget those that wait, end those at work."""
+        self._waiting.clear()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Commands:
-    """Serves one command connection after another; one at a time."""
+    """Serves one command connection after another; one at a time. ``snapshot_applied`` is told the
+    controller epoch of each full snapshot, before that is acknowledged."""
 
     def __init__(
         self,
@@ -50,7 +92,7 @@ class Commands:
         disablements: Disablements,
         *,
         serve_kafka: Serve,
-        snapshot_applied: Callable[[int], None],
+        snapshot_applied: Callable[[int], Awaitable[None]],
     ) -> None:
         self._manager = manager
         self._epoch = epoch
@@ -60,8 +102,7 @@ class Commands:
 
     async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
         """Serve until the connection ends (raises) or the task is cancelled."""
-        limit = asyncio.Semaphore(AT_ONCE)
-        tasks: set[asyncio.Task[None]] = set()
+        turns = Turns(lambda frame: self._one(connection, frame, broker_epoch))
         try:
             while True:
                 frame = await connection.read_frame()
@@ -70,16 +111,10 @@ class Commands:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
                     connection.write(encode_response(answer, correlation_id))
-                    continue
-                await limit.acquire()
-                task = asyncio.create_task(self._one(connection, frame, broker_epoch))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                task.add_done_callback(lambda _: limit.release())
+                elif not turns.take(frame):
+                    logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
         finally:
-            for task in tuple(tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await turns.close()
 
     async def _one(self, connection: KafkaConnection, frame: Frame, broker_epoch: int) -> None:
         try:
@@ -135,7 +170,7 @@ class Commands:
             len(errors),
         )
         if request.full:
-            self._snapshot_applied(request.controller_epoch)
+            await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
 
     async def _disable(

@@ -2,14 +2,13 @@
 
 A loop that is busy for a while must not cost the session; a loop that stands still must. So the
 thread reports how long ago the loop last turned and leaves the judgement to the controller. A
-connection that the other side ends is noticed between heartbeats, too: the controller gives up a
-broker that has no connection and does not come back at once.
+connection that breaks is made again at once, also between two heartbeats: a controller that sees it
+close suspects that this process is dead.
 """
 
 import asyncio
 import contextlib
 import logging
-import select
 import socket
 import threading
 import time
@@ -23,8 +22,8 @@ from tidemark_broker.control.blocking import BlockingConnection
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.05
-_RETRY_S = 0.2
 _MS_MAX = 2**31 - 1
+_RETRY_S = 0.2
 
 
 class LoopClock:
@@ -80,9 +79,8 @@ class HeartbeatThread:
         self._answered = answered
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._woken, self._waking = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waking.setblocking(False)
+        self._kicks, self._kicked = socket.socketpair()
+        self._kicks.setblocking(False)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.snapshot_controller_epoch = -1
@@ -95,30 +93,32 @@ class HeartbeatThread:
     def kick(self) -> None:
         """Send the next heartbeat now."""
         with contextlib.suppress(OSError):  # enough kicks wait already, or the thread has ended
-            self._waking.send(b"k")
+            self._kicks.send(b"!")
 
     def stop(self) -> None:
         """Ask the thread to end; it does at the latest after its request's time-out."""
         self._stopping.set()
         self.kick()
 
+    def join(self) -> None:
+        """Wait until it has ended (blocks)."""
+        self._thread.join()
+
     def _run(self) -> None:
-        try:
+        with self._kicks, self._kicked:
             self._beat_until_stopped()
-        finally:
-            self._woken.close()
-            self._waking.close()
 
     def _beat_until_stopped(self) -> None:
         """Give the session up after half of it without an answer."""
         last_answer_s = time.monotonic()
         while not self._stopping.is_set():
+            began_s = time.monotonic()
             try:
                 with self._connect() as connection:
                     while not self._stopping.is_set():
                         self._beat(connection)
                         last_answer_s = time.monotonic()
-                        self._pause(self._target.interval_s, connection)
+                        connection.wait(self._kicked, self._target.interval_s)
             except (OSError, FrameError) as error:
                 if self._stopping.is_set():
                     return
@@ -126,7 +126,8 @@ class HeartbeatThread:
                 if time.monotonic() - last_answer_s > self._target.session_timeout_s / 2:
                     self._post(self._lost, f"no heartbeat was answered: {error}")
                     return
-                self._pause(min(_RETRY_S, self._target.interval_s))
+                if time.monotonic() - began_s < _RETRY_S:
+                    self._stopping.wait(min(_RETRY_S, self._target.interval_s))
 
     def _connect(self) -> BlockingConnection:
         return BlockingConnection(
@@ -149,19 +150,6 @@ class HeartbeatThread:
             self._target.interval_s,
         )
         self._post(self._answered, answer)
-
-    def _pause(self, seconds: float, connection: BlockingConnection | None = None) -> None:
-        """Until the time is over or somebody kicks. Raises ``ConnectionResetError`` when the
-        connection ends meanwhile."""
-        poll = select.poll()  # unlike select() it takes descriptors above 1024
-        poll.register(self._woken, select.POLLIN)
-        if connection is not None:
-            poll.register(connection, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
-        if self._woken.fileno() in ready:
-            self._woken.recv(4096)
-        elif ready:
-            raise ConnectionResetError("the controller ended the connection")
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -10,6 +10,7 @@ from tidemark_broker.log.errors import (
     RecordTooLarge,
     StorageError,
 )
+from tidemark_broker.log.files import probe_room
 from tidemark_broker.log.manager import LogManager, OpenFailure
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
@@ -42,6 +43,7 @@ __all__ = [
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
+    "probe_room",
     "read_state",
     "write_state",
 ]

@@ -34,6 +34,16 @@ def put(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def probe_room(directory: Path, size_bytes: int) -> None:
+    """T: write that much into a new file, durably, and remove it. Raises :class:`StorageError`."""
+    path = directory / f"room.{threading.get_ident()}{TEMPORARY_SUFFIX}"
+    with storage_errors(f"{directory} has no room for {size_bytes} bytes"):
+        try:
+            put(path, bytes(size_bytes))
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def sync_file(path: Path) -> None:
     """fsync by name: any descriptor of a file syncs all that was written to it."""
     descriptor = os.open(path, os.O_RDONLY)

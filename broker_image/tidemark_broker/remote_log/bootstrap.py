@@ -28,24 +28,21 @@ def tier_end(head: Head) -> TierEnd:
     return TierEnd(end, head.log_start_offset)
 
 
-def bootstrap_point(
-    tier: Tier, partition: Partition, up_to_offset: int
-) -> tuple[BootstrapPoint, tuple[int, int]]:
-    """(where to start, the tier's end and the epoch there). It starts behind the segment that holds
-    the offset before ``up_to_offset``, or where the log now begins if that one is expired. An
+def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
+    """Where to start: behind the segment that holds the offset before ``up_to_offset``, or where
+    the log now begins if that one is expired. An
     elected leader needs all of the tier, whatever end it last heard of: the next offset that it
     gives out must not be one that is in the tier."""
     snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
     head = snapshot.head
-    end = (head.highest_remote_offset, head.highest_remote_epoch)
     if partition.role is Role.TAKING_OVER:
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
     entry = snapshot.find(up_to_offset - 1)
     if entry is not None:
-        return _behind(tier, entry, head.log_start_offset), end
+        return _behind(tier, entry, head.log_start_offset)
     if up_to_offset <= head.log_start_offset:
         start = head.log_start_offset
-        return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=()), end
+        return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=())
     raise RemoteOffsetOutOfRange(
         f"{partition.tp}: offset {up_to_offset - 1} is not in the tier, which ends at "
         f"{head.highest_remote_offset}"

@@ -9,7 +9,7 @@ tier from their leader's fetch answers and never ask the store.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Self, TypeVar
 
 from tidemark.tier.head import ManifestError
@@ -70,6 +70,7 @@ class RemoteLogManager:
         self._tasks: dict[Key, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], Key] = {}
         self._deleting: set[uuid.UUID] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, context: ReplicaContext, config: BrokerConfig) -> Self:
@@ -90,14 +91,11 @@ class RemoteLogManager:
         """A follower runs nothing."""
         self._stop(_key(partition))
 
-    async def on_stop(self, partition: Partition, *, deleted: bool) -> None:
-        """End the tasks and wait for the commit that may be under way, of earlier terms too."""
-        key = _key(partition)
-        self._stop(key)
-        ending = [task for task, of in self._ending.items() if of == key]
-        await asyncio.gather(*ending, return_exceptions=True)
-        if deleted:
-            self._fetcher.forget(key)
+    def on_stop(self, partition: Partition) -> None:
+        """Nobody waits for the store: a commit that is under way ends by itself and tells nobody,
+        as after any change of term, and the next claim fences it."""
+        self._stop(_key(partition))
+        self._fetcher.forget(_key(partition))
 
     def on_tiering_change(self, partition: Partition) -> None:
         """A new term, where this replica leads."""
@@ -179,10 +177,10 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{name}: an earlier request is still at work")
         self._deleting.add(topic_id)
         try:
-            pool, tier = self._shared.pools.expiration, self._tier()
-            return await self._translated(
-                pool, topic_deletion.delete_topic, self._shared, tier, topic_id
+            call = self._shared.pools.expiration.run_to_end(
+                topic_deletion.delete_topic, self._shared, self._tier(), topic_id
             )
+            return await self._translated(call)
         finally:
             self._deleting.discard(topic_id)
 
@@ -190,19 +188,18 @@ class RemoteLogManager:
 
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
-        claim, pool = claiming(self._shared, term_of(partition)), self._shared.pools.commits
-        return await self._translated(pool, bootstrap.claimed_end, self._tier(), partition, claim)
+        claim = claiming(self._shared, term_of(partition))
+        call = self._shared.pools.commits.run(bootstrap.claimed_end, self._tier(), partition, claim)
+        return await self._translated(call)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""
         self._shared.metrics.add(metrics.AUX_REQUESTS)
         try:
-            tier, pool = self._tier(), self._shared.pools.expiration
-            point, end = await self._translated(
-                pool, bootstrap.bootstrap_point, tier, partition, up_to_offset
+            call = self._shared.pools.expiration.run(
+                bootstrap.bootstrap_point, self._tier(), partition, up_to_offset
             )
-            partition.note_remote_end(*end)
-            return point
+            return await self._translated(call)
         except Exception:
             self._shared.metrics.add(metrics.AUX_ERRORS)
             raise
@@ -245,10 +242,17 @@ class RemoteLogManager:
         """Health of the store."""
         return self._shared.guard.status()
 
-    async def close(self) -> None:
-        """End every task, then every pool."""
+    async def close(self, timeout_s: float) -> bool:
+        """End every task, and what runs in threads; False where calls to the store did not return
+        in time. What they still do is fenced or refused like anything of an earlier term."""
         for key in tuple(self._tasks):
             self._stop(key)
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        _, late = await asyncio.wait([self._closing], timeout=timeout_s)
+        return not late
+
+    async def _close(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._shared.guard.close()
         await self._shared.pools.close()
@@ -292,10 +296,10 @@ class RemoteLogManager:
         except StoreError as error:
             raise RemoteUnavailable(str(error)) from error
 
-    async def _translated(self, pool: Pool, function: Callable[..., R], *args: object) -> R:
-        """In a pool, with the protocol's errors."""
+    async def _translated(self, call: Awaitable[R]) -> R:
+        """With the protocol's errors."""
         try:
-            return await pool.run_to_end(function, *args)
+            return await call
         except ObjectDamaged as error:
             self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
             raise RemoteDataCorrupt(str(error)) from error

@@ -42,8 +42,8 @@ class Pools:
 
     async def close(self) -> None:
         """Let running calls end, drop the others."""
-        for pool in (self.fetcher, self.copier, self.expiration, self.commits):
-            await pool.close()
+        pools = (self.fetcher, self.copier, self.expiration, self.commits)
+        await asyncio.gather(*(pool.close() for pool in pools))
 
 
 @dataclass(slots=True, kw_only=True)

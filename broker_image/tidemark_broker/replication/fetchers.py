@@ -18,6 +18,7 @@ from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
 from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.removal import Key
@@ -66,6 +67,7 @@ class Fetcher:
         limits: FetchLimits,
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
+        from_tier: FromTier,
     ) -> None:
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -74,6 +76,7 @@ class Fetcher:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self._from_tier = from_tier
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._changed = asyncio.Event()
         self._turn = 0
@@ -85,15 +88,20 @@ class Fetcher:
 
     def add(self, partition: Partition) -> None:
         """Follow a partition (again: its backoff ends, and the leader is to answer of it)."""
-        self.remove(partition.tp)
+        self._drop(partition.tp)
         key = _key(partition)
         self.partitions[partition.tp] = self._by_key[key] = partition
         self._marked[partition.tp] = None
         self._handler.renew(key)
+        self._from_tier.give_up(partition.tp, unless_epoch=partition.leader_epoch)
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
         """Follow it no more; an answer under way is ignored by its role check."""
+        self._drop(tp)
+        self._from_tier.give_up(tp)
+
+    def _drop(self, tp: TopicPartition) -> None:
         partition = self.partitions.pop(tp, None)
         self._backoffs.pop(tp, None)
         if partition is not None:
@@ -202,6 +210,7 @@ class Fetcher:
             self.partitions[tp]
             for tp in dict.fromkeys(tps)
             if tp in self.partitions
+            and tp not in self._from_tier
             and (tp not in self._backoffs or self._backoffs[tp].ready(now_s))
         ]
 
@@ -214,7 +223,11 @@ class Fetcher:
             partition, wanted = self._by_key.get(key), asked.get(key)
             if partition is None or wanted is None:
                 continue
-            self._note(partition, await self._apply_one(partition, wanted, result))
+            outcome = await self._apply_one(partition, wanted, result)
+            if outcome is Outcome.FROM_TIER:
+                self._begin_from_tier(partition, wanted, result)
+            else:
+                self._note(partition, outcome)
             if partition.log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
@@ -229,6 +242,20 @@ class Fetcher:
         except Exception:
             logger.exception("%s: the leader's answer cannot be applied", partition.tp)
             return Outcome.BACK_OFF
+
+    def _begin_from_tier(
+        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+    ) -> None:
+        """The next rounds go on without it."""
+        if self.partitions.get(partition.tp) is not partition:
+            return
+
+        def ended(outcome: Outcome) -> None:
+            self._note(partition, outcome)
+            self._changed.set()
+
+        self._unwanted[_key(partition)] = None
+        self._from_tier.begin(partition, wanted, result, ended)
 
     def _note(self, partition: Partition, outcome: Outcome) -> None:
         tp = partition.tp
@@ -265,6 +292,7 @@ class Fetchers:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self.from_tier = FromTier()
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -305,6 +333,7 @@ class Fetchers:
             limits=self._limits,
             broker_epoch=self._broker_epoch,
             monotonic=self._monotonic,
+            from_tier=self.from_tier,
         )
         task = asyncio.get_running_loop().create_task(
             fetcher.run(), name=f"fetcher of broker {leader_id}"
@@ -320,3 +349,4 @@ class Fetchers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await self.from_tier.close()

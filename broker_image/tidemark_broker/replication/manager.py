@@ -34,6 +34,10 @@ from tidemark_broker.replication.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+_LOCKS_TIMEOUT_S = 5.0
+
+#: One replica's part of a message; gives what went wrong with it.
+Change = Awaitable[control.PartitionError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,24 @@ class ReplicaManager:
         """Replicas that should be here and whose storage does not open."""
         return len(self._offline)
 
+    def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
+        """Those whose storage refuses at present: that failed when last tried, or are not open."""
+        hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
+        failed = {(each.topic_id, each.partition) for each in hosted if each is not None}
+        failed.update(self._offline)
+        failed.update(
+            (each.topic_id, each.tp.partition)
+            for each in self._logs.unopened()
+            if each.topic_id is not None
+        )
+        by_topic: dict[uuid.UUID, list[int]] = {}
+        for topic_id, partition in sorted(failed):
+            by_topic.setdefault(topic_id, []).append(partition)
+        return tuple(
+            control.TopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in by_topic.items()
+        )
+
     def get(self, topic: str, partition: int) -> Partition | None:
         """A hosted replica by name."""
         return self._hosted.by_name.get(TopicPartition(topic, partition))
@@ -129,10 +151,11 @@ class ReplicaManager:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
-        errors = await self._remove_all(request.removals)
+        removals = Removals(request.removals, self.context.node_id)
+        going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._reconfigure(self.partitions)
-        errors += await self._place_all(request, views)
+        errors = await self._gather([*going, *self._place_all(request, views, removals)])
         if request.full:
             self._log_unknown(request)
         self._brokers_changed(brokers)
@@ -148,11 +171,12 @@ class ReplicaManager:
             if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
                 partition.after_change()
 
-    async def _place_all(
+    def _place_all(
         self,
         request: control.PartitionStatesRequest,
         before: Mapping[uuid.UUID, TopicView | None],
-    ) -> list[control.PartitionError]:
+        removals: Removals,
+    ) -> list[Change]:
         """``before``: the topics as they were known until now."""
         wanted = []
         for topic in request.topics:
@@ -162,8 +186,14 @@ class ReplicaManager:
                 wanted += [
                     _Wanted(view, row, request.controller_epoch)
                     for row in self._rows_for(view, topic, whole=whole)
+                    if not self._goes(removals, (view.topic_id, row.partition))
                 ]
-        return await self._gather(self._place(each) for each in wanted)
+        return [self._place(each) for each in wanted]
+
+    def _goes(self, removals: Removals, key: Key) -> bool:
+        """Is it removed by the same message?"""
+        hosted = self._hosted.by_key.get(key)
+        return hosted is not None and removals.take(key, hosted.row)
 
     def _rows_for(
         self, view: TopicView, topic: control.TopicState, *, whole: bool
@@ -272,15 +302,12 @@ class ReplicaManager:
                     partition.topic_id,
                 )
 
-    async def _remove_all(
-        self, removals: Iterable[control.Removal]
-    ) -> list[control.PartitionError]:
-        wanted = Removals(removals, self.context.node_id)
+    def _remove_all(self, wanted: Removals) -> list[Change]:
         if not wanted.topic_ids:
             return []
         for key in [key for key in self._offline if wanted.name(key)]:
             del self._offline[key]
-        return await self._gather(self._remover.begin(wanted))
+        return self._remover.begin(wanted)
 
     # ------------------------------------------------------------ now and then
 
@@ -292,6 +319,7 @@ class ReplicaManager:
         for key in list(self._offline):
             await self._place_again(key, now_s)
         await self._repairs.reopen(self.partitions)
+        await self._repairs.look_for_room(self.partitions)
         for partition in self.partitions:
             self._take_over(partition)
 
@@ -327,22 +355,35 @@ class ReplicaManager:
             partition.shrink_isr()
 
     async def close(self) -> None:
-        """Stop fetching and every role; logs stay open for the storage to close."""
+        """Stop fetching and every role, of all at once; logs stay open for the storage to close."""
         await self.context.states.close()
-        for partition in self.partitions:
-            async with partition.lock:
-                partition.retire()
         for task in tuple(self._taking_over.values()):
             task.cancel()
-        await asyncio.gather(*self._taking_over.values(), return_exceptions=True)
-        await self._fetchers.close()
         if self.context.remote is not None:
             for partition in self.partitions:
-                await self.context.remote.on_stop(partition, deleted=False)
+                self.context.remote.on_stop(partition)
+        await asyncio.gather(
+            self._retire_all(),
+            self._fetchers.close(),
+            *self._taking_over.values(),
+            return_exceptions=True,
+        )
 
-    async def _gather(
-        self, work: Iterable[Awaitable[control.PartitionError | None]]
-    ) -> list[control.PartitionError]:
+    async def _retire_all(self) -> None:
+        """Not in the middle of a change of role, if that ends in time."""
+        retired = [asyncio.create_task(self._retire(each)) for each in self.partitions]
+        if retired:
+            await asyncio.wait(retired, timeout=_LOCKS_TIMEOUT_S)
+        for partition in self.partitions:
+            if not partition.removed:
+                logger.warning("%s: stops in the middle of a change", partition.tp)
+                partition.retire()
+
+    async def _retire(self, partition: Partition) -> None:
+        async with partition.lock:
+            partition.retire()
+
+    async def _gather(self, work: Iterable[Change]) -> list[control.PartitionError]:
         return [error for error in await asyncio.gather(*work) if error is not None]
 
 

@@ -62,13 +62,17 @@ async def apply(
         ):
             partition.doubt = None
         tiering_changed = _tiering_differs(partition, view)
-        if tiering_changed:
-            async with partition.retention_lock:
+        try:
+            if tiering_changed:
+                async with partition.retention_lock:
+                    await _persist(partition, view, row, controller_epoch)
+                    partition.view = view
+            else:
                 await _persist(partition, view, row, controller_epoch)
                 partition.view = view
-        else:
-            await _persist(partition, view, row, controller_epoch)
-            partition.view = view
+        except StorageError:
+            _give_up_former_role(partition, row)
+            raise
         if begun_blind:
             partition.settle_log_start()
         # An answer to a proposal may have brought a newer one meanwhile.
@@ -76,6 +80,15 @@ async def apply(
         if tiering_changed and partition.context.remote is not None:
             partition.context.remote.on_tiering_change(partition)
         return True
+
+
+def _give_up_former_role(partition: "Partition", row: control.PartitionState) -> None:
+    """A state that cannot be kept gives no role, but leadership that it takes away is gone: another
+    leads now, or nobody, and who waits here must hear it."""
+    leads = partition.role in (Role.LEADER, Role.TAKING_OVER)
+    same = (row.leader, row.leader_epoch) == (partition.context.node_id, partition.leader_epoch)
+    if leads and not same:
+        _step_down(partition, Role.IDLE)
 
 
 def _tiering_differs(partition: "Partition", view: TopicView) -> bool:

@@ -1,16 +1,24 @@
-"""A storage manager plugin (the seam of KIP-405) that is as slow as a test wants it to be.
+"""Storage that is as slow as a test wants it to be; everything is handed to the real one.
 
-It hands everything to the real one; each upload (or read) first waits until the test lets it go.
+``held``: a storage manager plugin (the seam of KIP-405) whose uploads (or reads) first wait until
+the test lets them go. ``hung``: an object store of which no call returns before the test has ended
+its hanging.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.objects import ObjectStore
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import TierReader
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.storage import BucketStorageManager, Copied, SegmentData
+from tidemark.tier.storage import NO_BUCKET, BucketStorageManager, Copied, SegmentData
+from tidemark.tier.topics import TopicCatalog
 
 
 class HeldStorage(BucketStorageManager):
@@ -43,3 +51,44 @@ def held(host: TieredHost, *, reads: bool = False) -> Iterator[HeldStorage]:
         yield storage
     finally:
         storage.release.set()
+
+
+class HungStore:
+    """``begun``: names of the calls that hang, or hung."""
+
+    def __init__(self, real: ObjectStore) -> None:
+        self._real = real
+        self.begun: list[str] = []
+        self.release = threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call: Callable[..., Any] = getattr(self._real, name)
+
+        def late(*args: Any) -> Any:
+            self.begun.append(name)
+            assert self.release.wait(60)
+            return call(*args)
+
+        return late
+
+
+@contextmanager
+def hung(host: TieredHost) -> Iterator[HungStore]:
+    """From now on nothing that this host asks of its store returns; at the end all does."""
+    guard = host.remote._shared.guard
+    store = HungStore(guard.tier().store)
+    before, guard._tier = (
+        guard._tier,
+        Tier(
+            store,  # type: ignore[arg-type]
+            ManifestStore(store),  # type: ignore[arg-type]
+            BucketStorageManager({NO_BUCKET: store}),  # type: ignore[dict-item]
+            TopicCatalog(store),  # type: ignore[arg-type]
+            TierReader(store),  # type: ignore[arg-type]
+        ),
+    )
+    try:
+        yield store
+    finally:
+        guard._tier = before
+        store.release.set()

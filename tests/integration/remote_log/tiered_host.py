@@ -153,7 +153,7 @@ class TieredHost:
 
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
-        await self.broker.server.start("127.0.0.1", 0)
+        await (await self.broker.server.bind("127.0.0.1", 0)).listen()
         self.broker.client = self.broker._control_client()
 
     async def delete(self) -> None:
@@ -302,7 +302,7 @@ class TieredHost:
         self.closed = True
         await self.broker.disablements.close()
         await self.broker.manager.close()
-        await self.remote.close()
+        assert await self.remote.close(timeout_s=30)
         if self.broker.server.port:
             await self.broker.server.stop(0.1)
         self._checkpoints.cancel()
