@@ -40,6 +40,9 @@ TIERED_STORAGE_DISABLEMENT_IN_PROGRESS = 10950
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
+#: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
+TIER_INTEGRITY = "TierIntegrity"
+
 
 class TieringState(enum.IntEnum):
     """KIP-950's states as they travel; a topic that never was tiered is ``NONE``."""

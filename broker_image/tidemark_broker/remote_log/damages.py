@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from tidemark.tier.segment import SegmentEntry
-from tidemark_broker.remote_log.failure import TIER_INTEGRITY, Failure
+from tidemark.wire.control import TIER_INTEGRITY
+from tidemark_broker.remote_log.failure import Failure
 
 Key = tuple[uuid.UUID, int]
 

@@ -8,11 +8,9 @@ from tidemark.tier.head import Diverged, Fenced, ManifestError, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.pools import PoolFull
-
-#: An object of the tier is not what was copied; only a person can mend it.
-TIER_INTEGRITY = "TierIntegrity"
 
 #: What may go wrong; anything else is a mistake of ours, and tried again too.
 RETRIED = (

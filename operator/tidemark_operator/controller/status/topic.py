@@ -7,7 +7,12 @@ keeps its conditions and its generation.
 import dataclasses
 from collections.abc import Sequence
 
-from tidemark.wire.control import DisablePolicy, PartitionStatus, TieringState
+from tidemark.wire.control import (
+    TIER_INTEGRITY,
+    DisablePolicy,
+    PartitionStatus,
+    TieringState,
+)
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -163,7 +168,8 @@ def _conditions(
     main = _main(state, topic, decision, disablements, seen, now_ms)
     if decision.deletion is not None or not seen.rows:
         return main
-    return [*main, _replicated(seen), *_settled(state, topic, decision, disablements)]
+    settled = _settled(state, topic, decision, disablements)
+    return [*main, _replicated(seen), *settled, *_integrity(state, topic)]
 
 
 def _main(
@@ -279,6 +285,17 @@ def _settled(
     if tiering.state is TieringState.ENABLED:
         return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
     return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
+
+
+def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
+    """TierIntegrity, while a leader knows of an object of the tier that is not what was copied. Never
+    True: nobody looks at what is not read."""
+    damaged = [report for report in _reports(state, topic) if report.error_reason == TIER_INTEGRITY]
+    if not damaged:
+        return []
+    partitions = numbers([report.partition for report in damaged])
+    text = f"partitions {partitions}, the first of them: {damaged[0].error_message}"
+    return [condition("TierIntegrity", False, "ObjectDamaged", text)]
 
 
 def _being_disabled(
