@@ -114,8 +114,8 @@ class Clients:
 
     async def _fetched(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
         checks = self.cluster.checks
-        checks.client_saw_start(key, partition.log_start_offset, process.node_id)
         offset, epoch = self._positions.get(key, 0), partition.leader_epoch
+        checks.client_saw_start(key, partition.log_start_offset, process.node_id, epoch)
         answer = partition.fetch(offset, max_bytes=4000, min_one=True)
         if answer.error.name == "offset_out_of_range":
             self._positions[key] = partition.log_start_offset
