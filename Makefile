@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench pins crds
+.PHONY: demo up test lint bench simulate pins crds
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -36,6 +36,11 @@ lint: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.brokers
+
+# SEEDS=5000: so many runs of the simulated cluster. SEED=17: one of them again, with its whole story.
+SEEDS ?= 1000
+simulate: $(READY)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds

@@ -245,20 +245,29 @@ class Checks:
         self.fail(
             "1",
             f"broker {process.node_id} leads {partition.tp} in epoch {epoch} without offset {missing}: "
-            f"its log ends at {partition.next_offset}, committed was to {ledger.end}, acknowledged to "
+            f"its log holds {partition.log_start_offset}, local {partition.log.local_log_start_offset}, to "
+            f"{partition.next_offset}, {self._tier_text(key)}committed was to {ledger.end}, acknowledged to "
             f"{ledger.acknowledged_end}; lost by {losers}, min.insync.replicas {ledger.topic.min_isr}",
         )
 
+    def _tier_text(self, key: Key) -> str:
+        head = self.heads.get(key)
+        if head is None:
+            return ""
+        return f"the tier {head.remote_log_start_offset} to {head.highest_remote_offset}, "
+
     def _first_missing(self, partition: Partition, key: Key, ledger: Ledger) -> int | None:
         log = partition.log
-        if ledger.end > log.next_offset:
-            return log.next_offset
         start = log.local_log_start_offset
         held = {batch.base_offset: batch for batch in batches_in(partition, start, ledger.end)}
-        for base, batch in ledger.committed.items():
-            if base >= start and (base not in held or held[base].crc != batch.crc):
-                return base
-        return self._gap(partition, key)
+        missing = [
+            base
+            for base, batch in ledger.committed.items()
+            if base >= start and (base not in held or held[base].crc != batch.crc)
+        ]
+        if ledger.end > log.next_offset:
+            missing.append(log.next_offset)
+        return min(missing) if missing else self._gap(partition, key)
 
     def _gap(self, partition: Partition, key: Key) -> int | None:
         """Invariant 4: an offset between log start and local log start that the tier has not."""
@@ -268,8 +277,10 @@ class Checks:
         if head is None:
             return log.log_start_offset
         first = max(log.log_start_offset, head.log_start_offset)
+        if first >= log.local_log_start_offset:
+            return None
         begins = head.remote_log_start_offset
-        if first < log.local_log_start_offset and (begins is None or begins > first):
+        if begins is None or begins > first:
             return first
         if head.highest_remote_offset + 1 < log.local_log_start_offset:
             return max(first, head.highest_remote_offset + 1)
@@ -383,9 +394,12 @@ class Checks:
             len(self.account.losers(key, offset)) >= ledger.topic.min_isr
         )
 
-    def consumed(self, key: Key, data: bytes, *, remote: bool, node: int) -> None:
-        """Invariant 3: whatever a consumer reads is what was committed at that offset."""
+    def consumed(self, key: Key, data: bytes, *, remote: bool, node: int, epoch: int) -> None:
+        """Invariant 3: whatever a consumer reads is what was committed at that offset. Excused: a
+        leader of before an unclean election that does not know of it yet."""
         ledger = self.ledgers[key]
+        if epoch < self._unclean.get(key, -1):
+            return
         for batch in batches_of(data):
             known = ledger.committed.get(batch.base_offset)
             if known is not None and known.crc != batch.crc:
@@ -400,11 +414,14 @@ class Checks:
         """A deletion was acknowledged (low watermark reached)."""
         self.ledgers[key].deleted_to = max(self.ledgers[key].deleted_to, offset)
 
-    def client_saw_start(self, key: Key, log_start: int, node: int) -> None:
-        """Invariant 2 over leaders, as it can be held: no leader answers with a log start below one
-        that a deletion was acknowledged for (the low watermark: all live replicas have it)."""
+    def client_saw_start(self, key: Key, log_start: int, node: int, epoch: int) -> None:
+        """Invariant 2 over leaders, as it can be held: the present leader never answers with a log
+        start below one that a deletion was acknowledged for (the low watermark: all live replicas
+        have it)."""
         ledger = self.ledgers[key]
-        if log_start < ledger.deleted_to and not ledger.topic.unclean:
+        row = self.rows.get(key)
+        present = row is not None and row.leader == node and row.leader_epoch == epoch
+        if log_start < ledger.deleted_to and present and not ledger.topic.unclean:
             self.fail(
                 "2",
                 f"{key[0]}-{key[1]}: broker {node} shows log start {log_start}, deletion to "
@@ -618,6 +635,8 @@ class Checks:
         row = self.rows.get(key)
         if row is None:
             return f"{key} has no row"
+        if not row.isr and any(self.account.lost.get(key, {}).values()):
+            return ""  # every copy was lost with its disk: it waits for a person
         if row.leader == NO_LEADER or row.recovering:
             return f"{key} has no leader: {row}"
         if set(row.isr) != set(row.hosts) or (
@@ -642,6 +661,8 @@ class Checks:
     def equal_logs(self, key: Key) -> None:
         """Invariant 3, at the end: all replicas hold the same bytes where they hold any."""
         row = self.rows[key]
+        if not row.isr:
+            return
         held: dict[int, Batch] = {}
         for node in row.hosts:
             partition = self.cluster.machines[node].alive.partition(*key)

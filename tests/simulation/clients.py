@@ -114,8 +114,8 @@ class Clients:
 
     async def _fetched(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
         checks = self.cluster.checks
-        checks.client_saw_start(key, partition.log_start_offset, process.node_id)
-        offset = self._positions.get(key, 0)
+        offset, epoch = self._positions.get(key, 0), partition.leader_epoch
+        checks.client_saw_start(key, partition.log_start_offset, process.node_id, epoch)
         answer = partition.fetch(offset, max_bytes=4000, min_one=True)
         if answer.error.name == "offset_out_of_range":
             self._positions[key] = partition.log_start_offset
@@ -133,7 +133,7 @@ class Clients:
             except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError):
                 return
             data = found.data
-        checks.consumed(key, data, remote=remote, node=process.node_id)
+        checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
         self._go_on(key, offset, answer.high_watermark, data, remote=remote)
 
     def _go_on(self, key: Key, offset: int, end: int, data: bytes, *, remote: bool) -> None:

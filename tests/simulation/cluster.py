@@ -195,6 +195,9 @@ class Cluster:
         self.world.after(2.5 + chance.random(), self.kube.create, "user", TOPIC, NAMESPACE, body)
 
     def start_operator(self, name: str) -> None:
+        """Unless somebody else has started it already."""
+        if name in self.operators and not self.operators[name].loop.dead:
+            return
         self.lives += 1
         self.operators[name] = OperatorProcess(self, name, self.lives)
         self.operators[name].start()
