@@ -77,14 +77,16 @@ def hung(host: TieredHost) -> Iterator[HungStore]:
     """From now on nothing that this host asks of its store returns; at the end all does."""
     guard = host.remote._shared.guard
     store = HungStore(guard.tier().store)
+    manifests = ManifestStore(store)  # type: ignore[arg-type]
+    topics = TopicCatalog(store)  # type: ignore[arg-type]
     before, guard._tier = (
         guard._tier,
         Tier(
             store,  # type: ignore[arg-type]
-            ManifestStore(store),  # type: ignore[arg-type]
+            manifests,
             BucketStorageManager({NO_BUCKET: store}),  # type: ignore[dict-item]
-            TopicCatalog(store),  # type: ignore[arg-type]
-            TierReader(store),  # type: ignore[arg-type]
+            topics,
+            TierReader(manifests, topics),
         ),
     )
     try:
