@@ -146,6 +146,27 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
 
 
+def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
+    """No copy of the other rows is made; a topic's own change makes another view of it."""
+    cache = MetadataCache("x")
+    cache.apply(request(full=True, rows=(row(partition=2), row(partition=1))))
+    view = cache.topics["flights"]
+    cache.apply(request(full=False, rows=(row(partition_epoch=8, leader=2), row(partition=3))))
+    assert cache.topics["flights"] is cache.by_id(TOPIC) is view
+    assert {number: each.leader for number, each in view.partitions.items()} == {
+        0: 2,
+        1: row().leader,
+        2: row().leader,
+        3: row().leader,
+    }
+    assert list(view.partitions) == [0, 1, 2, 3]
+    whole = request(full=False, rows=())
+    topic = dataclasses.replace(whole.topics[0], tiered_epoch=5)
+    cache.apply(dataclasses.replace(whole, topics=(topic,)))
+    assert cache.topics["flights"].tiered_epoch == 5
+    assert list(cache.topics["flights"].partitions) == [0, 1, 2, 3]
+
+
 def test_a_delta_without_brokers_leaves_them_as_they_were_and_a_snapshot_does_not() -> None:
     cache, live = MetadataCache("x"), broker_state(1)
     whole = dataclasses.replace(request(full=True, rows=(row(),)), brokers=(live,))
