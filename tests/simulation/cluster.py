@@ -386,6 +386,8 @@ class Cluster:
             why = self.checks.settled(key)
             if why:
                 return why
+        if not all(row.isr for row in self.checks.rows.values()):
+            return ""  # a disablement waits for the partition, which waits for a person
         topic = self.kube.find(TOPIC, "t")
         tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
         return "tiering is still Disabling" if tiering.get("state") == "Disabling" else ""
