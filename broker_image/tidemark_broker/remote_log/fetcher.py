@@ -113,6 +113,8 @@ class Fetcher:
         try:
             return future.result()
         except views.RemoteOffsetOutOfRange as error:
+            if error.log_start_offset > offset:  # soon the replica's own, once that is durable
+                raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
         except (StoreError, ManifestError, AuxCorrupt, SegmentCorrupt, OSError) as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)

@@ -162,7 +162,7 @@ class Fetcher:
         raised = []
         for partition, wanted, result in zip(chosen, asked, answer.partitions, strict=True):
             self._note(partition.tp, await self._apply_one(partition, wanted, result))
-            if partition.log_start_offset > partition.durable_log_start_offset:
+            if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
             await asyncio.wait(raised, timeout=_CHECKPOINT_WAIT_S)

@@ -42,6 +42,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         min_isr=partition.min_isr,
         now_s=partition.context.monotonic(),
         lag_max_s=partition.context.lag_max_s,
+        log_start_offset=partition.log.log_start_offset,
     )
 
 

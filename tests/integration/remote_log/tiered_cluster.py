@@ -52,7 +52,7 @@ class TieredCluster:
 
     async def push(self, *only: int) -> None:
         brokers = tuple(host.state_of_broker() for host in self.hosts.values())
-        for node, host in self.hosts.items():
+        for node, host in tuple(self.hosts.items()):
             if only and node not in only:
                 continue
             host.brokers = brokers

@@ -144,6 +144,23 @@ class Node:
         """Become the leader under that epoch (which is the partition's epoch, too)."""
         await self.told(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
 
+    async def told_alone(self, partition_epoch: int) -> None:
+        """It leads in epoch 1 with an ISR of itself."""
+        await self.told(
+            row(
+                leader=self.node_id,
+                leader_epoch=1,
+                partition_epoch=partition_epoch,
+                isr=(self.node_id,),
+            )
+        )
+
+    def fence(self, node_id: int, fenced: bool = True) -> None:
+        """As the controller would say in a change of the brokers."""
+        metadata = self.context.metadata
+        changed = replace(metadata.brokers[node_id], fenced=fenced)
+        metadata.brokers = {**metadata.brokers, node_id: changed}
+
     async def follow(self, leader: int, epoch: int) -> None:
         await self.told(row(leader=leader, leader_epoch=epoch, partition_epoch=epoch))
 
