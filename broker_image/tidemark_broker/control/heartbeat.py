@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tidemark.wire import control
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.blocking import BlockingConnection
+from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +23,10 @@ _MS_MAX = 2**31 - 1
 
 
 class LoopClock:
-    """When the loop last turned; ticked on the loop, read from any thread."""
+    """When the loop last turned; ticked on the loop, read from any thread. ``stall`` is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, stall: Stall | None = None) -> None:
+        self.stall = Stall() if stall is None else stall
         self.turned_s = time.monotonic()
 
     def age_ms(self) -> int:
@@ -35,6 +37,7 @@ class LoopClock:
         """Tick until cancelled."""
         while True:
             self.turned_s = time.monotonic()
+            self.stall.turned(self.turned_s)
             await asyncio.sleep(_TICK_S)
 
 

@@ -16,7 +16,7 @@ from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.service import ReplicaFetchService
-from tidemark_broker.replication.wire import ReplicaFetchRequest
+from tidemark_broker.replication.wire import ReplicaFetchRequest, ReplicaFetchResult
 from tidemark_broker.storage import Storage
 
 TOPIC = "t"
@@ -172,6 +172,11 @@ class Node:
     async def fetch_once(self, leader: "Node") -> Outcome:
         """One round of a fetcher."""
         asked = next_request(self.partition, 1 << 20)
+        return await apply_answer(self.partition, asked, await self.fetch_result(leader))
+
+    async def fetch_result(self, leader: "Node") -> ReplicaFetchResult:
+        """What the leader answers to it."""
+        asked = next_request(self.partition, 1 << 20)
         request = ReplicaFetchRequest(
             replica_id=self.node_id,
             broker_epoch=self.node_id,
@@ -181,7 +186,7 @@ class Node:
             partitions=(asked,),
         )
         answer = await leader.service.handle(request)
-        return await apply_answer(self.partition, asked, answer.partitions[0])
+        return answer.partitions[0]
 
     async def catch_up(self, leader: "Node", rounds: int = 30) -> None:
         """Fetch until the log is the leader's."""
