@@ -105,6 +105,7 @@ class Broker:
             persist=storage.persist,
             checkpoint_log_start=storage.checkpoint_log_start,
             failures=storage.failures,
+            stall=self.clock.stall,
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)

@@ -10,6 +10,7 @@ if it were another process, without the proof of a clean shutdown.
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -74,6 +75,8 @@ class ControlClient:
         self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
         self._ended: asyncio.Future[None] | None = None
+        #: When the present session began, and when the one whose heartbeats are sent did.
+        self._session_began_s = self._heartbeat_of_s = time.monotonic()
         self._last_problem = ""
         self.broker_epoch = -1
         self.fenced = True
@@ -118,6 +121,7 @@ class ControlClient:
         self._last_problem = problem
 
     async def _session(self, address: Address) -> None:
+        self._session_began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             requests = await self._connect(address, "requests")
             stack.push_async_callback(requests.close)
@@ -238,6 +242,8 @@ class ControlClient:
         )
         thread.want_shut_down = self.want_shut_down
         self._heartbeat = thread
+        self._heartbeat_of_s = self._session_began_s
+        self._clock.stall.session_of(session_timeout_s)
         thread.start()
         return thread
 
@@ -269,6 +275,10 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
+        told = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
+        if told and not self._clock.stall.heard(self._heartbeat_of_s):
+            self._end_session(SessionEnded("the loop stood still for longer than the session"))
+            return
         if answer.should_shut_down:
             self.may_shut_down.set()
 

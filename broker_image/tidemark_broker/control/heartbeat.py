@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tidemark.wire import control
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.blocking import BlockingConnection
+from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,10 @@ _RETRY_S = 0.2
 
 
 class LoopClock:
-    """When the loop last turned; ticked on the loop, read from any thread."""
+    """When the loop last turned; ticked on the loop, read from any thread. ``stall`` is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, stall: Stall | None = None) -> None:
+        self.stall = Stall() if stall is None else stall
         self.turned_s = time.monotonic()
 
     def age_ms(self) -> int:
@@ -40,6 +42,7 @@ class LoopClock:
         """Tick until cancelled."""
         while True:
             self.turned_s = time.monotonic()
+            self.stall.turned(self.turned_s)
             await asyncio.sleep(_TICK_S)
 
 

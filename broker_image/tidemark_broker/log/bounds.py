@@ -82,6 +82,9 @@ class LogBounds:
         self._log_start_offset = log_start_offset
         #: Log start that a crash cannot take back (its checkpoint is on disk); set by the manager.
         self.durable_log_start_offset = log_start_offset
+        #: The log start that the last checkpoint holds; set by the manager.
+        self.checkpointed_log_start_offset = log_start_offset
+        self._announced_log_start_offset = log_start_offset
         self._local_log_start_offset = max(log_start_offset, segments.items[0].base_offset)
         self._high_watermark = min(
             max(high_watermark, self._local_log_start_offset), self._next_offset
@@ -93,6 +96,11 @@ class LogBounds:
     def log_start_offset(self) -> int:
         """First offset a client may see, in either tier."""
         return self._log_start_offset
+
+    @property
+    def announced_log_start_offset(self) -> int:
+        """The log start that the next checkpoint is to hold."""
+        return max(self._log_start_offset, self._announced_log_start_offset)
 
     @property
     def local_log_start_offset(self) -> int:
@@ -153,6 +161,28 @@ class LogBounds:
             self.epochs = self.epochs.truncate_from_start(offset)
             return True
 
+    def announce_log_start(self, offset: int) -> bool:
+        """Have the log start raised once a checkpoint holds it, so that what clients were shown no
+        crash takes back (invariant 2); bounded as :meth:`raise_log_start` is. Whether it is new."""
+        with self._lock:
+            if offset > self._high_watermark:
+                raise OffsetOutOfRange(
+                    f"log start {offset} is above the high watermark {self._high_watermark}"
+                )
+            if offset <= self.announced_log_start_offset:
+                return False
+            self._announced_log_start_offset = offset
+            return True
+
+    def adopt_checkpointed_log_start(self) -> bool:
+        """What was announced and is in the checkpoint comes into force; whether the log start
+        moved."""
+        with self._lock:
+            held = min(self.checkpointed_log_start_offset, self.announced_log_start_offset)
+            moved = self.raise_log_start(held)
+            self.durable_log_start_offset = max(self.durable_log_start_offset, held)
+            return moved
+
     def raise_local_log_start(self, offset: int) -> bool:
         """Raise the first offset that is read from here; never back, never above the HW."""
         with self._lock:
@@ -197,6 +227,8 @@ class LogBounds:
         self._log_start_offset = min(self._log_start_offset, offset)
         self._local_log_start_offset = min(self._local_log_start_offset, offset)
         self.durable_log_start_offset = min(self.durable_log_start_offset, offset)
+        self.checkpointed_log_start_offset = min(self.checkpointed_log_start_offset, offset)
+        self._announced_log_start_offset = min(self._announced_log_start_offset, offset)
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._persist_checkpoints()

@@ -290,9 +290,10 @@ class LogManager:
     def _write_checkpoints(self) -> None:
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
-        starts = {key: log.log_start_offset for key, log in logs.items()}
+        starts = {key: log.announced_log_start_offset for key, log in logs.items()}
         self._log_starts.save(starts, kept)
         for key, log in logs.items():
+            log.checkpointed_log_start_offset = starts[key]
             log.durable_log_start_offset = min(starts[key], log.log_start_offset)
             log.has_log_start_checkpoint = True
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)

@@ -42,6 +42,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
     writer.tell_replica()
     await _made_durable(partition, start)
+    writer.tell_replica()
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()
     logger.info(

@@ -139,6 +139,8 @@ class Fetcher:
         try:
             return job.future.result()
         except views.RemoteOffsetOutOfRange as error:
+            if error.log_start_offset > offset:  # soon the replica's own, once that is durable
+                raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
         except ObjectDamaged as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)

@@ -1,8 +1,9 @@
 """The one writer of a partition's head under one claim: loads, claims and commits.
 
 Everything that this leader writes to the manifest passes through here, one commit at a time. What a
-commit says is told to the replica in the same step of the loop: first the log start, then the
-tier's end, so that a follower never hears of a claim without the log start that came with it.
+commit says is told to the replica in the same step of the loop: first the log start, which is shown
+once it is durable, then the tier's end, so that a follower never hears of a claim without the log
+start that came with it.
 """
 
 import asyncio
@@ -199,16 +200,18 @@ class HeadWriter:
             return self.head
 
     def tell_replica(self) -> None:
-        """The replica's log start follows the head's, as far as the high watermark allows. What the
-        head says of the tier is told only together with its log start: a follower takes the one for
-        the other (``disabling``)."""
+        """The replica's log start follows the head's, as far as the high watermark allows, once it
+        is durable here. What the head says of the tier is told only together with its log start: a
+        follower takes the one for the other (``disabling``)."""
         partition = self.partition
         if self._retired or self._loaded is None or not partition.is_leader:
             return
         head = self._loaded.head
         wanted = min(head.log_start_offset, partition.high_watermark)
         if wanted > partition.log_start_offset:
-            partition.raise_log_start(wanted)
+            durable = partition.raise_log_start(wanted)
+            if durable is not None:
+                durable.add_done_callback(lambda _: self.tell_replica())
         if partition.log_start_offset >= head.log_start_offset:
             partition.learn_remote_end(
                 head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch

@@ -16,6 +16,7 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.stall import Stall
 from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.state_writer import StateWriter
 from tidemark_broker.replication.types import TopicPartition
@@ -111,6 +112,7 @@ class ReplicaContext:
     checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
     failures: StorageFailures = field(default_factory=StorageFailures)
     states: StateWriter = field(default_factory=StateWriter)
+    stall: Stall = field(default_factory=Stall)
     remote: RemoteLog | None = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None

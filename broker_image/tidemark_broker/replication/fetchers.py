@@ -228,7 +228,7 @@ class Fetcher:
                 self._begin_from_tier(partition, wanted, result)
             else:
                 self._note(partition, outcome)
-            if partition.log_start_offset > partition.durable_log_start_offset:
+            if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
             await asyncio.wait(raised, timeout=_CHECKPOINT_WAIT_S)

@@ -43,6 +43,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         now_s=partition.context.monotonic(),
         lag_max_s=partition.context.lag_max_s,
         has_eligible_leaders=leader.row.has_eligible_leaders,
+        log_start_offset=partition.log.log_start_offset,
     )
 
 

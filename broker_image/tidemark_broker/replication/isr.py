@@ -127,6 +127,7 @@ class LeaderView:
     lag_max_s: float
     #: The controller keeps replicas outside the ISR as holders of all that is committed (KIP-966).
     has_eligible_leaders: bool = False
+    log_start_offset: int = 0
 
 
 def high_watermark(view: LeaderView) -> int:
@@ -155,7 +156,9 @@ def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool
 
 
 def may_join(view: LeaderView, node: int) -> bool:
-    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced."""
+    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced.
+    It must also have told a (durable) log start as high as the leader's: who is elected must not
+    show an earlier one than a DeleteRecords has acknowledged (invariant 2)."""
     progress = view.followers.get(node)
     return (
         progress is not None
@@ -163,6 +166,7 @@ def may_join(view: LeaderView, node: int) -> bool:
         and node in view.eligible
         and progress.next_offset >= view.high_watermark
         and progress.next_offset >= view.epoch_start_offset
+        and progress.log_start_offset >= view.log_start_offset
     )
 
 

@@ -115,29 +115,29 @@ class Partition(Replica):
         return DeleteResult(ErrorCode.none, wanted, self.low_watermark())
 
     def raise_log_start(self, offset: int) -> "asyncio.Future[None] | None":
-        """Raise the log start (never back, never above the high watermark) and have it made
-        durable; the future is done once it is. None: it was there already."""
-        if not self.log.raise_log_start(offset):
+        """Have the log start raised (never back, never above the high watermark) as soon as it is
+        durable; the future is done then. None: it is there, or on its way, already."""
+        if not self.log.announce_log_start(offset):
             return None
-        logger.info("%s: log start offset raised to %d", self.tp, self.log.log_start_offset)
-        self.context.purgatory.notify(("lw", self.tp))
         return self.context.checkpoint_log_start(self)
 
     def after_checkpoint(self) -> None:
-        """Checkpoints were written: a log start may have become durable."""
+        """Checkpoints were written: a log start may have become durable, and so be shown."""
+        if self.log.adopt_checkpointed_log_start():
+            logger.info("%s: log start offset raised to %d", self.tp, self.log_start_offset)
         if self.log.durable_log_start_offset != self._durable_log_start_seen:
             self._durable_log_start_seen = self.log.durable_log_start_offset
             self.context.purgatory.notify(("lw", self.tp))
 
     def low_watermark(self) -> int:
-        """The smallest durable log start of the leader and its alive followers; -1 elsewhere."""
+        """The smallest durable log start of the leader, its alive followers and whoever may be in
+        the ISR; -1 elsewhere."""
         leader = self.leader
         if leader is None:
             return -1
         reported = {node: seen.log_start_offset for node, seen in leader.followers.items()}
-        return low_watermark.low_watermark(
-            self.durable_log_start_offset, reported, self.alive_followers()
-        )
+        others = (self.alive_followers() | leader.maximal_isr) - {self.context.node_id}
+        return low_watermark.low_watermark(self.durable_log_start_offset, reported, others)
 
     # ------------------------------------------------------------ leader's decisions
 

@@ -226,7 +226,8 @@ class Replica:
 
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Why a request for the leader cannot be served here; ``none`` if it can."""
-        if self.role is not Role.LEADER:
+        context = self.context
+        if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.none

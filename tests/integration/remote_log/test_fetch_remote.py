@@ -65,6 +65,7 @@ async def test_the_limit_of_the_whole_answer_holds_over_the_partitions(client: C
 
 async def test_below_the_log_start_is_out_of_range(client: Client) -> None:
     client.host.partition.delete_records(50)
+    await client.host.until(lambda: client.host.partition.log_start_offset == 50)
     below, other = await client.fetch(49, 0)
     assert (below.error_code, below.log_start_offset) == (ErrorCode.offset_out_of_range, 50)
     assert offsets_of(other)[0] == 0

@@ -29,7 +29,8 @@ async def halfway(cluster: TieredCluster) -> tuple[Path, int]:
     await leader.produce(200)
     await follower.until(lambda: follower.partition.next_offset == 200)
     kept = folder(follower).with_name("kept")
-    shutil.copytree(folder(follower), kept)
+    await follower.context.states.written()
+    shutil.copytree(folder(follower), kept, ignore=shutil.ignore_patterns("*.tmp"))
     await leader.produce(200)
     await leader.copied()
     end = leader.partition.log.highest_remote_offset
