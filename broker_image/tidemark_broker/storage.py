@@ -28,7 +28,7 @@ from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread, in_thread
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Storage:
 
     async def persist(self, directory: Path, state: StoredState) -> None:
         """Write a replica's state file; durable on return."""
-        await in_thread(write_state, directory, to_json(state))
+        await in_role_thread(write_state, directory, to_json(state))
 
     # ------------------------------------------------------------ checkpoints
 

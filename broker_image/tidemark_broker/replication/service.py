@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
-from tidemark_broker.log import OffsetOutOfRange, StorageError
+from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import divergence, reads
 from tidemark_broker.replication.isr import FetchSeen
+from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
@@ -45,10 +46,10 @@ class ReplicaFetchService:
             return ReplicaFetchResponse(
                 error_code=int(ErrorCode.stale_broker_epoch.value), partitions=()
             )
-        results = self._collect(request)
+        results = await self._collect(request)
         if not self._enough(request, results):
             await self._wait(request)
-            results = self._collect(request)
+            results = await self._collect(request)
         return ReplicaFetchResponse(error_code=0, partitions=results)
 
     def _known(self, request: ReplicaFetchRequest) -> bool:
@@ -91,16 +92,16 @@ class ReplicaFetchService:
             size += len(result.records)
         return size >= max(request.min_bytes, 1) or not request.partitions
 
-    def _collect(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResult, ...]:
+    async def _collect(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResult, ...]:
         left = request.max_bytes
         results = []
         for wanted in request.partitions:
-            result = self._one(request, wanted, left)
+            result = await self._one(request, wanted, left)
             left -= len(result.records)
             results.append(result)
         return tuple(results)
 
-    def _one(
+    async def _one(
         self, request: ReplicaFetchRequest, wanted: ReplicaFetchPartition, left: int
     ) -> ReplicaFetchResult:
         partition = self._manager.by_id(wanted.topic_id, wanted.partition)
@@ -125,7 +126,7 @@ class ReplicaFetchService:
                 tiered_epoch=wanted.tiered_epoch,
             ),
         )
-        return _records(partition, wanted, left)
+        return await _records(partition, wanted, left)
 
 
 def _check(partition: "Partition", replica_id: int, wanted: ReplicaFetchPartition) -> ErrorCode:
@@ -158,7 +159,7 @@ def _parted(partition: "Partition", wanted: ReplicaFetchPartition) -> EpochEnd |
     )
 
 
-def _records(
+async def _records(
     partition: "Partition", wanted: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
     log = partition.log
@@ -167,13 +168,14 @@ def _records(
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return answer(partition, ErrorCode.kafka_storage_error)
+    offset, max_bytes, end = wanted.fetch_offset, min(wanted.max_bytes, left), log.next_offset
     try:
-        read = log.read(
-            wanted.fetch_offset,
-            max_bytes=min(wanted.max_bytes, left),
-            up_to_offset=log.next_offset,
-            min_one=True,
-        )
+        try:
+            read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
+        except NotCached:
+            read = await in_read_thread(
+                log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+            )
     except OffsetOutOfRange:
         return answer(partition, ErrorCode.offset_out_of_range)
     except StorageError as error:
