@@ -97,10 +97,8 @@ def _time_breached(log: RetentionInput, *, keeps_remote: bool) -> Breach:
     limit_ms = config.effective_local_retention_ms if keeps_remote else config.retention_ms
 
     def breached(segment: SegmentInfo) -> bool:
-        timestamp_ms = segment.largest_timestamp_ms
-        if timestamp_ms < 0:
-            timestamp_ms = segment.created_ms
-        return config.deletes and limit_ms >= 0 and log.now_ms - timestamp_ms > limit_ms
+        age_ms = log.now_ms - segment.age_timestamp_ms
+        return config.deletes and limit_ms >= 0 and age_ms > limit_ms
 
     return breached
 

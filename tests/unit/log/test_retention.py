@@ -23,7 +23,7 @@ def _segments(ends: Sequence[int], *, size: int = 100, start: int = 0) -> tuple[
             next_base_offset=end,
             size_bytes=size if end > base else 0,
             largest_timestamp_ms=T0 + end if end > base else -1,
-            created_ms=T0,
+            modified_ms=T0,
             is_active=number == len(ends) - 1,
         )
         for number, (base, end) in enumerate(zip(bases, ends, strict=True))
@@ -137,7 +137,7 @@ def test_records_without_timestamps_age_by_their_segment() -> None:
         next_base_offset=5,
         size_bytes=10,
         largest_timestamp_ms=-1,
-        created_ms=T0,
+        modified_ms=T0,
         is_active=True,
     )
     for now_ms, goes in ((T0 + 5, 0), (T0 + 6, 1)):

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.unit.replication.replica_nodes import T0, Node, row
+from tidemark.records.batch import iter_headers
+from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
 
 MANY = 64
@@ -86,3 +88,36 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
         await task
     assert ended == [True]
     assert await second
+
+
+async def test_batches_that_are_looked_into_first_keep_their_place(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    plain = build_batch([Record(b"plain", b"v", (), T0)])
+    sent = [plain, odd, plain, plain, odd, odd, plain]
+    appends = [
+        asyncio.ensure_future(one.partition.append(data, acks=1, timeout_ms=1000)) for data in sent
+    ]
+    results = await asyncio.gather(*appends)
+    assert [result.error.name for result in results] == ["none"] * len(sent)
+    assert [result.base_offset for result in results] == list(range(len(sent)))
+    assert [data[61:] for data in sent] == [
+        one.bytes()[position + 61 : position + header.size_bytes]
+        for position, header in iter_headers(one.bytes())
+    ]
+
+
+async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    async with _occupied(in_lookup_thread, 2):
+        append = asyncio.ensure_future(one.partition.append(odd, acks=-1, timeout_ms=1000))
+        await one.told(row(leader=2, leader_epoch=1, partition_epoch=1))
+    assert (await append).error.name == "not_leader_or_follower"
+    assert one.partition.next_offset == 0
