@@ -232,8 +232,10 @@ class Storage:
             log_start_offset=partition.log_start_offset,
             tier_available=_tier_available(partition),
         )
-        before = partition.log_start_offset
+        before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        if partition.log.active_base_offset != active:
+            partition.context.purgatory.notify(("roll", partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)
