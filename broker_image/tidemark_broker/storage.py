@@ -28,7 +28,7 @@ from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread, in_thread
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Storage:
 
     async def persist(self, directory: Path, state: StoredState) -> None:
         """Write a replica's state file; durable on return."""
-        await in_thread(write_state, directory, to_json(state))
+        await in_role_thread(write_state, directory, to_json(state))
 
     # ------------------------------------------------------------ checkpoints
 
@@ -235,8 +235,10 @@ class Storage:
     async def _retain_locked(self, partition: Partition) -> None:
         now_ms = partition.context.wall_ms()
         mode = partition.local_retention(tier_available=_tier_available(partition))
-        before = partition.log_start_offset
+        before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        if partition.log.active_base_offset != active:
+            partition.context.purgatory.notify(("roll", partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)

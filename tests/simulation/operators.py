@@ -25,9 +25,7 @@ from tidemark_operator.settings import Settings
 
 PORT = 9092
 NAMESPACE = "default"
-SETTINGS = Settings(
-    namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0
-)
+SETTINGS = Settings(namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0)
 
 
 @functools.cache
@@ -173,5 +171,3 @@ class OperatorProcess:
             self.cluster.kube.watchers.remove(self._watch)
         if self.world.network.at.get((self.name, PORT)) is self:
             del self.world.network.at[self.name, PORT]
-
-

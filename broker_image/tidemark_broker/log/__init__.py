@@ -15,6 +15,7 @@ from tidemark_broker.log.manager import LogManager, OpenFailure
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.state import read_state, write_state
+from tidemark_broker.log.timestamps import RecordTimes, TimestampsInDoubt, record_times
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -37,13 +38,16 @@ __all__ = [
     "OpenFailure",
     "PartitionLog",
     "ReadResult",
+    "RecordTimes",
     "RecordTooLarge",
     "SegmentFiles",
     "SegmentInfo",
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
+    "TimestampsInDoubt",
     "probe_room",
     "read_state",
+    "record_times",
     "write_state",
 ]

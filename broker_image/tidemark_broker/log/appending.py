@@ -5,6 +5,7 @@ left to the next flush.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
@@ -15,11 +16,13 @@ from tidemark.records.batch import (
     TimestampType,
     restamp,
     set_log_append_time,
+    set_max_timestamp,
 )
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.shrinking import ShrinkingLog
+from tidemark_broker.log.timestamps import RecordTimes
 from tidemark_broker.log.types import AppendInfo
 from tidemark_broker.log.validate import (
     check_follower_batches,
@@ -32,9 +35,16 @@ from tidemark_broker.log.walk import BatchAt
 class AppendingLog(ShrinkingLog):
     """Appends and rolls; :class:`PartitionLog` is the whole."""
 
-    def append_as_leader(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append the one batch that a client sent: checked, given offsets and the leader epoch."""
-        header = check_leader_batch(data, self.config, now_ms)
+    def append_as_leader(
+        self, data: Buffer, *, leader_epoch: int, now_ms: int, times: RecordTimes | None = None
+    ) -> AppendInfo:
+        """Append the one batch that a client sent: checked, given offsets and the leader epoch.
+
+        :class:`TimestampsInDoubt` asks for the ``times`` of its records (:func:`record_times`).
+        """
+        header = check_leader_batch(data, self.config, now_ms, times)
+        if times is not None and header.max_timestamp != times.largest_ms:
+            data, header = _corrected(data, header, times.largest_ms)
         with self._lock:
             self._check_usable()
             if leader_epoch < self.epochs.latest_epoch:
@@ -116,7 +126,9 @@ class AppendingLog(ShrinkingLog):
         """Write one run of batches into one segment; whether a new one was begun for it."""
         last = batches[-1]
         rolled = self._roll_if_due(batches[0], last, now_ms)
-        self._segments.active.append(buffers, batches, self.config.index_interval_bytes)
+        active = self._segments.active
+        active.append(buffers, batches, self.config.index_interval_bytes)
+        active.modified_ms = now_ms
         self._next_offset = last.last_offset + 1
         self._note_epochs(batches)
         return rolled
@@ -162,3 +174,10 @@ class AppendingLog(ShrinkingLog):
         if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
             return timestamp_ms - active.first_timestamp_ms
         return now_ms - active.created_ms
+
+
+def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[bytearray, BatchHeader]:
+    """The batch with its largest timestamp as its records have it."""
+    whole = bytearray(data)
+    set_max_timestamp(whole, 0, header, largest_ms)
+    return whole, replace(header, max_timestamp=largest_ms)

@@ -128,6 +128,11 @@ class LogBounds:
         return self._recovery_point
 
     @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins: another one after each roll."""
+        return self._segments.active.base_offset
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all local log files."""
         return self._segments.size_bytes

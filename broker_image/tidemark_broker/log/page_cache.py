@@ -8,10 +8,13 @@ together. A file system that cannot tell is taken for a disk.
 import errno
 import os
 
-from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.errors import StorageError
 
 #: Distance of the bytes that are tried: what the kernel reads ahead at once, by default.
 _STEP_BYTES = 128 * 1024
+_UNABLE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+#: Where the bytes go that are read to see whether they can be; nobody looks at them.
+_NOWHERE = [bytearray(1)]
 
 
 class NotCached(Exception):
@@ -20,20 +23,12 @@ class NotCached(Exception):
 
 def check_cached(descriptor: int, start: int, end: int) -> None:
     """Raise :class:`NotCached` if reading ``[start, end)`` would likely wait for the disk."""
-    byte = bytearray(1)
-    for position in (*range(start, end - 1, _STEP_BYTES), end - 1):
-        if not _is_cached(descriptor, byte, position):
-            raise NotCached
-
-
-def _is_cached(descriptor: int, byte: bytearray, position: int) -> bool:
-    with storage_errors("the log cannot be read"):
-        try:
-            os.preadv(descriptor, [byte], position, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                return False
-            raise
-        return True
+    try:
+        for position in range(end - 1, start - 1, -_STEP_BYTES):
+            os.preadv(descriptor, _NOWHERE, position, os.RWF_NOWAIT)
+    except BlockingIOError as error:
+        raise NotCached from error
+    except OSError as error:
+        if error.errno in _UNABLE:
+            raise NotCached from error
+        raise StorageError(f"the log cannot be read: {error.strerror}") from error

@@ -61,6 +61,7 @@ class Segment:
         "first_timestamp_ms",
         "index",
         "largest_timestamp_ms",
+        "modified_ms",
         "next_offset",
         "offset_of_largest",
         "size_bytes",
@@ -71,6 +72,8 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.created_ms = created_ms
+        #: When it was appended to last.
+        self.modified_ms = created_ms
         self.next_offset = base_offset
         self.size_bytes = 0
         self.largest_timestamp_ms = NO_TIMESTAMP
@@ -131,7 +134,7 @@ class Segment:
             next_base_offset=self.next_offset,
             size_bytes=self.size_bytes,
             largest_timestamp_ms=self.largest_timestamp_ms,
-            created_ms=self.created_ms,
+            modified_ms=self.modified_ms,
             is_active=is_active,
         )
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Ends of recent reads whose file position is remembered, so that a reader goes on without a search.
 _READ_HINTS_MAX = 32
 #: What was appended last is in memory: it is read without asking.
-_TAIL_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 32 * 1024 * 1024
 #: What a search for a batch reads from the indexed position on.
 _SEARCH_BYTES = 8 * 1024
 
@@ -76,41 +76,31 @@ class SegmentList:
         """Whole batches of one segment, from the one that holds ``offset`` on, without waiting for
         the disk: :class:`NotCached` where that is not likely, or where an index is not loaded or
         misleads."""
-        segment = self.items[self.number_of(offset)]
-        if segment.descriptor is None or segment.index is None:
+        segment = self.items[-1]
+        is_active = offset >= segment.base_offset
+        if not is_active:
+            segment = self.items[self.number_of(offset)]
+        index = segment.index
+        if segment.descriptor is None or index is None:
             raise NotCached
         start = self._read_hints.get(offset)
-        checked = not self._in_tail(segment, offset, start)
-        if start is None:
-            if checked:
-                position = segment.index.position_for(offset)
-                _check(segment, position, position + _SEARCH_BYTES)
-            start, offset = self._find(segment, offset)
-        if checked:
-            _check(segment, start, start + max_bytes + _SEARCH_BYTES)
+        low = index.position_for(offset) if start is None else start
+        in_tail = is_active and low >= segment.size_bytes - _TAIL_BYTES
+        if not in_tail:
+            _check(segment, low, low + max_bytes + _SEARCH_BYTES)
         try:
+            if start is None:
+                first = segment.find(offset)
+                start, offset = first.position, first.base_offset
             end, next_offset = segment.end_of_read(start, offset, max_bytes, up_to, min_one=min_one)
         except CorruptRecords as error:
             raise NotCached from error
-        if checked and end > start + max_bytes:
+        if not in_tail and end > low + max_bytes:
             _check(segment, start, end)
-        self.opened(segment)
+        if not is_active:
+            self.opened(segment)
         self.remember(segment, next_offset, end)
         return ReadResult(segment.bytes_of(start, end), next_offset)
-
-    @staticmethod
-    def _find(segment: Segment, offset: int) -> tuple[int, int]:
-        try:
-            first = segment.find(offset)
-        except CorruptRecords as error:
-            raise NotCached from error
-        return first.position, first.base_offset
-
-    def _in_tail(self, segment: Segment, offset: int, start: int | None) -> bool:
-        if segment is not self.active or segment.index is None:
-            return False
-        position = segment.index.position_for(offset) if start is None else start
-        return position >= segment.size_bytes - _TAIL_BYTES
 
     def hint(self, offset: int) -> int | None:
         """Position of the batch that begins with ``offset``, where a read ended there."""

@@ -107,7 +107,7 @@ class Copier:
             segment_id=uuid.uuid4(),
             start_offset=segment.base_offset,
             end_offset_inclusive=segment.next_base_offset - 1,
-            max_timestamp_ms=segment.largest_timestamp_ms,
+            max_timestamp_ms=segment.age_timestamp_ms,
             size_bytes=prepared.data.size_bytes,
             broker_id=self._shared.context.node_id,
             event_time_ms=self._shared.context.wall_ms(),

@@ -27,7 +27,7 @@ from tidemark_broker.remote_log.fetcher import Fetcher
 from tidemark_broker.remote_log.head_writer import Term, claiming, term_of
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
-from tidemark_broker.remote_log.pools import Pool, PoolFull
+from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.shared import Pools, Shared
 from tidemark_broker.remote_log.store import StoreGuard

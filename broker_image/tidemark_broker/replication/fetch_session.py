@@ -59,6 +59,8 @@ class FetchSession:
         self.epoch = INITIAL_EPOCH
         self.used_s = self.looked_s = now_s
         self.rounds = FetchRounds()
+        #: A round that waits for the disk meanwhile has nobody left to answer.
+        self.ended = False
         self.watch = Watch[Key]()
         self.wanted: dict[Key, ReplicaFetchPartition] = {}
         self.said: dict[Key, Said] = {}
@@ -103,6 +105,7 @@ class FetchSession:
 
     def close(self) -> None:
         """Watch nothing any more."""
+        self.ended = True
         for key in tuple(self.wanted):
             self.forget(key)
 

@@ -14,7 +14,7 @@ from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
 from tidemark_broker.replication import divergence, reads
 from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread
 from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
         log.next_offset,
         offset,
     )
-    cut = await in_thread(log.truncate_to, offset)
+    cut = await in_role_thread(log.truncate_to, offset)
     return Outcome.PROGRESS if cut else Outcome.BACK_OFF
 
 
@@ -135,7 +135,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
             log.next_offset,
             leader.next_offset,
         )
-        await in_thread(log.truncate_to, leader.next_offset)
+        await in_role_thread(log.truncate_to, leader.next_offset)
         return Outcome.PROGRESS
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
@@ -155,7 +155,7 @@ async def start_at(
         "%s: starts anew at offset %d, log start %d", partition.tp, next_offset, log_start_offset
     )
     log = partition.log
-    await in_thread(
+    await in_role_thread(
         log.truncate_fully_and_start_at,
         next_offset,
         log_start_offset=log_start_offset,

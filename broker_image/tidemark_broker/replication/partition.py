@@ -82,6 +82,10 @@ class Partition(Replica):
             last_fetched_epoch=last_fetched_epoch,
         )
 
+    async def read_from_disk(self, asked: FetchResult) -> FetchResult:
+        """The rest of a :meth:`fetch`, see :func:`reads.read_from_disk`."""
+        return await reads.read_from_disk(self, asked)
+
     async def list_offset(self, timestamp: int, *, current_leader_epoch: int = -1) -> OffsetResult:
         """ListOffsets for one timestamp or special value. See :func:`reads.list_offset`."""
         return await reads.list_offset(self, timestamp, current_leader_epoch)

@@ -76,6 +76,9 @@ class Replica:
         #: Held while local retention runs: a change of tiering waits for what began before it.
         self.retention_lock = asyncio.Lock()
         self.removed = False
+        #: Batches that must be looked into before they are appended, and those behind them.
+        self.appends_in_turn = 0
+        self.append_turn = asyncio.Lock()
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:

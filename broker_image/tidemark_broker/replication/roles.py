@@ -19,7 +19,7 @@ from tidemark_broker.replication.prefix import Doubt, TierEnd
 from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable
 from tidemark_broker.replication.replica import Role
 from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread, in_thread
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -168,7 +168,7 @@ def _wait_for_tier(partition: "Partition", doubt: str) -> None:
 
 
 async def _lead(partition: "Partition", row: control.PartitionState) -> None:
-    await in_thread(partition.log.assign_leader_epoch, row.leader_epoch)
+    await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     start = _epoch_start(partition, row.leader_epoch)
     partition.leader = LeaderRole(
         node_id=partition.context.node_id,
@@ -276,7 +276,7 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
             tier.log_start_offset,
             point.next_offset,
         )
-        await in_thread(
+        await in_role_thread(
             log.truncate_fully_and_start_at,
             point.next_offset,
             log_start_offset=min(

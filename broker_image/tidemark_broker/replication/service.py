@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
-from tidemark_broker.log import OffsetOutOfRange, StorageError
+from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import divergence, reads
 from tidemark_broker.replication.fetch_session import FetchSession, FetchSessionCache, Said
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.removal import Key
+from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.wire import (
     NO_SESSION,
     ReplicaFetchPartition,
@@ -93,11 +94,11 @@ class _Round:
         """The results that the follower should hear of."""
         request = self._request
         self._take()
-        results = self._collect(arrived=True)
+        results = await self._collect(arrived=True)
         if not self._enough(results):
             wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
             await purgatory.wait([self._session.watch], self._something, wait_ms / 1000)
-            results = self._collect(arrived=False)
+            results = await self._collect(arrived=False)
         return tuple(self._told(results))
 
     def _take(self) -> None:
@@ -151,19 +152,21 @@ class _Round:
             size += len(result.records)
         return size >= max(self._request.min_bytes, 1) or not self._session.wanted
 
-    def _collect(self, *, arrived: bool) -> dict[Key, ReplicaFetchResult]:
+    async def _collect(self, *, arrived: bool) -> dict[Key, ReplicaFetchResult]:
         """A result of each partition that is due. On arrival the fetch counts: the follower has
         everything below its offsets; of partitions at rest the time of the round says so."""
         session, left = self._session, self._request.max_bytes
         results = {}
-        for key in session.due:
-            results[key] = result = self._one(session.wanted[key], left, arrived=arrived)
+        for key in tuple(session.due):
+            if session.ended:
+                return {}
+            results[key] = result = await self._one(session.wanted[key], left, arrived=arrived)
             left -= len(result.records)
         if arrived:
             session.rounds.last_s = self._now_s
-        return results
+        return {} if session.ended else results
 
-    def _one(
+    async def _one(
         self, wanted: ReplicaFetchPartition, left: int, *, arrived: bool
     ) -> ReplicaFetchResult:
         partition = self._manager.by_id(wanted.topic_id, wanted.partition)
@@ -176,7 +179,7 @@ class _Round:
             return answer(partition, error, parted=parted)
         if arrived:
             self._fetched(partition, wanted)
-        return _records(partition, wanted, left)
+        return await _records(partition, wanted, left)
 
     def _fetched(self, partition: "Partition", wanted: ReplicaFetchPartition) -> None:
         replica_id, session = self._request.replica_id, self._session
@@ -285,7 +288,7 @@ def _parted(partition: "Partition", wanted: ReplicaFetchPartition) -> EpochEnd |
     )
 
 
-def _records(
+async def _records(
     partition: "Partition", wanted: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
     log = partition.log
@@ -294,13 +297,18 @@ def _records(
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return answer(partition, ErrorCode.kafka_storage_error)
+    offset, max_bytes, end = wanted.fetch_offset, min(wanted.max_bytes, left), log.next_offset
     try:
-        read = log.read(
-            wanted.fetch_offset,
-            max_bytes=min(wanted.max_bytes, left),
-            up_to_offset=log.next_offset,
-            min_one=True,
-        )
+        try:
+            read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
+        except NotCached:
+            read = await in_read_thread(
+                log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+            )
+            # What was read is of the epoch that was asked for; the offsets answered must be too.
+            error = partition.check_leader(wanted.current_leader_epoch)
+            if error is not ErrorCode.none:
+                return answer(partition, error)
     except OffsetOutOfRange:
         return answer(partition, ErrorCode.offset_out_of_range)
     except StorageError as error:

@@ -58,6 +58,26 @@ async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost
         await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
 
 
+async def test_all_of_a_quiet_partition_is_copied_and_expires(host: TieredHost) -> None:
+    """Nothing is appended any more, so retention itself must close the last segment."""
+    clock_ms = NOW_MS
+    host.context.wall_ms = lambda: clock_ms
+    host.config["retention.ms"] = "100000"
+    host.config["local.retention.ms"] = "1000"
+    await tiered(host)
+    end = host.partition.next_offset
+    assert host.head().next_copy_offset < end
+    clock_ms += 50_000
+    await host.storage.apply_retention()
+    await host.until(lambda: host.head().next_copy_offset == end)
+    await host.storage.apply_retention()
+    assert (host.partition.log.local_log_start_offset, host.partition.log.size_bytes) == (end, 0)
+    clock_ms += 200_000
+    await host.until(lambda: host.partition.log_start_offset == end)
+    clock_ms += 60_000
+    await host.until(lambda: host.objects() == [])
+
+
 async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredHost) -> None:
     await tiered(host)
     await host.produce(20)

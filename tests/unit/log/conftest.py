@@ -12,7 +12,7 @@ from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import check_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_broker.log import LogConfig, PartitionLog
+from tidemark_broker.log import AppendInfo, LogConfig, PartitionLog, TimestampsInDoubt, record_times
 from tidemark_broker.log.open_segments import OpenSegments
 
 TOPIC_ID = uuid.UUID(int=0x1234)
@@ -84,6 +84,15 @@ class LogBench:
                 leader_epoch=epoch,
                 now_ms=T0,
             )
+
+    @staticmethod
+    def append(log: PartitionLog, data: bytes, *, now_ms: int = T0, epoch: int = 0) -> AppendInfo:
+        """As a leader does: a batch that cannot be believed is looked into first."""
+        try:
+            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms)
+        except TimestampsInDoubt:
+            times = record_times(data)
+            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms, times=times)
 
     @staticmethod
     def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> bytes:

@@ -59,7 +59,9 @@ def test_an_append_does_not_wait_for_a_look_up_by_time(
 ) -> None:
     log = bench.create()
     bench.fill(log, [3, 3])
-    _once(monkeypatch, lookup, "decode_records", lambda: _meanwhile(lambda: bench.fill(log, [1])))
+    _once(
+        monkeypatch, lookup, "decode_timestamps", lambda: _meanwhile(lambda: bench.fill(log, [1]))
+    )
     found = log.offset_by_timestamp(T0 + 31)
     assert found is not None
     assert (found.offset, log.next_offset) == (4, 7)
@@ -85,7 +87,7 @@ def test_a_look_up_survives_the_removal_and_the_truncation_of_what_it_reads(
     _once(
         monkeypatch,
         lookup,
-        "decode_records",
+        "decode_timestamps",
         lambda: _meanwhile(lambda: log.apply_retention(T0, tiered=None)),
     )
     found = log.offset_by_timestamp(T0 + 31)

@@ -113,7 +113,7 @@ def local(*bases: int) -> list[SegmentInfo]:
             next_base_offset=end,
             size_bytes=end - base,
             largest_timestamp_ms=0,
-            created_ms=0,
+            modified_ms=0,
             is_active=base == bases[-1],
         )
         for base, end in zip(bases, ends, strict=True)
