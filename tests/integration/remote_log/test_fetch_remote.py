@@ -94,7 +94,7 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
 
 async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
     host = client.host
-    with held(host, reads=True) as storage:
+    with held(host, "reads") as storage:
         (late,) = await client.fetch(0)
         assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
         storage.release.set()
