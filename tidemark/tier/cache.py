@@ -5,7 +5,7 @@ a failed load is told to all who waited and kept by nobody.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from typing import Generic, TypeVar
@@ -37,19 +37,31 @@ class ByteCache(Generic[K, V]):
 
     def get(self, key: K, load: Callable[[], V]) -> V:
         """The value, loaded in this thread if nobody has or does; raises what the load raises."""
+        return self.get_many((key,), lambda _: (load(),))[0]
+
+    def get_many(
+        self, keys: Sequence[K], load: Callable[[Sequence[K]], Sequence[V]]
+    ) -> Sequence[V]:
+        """The values, in the order of their keys; those that nobody has or loads are loaded in this
+        thread by one call of ``load``."""
+        found: dict[K, V] = {}
+        mine: dict[K, Future[V]] = {}
+        others: dict[K, Future[V]] = {}
         with self._lock:
-            if key in self._values:
-                self.hits += 1
-                self._values.move_to_end(key)
-                return self._values[key]
-            waiting = self._loading.get(key)
-            if waiting is None:
-                self.misses += 1
-                mine: Future[V] = Future()
-                self._loading[key] = mine
-        if waiting is not None:
-            return waiting.result()
-        return self._load(key, mine, load)
+            for key in keys:
+                if key in self._values:
+                    self.hits += 1
+                    self._values.move_to_end(key)
+                    found[key] = self._values[key]
+                elif key in self._loading:
+                    others[key] = self._loading[key]
+                else:
+                    self.misses += 1
+                    self._loading[key] = mine[key] = Future()
+        if mine:
+            found.update(self._load(mine, load))
+        found.update((key, future.result()) for key, future in others.items())
+        return [found[key] for key in keys]
 
     def forget(self, matches: Callable[[K], bool]) -> None:
         """Drop the values of some keys; what is being loaded now is kept when it comes."""
@@ -57,19 +69,25 @@ class ByteCache(Generic[K, V]):
             for key in [key for key in self._values if matches(key)]:
                 self.size_bytes -= self._size_of(self._values.pop(key))
 
-    def _load(self, key: K, mine: "Future[V]", load: Callable[[], V]) -> V:
+    def _load(
+        self, mine: "Mapping[K, Future[V]]", load: Callable[[Sequence[K]], Sequence[V]]
+    ) -> dict[K, V]:
         try:
-            value = load()
+            values = dict(zip(mine, load(tuple(mine)), strict=True))
         except BaseException as error:
             with self._lock:
-                del self._loading[key]
-            mine.set_exception(error)
+                for key in mine:
+                    del self._loading[key]
+            for future in mine.values():
+                future.set_exception(error)
             raise
         with self._lock:
-            del self._loading[key]
-            self._keep(key, value)
-        mine.set_result(value)
-        return value
+            for key, value in values.items():
+                del self._loading[key]
+                self._keep(key, value)
+        for key, value in values.items():
+            mine[key].set_result(value)
+        return values
 
     def _keep(self, key: K, value: V) -> None:
         size = self._size_of(value)

@@ -162,6 +162,8 @@ def delete_objects(
     """Delete both objects of each marked segment (blocks): those that are gone now, and the error
     that kept the rest. All at once; where that fails, one by one, so that the first that cannot be
     deleted holds up no other before it."""
+    if not due:
+        return due, None
     shared.metrics.add(metrics.DELETE_REQUESTS, len(due))
     try:
         tier.segments.delete([item.entry for item in due])

@@ -7,6 +7,7 @@ what was copied raises :class:`ObjectDamaged`. All calls block and run in the fe
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
@@ -98,6 +99,7 @@ class SegmentReader:
     def read(self, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
         """(whole batches from the one with ``offset``, the offset behind them, the position behind
         them); the first batch comes whole however large."""
+        self._load_about(offset, max_bytes)
         line, first = self._find(offset)
         batches = [first]
         while batches[-1].end < self._entry.size_bytes:
@@ -126,25 +128,54 @@ class SegmentReader:
             batch = self._batch_at(batch.end)
             self._follow(line, batch)
 
-    def load_chunk(self, number: int) -> bytes:
-        """One chunk of the segment's log, checked, from the cache or the store."""
+    def load_chunk(self, number: int) -> None:
+        """Have one chunk of the segment's log in the cache."""
+        self._load(number, number)
+
+    def _load(self, first: int, last: int) -> None:
+        """Have these chunks at hand; those that are missing come from the store, in one request
+        where they stand side by side."""
+        wanted = [number for number in range(first, last + 1) if number not in self._chunks]
+        if not wanted:
+            return
+        segment_id = self._entry.segment_id
+        found = self._caches.chunks.get_many(
+            [(segment_id, number) for number in wanted],
+            lambda keys: self._fetch([number for _, number in keys]),
+        )
+        self._chunks.update(zip(wanted, found, strict=True))
+
+    def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
+        """Chunks of ascending numbers from the store."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and number == runs[-1][-1] + 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        return [chunk for run in runs for chunk in self._fetch_run(run[0], len(run))]
+
+    def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
+        """Checked chunks that stand side by side."""
         size = self._caches.chunk_bytes
-        start = number * size
-        end = min(start + size, self._entry.size_bytes)
+        start, end = first * size, min((first + count) * size, self._entry.size_bytes)
+        data = self._tier.segments.fetch(self._entry, start, end)
+        if len(data) != end - start:
+            raise self._damaged(
+                f"it has {start + len(data)} bytes, the manifest says {self._entry.size_bytes}"
+            )
+        if self._entry.digests is not None:
+            wrong = wrong_piece(data, start, self._indexes().pieces)
+            if wrong is not None:
+                raise self._damaged(f"its digest differs at byte {wrong}")
+        return (data[begin : begin + size] for begin in range(0, len(data), size))
 
-        def load() -> bytes:
-            data = self._tier.segments.fetch(self._entry, start, end)
-            if len(data) != end - start:
-                raise self._damaged(
-                    f"it has {start + len(data)} bytes, the manifest says {self._entry.size_bytes}"
-                )
-            if self._entry.digests is not None:
-                wrong = wrong_piece(data, start, self._indexes().pieces)
-                if wrong is not None:
-                    raise self._damaged(f"its digest differs at byte {wrong}")
-            return data
-
-        return self._caches.chunks.get((self._entry.segment_id, number), load)
+    def _load_about(self, offset: int, max_bytes: int) -> None:
+        """What a read will need, at once; that is known from the index, but for a large batch."""
+        position = self._indexes().offsets.entry_for(offset)[1]
+        end = min(position + max_bytes, self._entry.size_bytes)
+        size = self._caches.chunk_bytes
+        self._load(position // size, max(position, end - 1) // size)
 
     def _first_in_batch(
         self, line: BatchLine, batch: _Batch, timestamp_ms: int, start_offset: int
@@ -205,15 +236,11 @@ class SegmentReader:
     def _bytes(self, start: int, end: int) -> bytes:
         size = self._caches.chunk_bytes
         first, last = start // size, max(start, end - 1) // size
+        self._load(first, last)
         if first == last:
-            return self._chunk(first)[start - first * size : end - first * size]
-        whole = b"".join(self._chunk(number) for number in range(first, last + 1))
+            return self._chunks[first][start - first * size : end - first * size]
+        whole = b"".join(self._chunks[number] for number in range(first, last + 1))
         return whole[start - first * size : end - first * size]
-
-    def _chunk(self, number: int) -> bytes:
-        if number not in self._chunks:
-            self._chunks[number] = self.load_chunk(number)
-        return self._chunks[number]
 
     def _indexes(self) -> Indexes:
         return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)

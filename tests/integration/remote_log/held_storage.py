@@ -1,12 +1,12 @@
 """Storage that is as slow as a test wants it to be; everything is handed to the real one.
 
-``held``: a storage manager plugin (the seam of KIP-405) whose uploads (or reads) first wait until
-the test lets them go. ``hung``: an object store of which no call returns before the test has ended
-its hanging.
+``held``: a storage manager plugin (the seam of KIP-405) of whose calls one kind first waits until the
+test lets it go. ``hung``: an object store of which no call returns before the test has ended its
+hanging.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,30 +22,38 @@ from tidemark.tier.topics import TopicCatalog
 
 
 class HeldStorage(BucketStorageManager):
-    """``begun``: entries whose upload has begun."""
+    """``begun``: entries whose upload, read or deletion has begun."""
 
-    def __init__(self, real: BucketStorageManager, *, reads: bool) -> None:
+    def __init__(self, real: BucketStorageManager, kind: str) -> None:
         super().__init__(real._buckets)
-        self._reads = reads
+        self._kind = kind
         self.begun: list[SegmentEntry] = []
         self.release = threading.Event()
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        self.begun.append(entry)
-        assert self._reads or self.release.wait(20)
+        self._hold("uploads", entry)
         return super().copy_segment(entry, data)
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        assert not self._reads or self.release.wait(20)
+        self._hold("reads", entry)
         return super().fetch(entry, start, end_exclusive)
+
+    def delete(self, entries: Sequence[SegmentEntry]) -> None:
+        self._hold("deletions", *entries)
+        super().delete(entries)
+
+    def _hold(self, kind: str, *entries: SegmentEntry) -> None:
+        if kind == self._kind:
+            self.begun.extend(entries)
+            assert self.release.wait(20)
 
 
 @contextmanager
-def held(host: TieredHost, *, reads: bool = False) -> Iterator[HeldStorage]:
-    """From now on uploads of this host wait, or reads; at the end all go on."""
+def held(host: TieredHost, kind: str = "uploads") -> Iterator[HeldStorage]:
+    """From now on calls of one kind wait (uploads, reads or deletions); at the end all go on."""
     guard = host.remote._shared.guard
     tier = guard.tier()
-    storage = HeldStorage(tier.segments, reads=reads)
+    storage = HeldStorage(tier.segments, kind)
     guard._tier = replace(tier, segments=storage)
     try:
         yield storage

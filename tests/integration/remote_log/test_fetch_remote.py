@@ -1,7 +1,11 @@
 """Fetch over the socket, below the local log start: what the tier holds is a part of the answer."""
 
+import asyncio
+
+import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.remote_log.conftest import MakeClient
 from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.held_storage import held
 from tidemark.records.batch import iter_headers
@@ -94,10 +98,39 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
 
 
 async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
+    """The read goes on meanwhile: who asks again gets what was begun, and nothing is read twice."""
     host = client.host
-    with held(host, reads=True) as storage:
-        (late,) = await client.fetch(0)
-        assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
+    with held(host, "reads") as storage:
+        for _ in range(2):
+            (late,) = await client.fetch(0)
+            assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
         storage.release.set()
-    (part,) = await client.fetch(0)
+        (part,) = await client.fetch(0)
     assert offsets_of(part)[0] == 0
+    assert [entry.start_offset for entry in storage.begun if entry.start_offset == 0] == [0]
+
+
+@pytest.fixture
+async def impatient(make_client: MakeClient) -> Client:
+    """``remote.fetch.max.wait.ms`` is over before any store can answer."""
+    return await make_client(remote_fetch_max_wait_ms=1)
+
+
+async def test_who_waits_for_the_tier_alone_waits_as_long_as_it_wants_to(
+    impatient: Client,
+) -> None:
+    with held(impatient.host, "reads") as storage:
+        asked = asyncio.create_task(impatient.fetch(0, wait_ms=15_000))
+        await impatient.host.until(lambda: bool(storage.begun))
+        await asyncio.sleep(0.05)  # well beyond the broker's own limit
+        storage.release.set()
+        (part,) = await asked
+    assert offsets_of(part)[0] == 0
+
+
+async def test_records_at_hand_do_not_wait_for_the_tier(impatient: Client) -> None:
+    with held(impatient.host, "reads"):
+        local, remote = await impatient.fetch(395, 0, wait_ms=15_000)
+        assert (offsets_of(local), offsets_of(remote)) == ([395], [])
+        error, remote = await impatient.fetch(401, 0, wait_ms=15_000)
+        assert (error.error_code, offsets_of(remote)) == (ErrorCode.offset_out_of_range, [])
