@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench pins crds
+.PHONY: demo up test lint bench bench-failover bench-restarts pins crds
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -36,6 +36,14 @@ lint: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.brokers
+
+# KILLS: how often the leader is killed (100).
+bench-failover: $(READY)
+	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS))
+
+# RESTARTS: how often the leader is restarted (50).
+bench-restarts: $(READY)
+	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds

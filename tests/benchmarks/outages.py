@@ -1,9 +1,9 @@
 """What a producer notices while brokers of a real local cluster die and come back.
 
-A stock producer (confluent-kafka, its defaults but ``acks=all``) writes small records to one
-partition on three brokers, one every few milliseconds, and notes when each was acknowledged. An
-*outage* is the longest time without an acknowledgement around one event; who leads, and who is in
-sync, is read from the partition's slice.
+A stock producer (confluent-kafka, ``acks=all``) writes small records to one partition on three
+brokers, one every few milliseconds, and notes when each was acknowledged. An *outage* is the longest
+time without an acknowledgement around one event; who leads, and who is in sync, is read from the
+partition's slice.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
 from tidemark_operator.controller.model import PartitionRow
@@ -40,7 +40,17 @@ class SteadyWriter:
         self._times_s: list[float] = []
         self._topic = topic
         self._stopping = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 2})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "log_level": 2,
+                # As one that has run for long, and asks whichever broker is there now and then: what
+                # a broker says of the topic is believed at once.
+                "topic.metadata.propagation.max.ms": 0,
+                "topic.metadata.refresh.interval.ms": 200,
+            }
+        )
         self._thread = threading.Thread(target=self._run, name="writer")
         self._thread.start()
 
@@ -68,6 +78,8 @@ class SteadyWriter:
                 number += 1
             except BufferError:  # a long outage: the queue is full
                 pass
+            except KafkaException as error:
+                self.errors.append(str(error))
             self._producer.poll(_PAUSE_S)
             self._stopping.wait(_PAUSE_S)
         left = self._producer.flush(TIMEOUT_S)
@@ -113,9 +125,13 @@ class Outages:
         self.progress()
 
     def progress(self) -> None:
-        """Until something is acknowledged from now on."""
-        now_s = time.monotonic()
-        wait(lambda: self.writer.has_written_since(now_s), "an acknowledgement", TIMEOUT_S)
+        """Until something is acknowledged from now on, or has failed."""
+        now_s, writer = time.monotonic(), self.writer
+        wait(
+            lambda: writer.has_written_since(now_s) or bool(writer.errors),
+            "an acknowledgement",
+            TIMEOUT_S,
+        )
 
     def kill(self, node: int) -> float:
         """kill -9 of the leader; seconds until another one is elected."""
