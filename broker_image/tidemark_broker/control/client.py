@@ -2,7 +2,8 @@
 
 A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
 that report and propose. Whatever ends one of them ends the session; then every address is tried
-again, with a growing pause between rounds. Between sessions the broker goes on with what it was
+again, with a growing pause between rounds; with a short one while the controller waits for the end
+of this broker's former process. Between sessions the broker goes on with what it was
 told last. A broker whose disk lost records cannot answer for its ISRs any more: it registers as
 if it were another process, without the proof of a clean shutdown.
 """
@@ -15,12 +16,20 @@ import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
+from kio.schema.errors import ErrorCode
+
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.commands import Commands
 from tidemark_broker.control.epoch_file import ControllerEpoch
-from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
+from tidemark_broker.control.errors import (
+    AliveElsewhere,
+    NotController,
+    Refused,
+    SessionEnded,
+    check,
+)
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.status import StatusReporter
@@ -35,6 +44,7 @@ Address = tuple[str, int]
 _TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
+_FORMER_PROCESS_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,24 +104,31 @@ class ControlClient:
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
             began_s = clock()
-            for address in self._addresses:
-                await self._try(address)
+            errors = [await self._try(address) for address in self._addresses]
+            if any(isinstance(error, AliveElsewhere) for error in errors):
+                await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
+                continue
             if clock() - began_s > _LONGEST_PAUSE_S:
                 backoff = backoff.succeeded()
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
-    async def _try(self, address: Address) -> None:
+    async def _try(self, address: Address) -> Exception | None:
+        """One session; why it has ended."""
         try:
             await self._session(address)
         except NotController as error:
             logger.debug("%s:%d: %s", *address, error)
+            return error
         except (SessionEnded, OSError, TimeoutError, FrameError, StorageError) as error:
             self._note_problem(address, error)
-        except Exception:
+            return error
+        except Exception as error:
             logger.exception("the session with the controller at %s:%d failed", *address)
+            return error
         finally:
             self.connected = False
+        return None
 
     def _note_problem(self, address: Address, error: Exception) -> None:
         """One line for each new problem, not one for each try."""
@@ -180,7 +197,9 @@ class ControlClient:
             _TIMEOUT_S,
         )
         if answer.error_code and answer.error_message and answer.error_code != 41:
-            raise Refused(f"registration refused: {answer.error_message}")
+            former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
+            kind = AliveElsewhere if former else Refused
+            raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")
         if not await self._epoch.accept(answer.controller_epoch):
             raise SessionEnded(

@@ -39,6 +39,8 @@ class ScriptedController:
         self.rows: dict[Key, control.PartitionState] = {}
         self.cluster_config: dict[str, str] = {}
         self.remote_storage = ""
+        #: How many of the next registrations are refused: the former process counts as alive.
+        self.refuses_registrations = 0
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
@@ -209,6 +211,15 @@ class ScriptedController:
 
     def _register(self, request: control.BrokerRegistrationRequest) -> Any:
         self.registrations.append(request)
+        if self.refuses_registrations:
+            self.refuses_registrations -= 1
+            return control.BrokerRegistrationResponse(
+                error_code=101,
+                error_message="alive as another process",
+                broker_epoch=-1,
+                controller_epoch=self.epoch,
+                session_timeout_ms=self.session_timeout_ms,
+            )
         self._next_epoch += 1
         self.brokers[request.broker_id] = Registered(request, self._next_epoch)
         return control.BrokerRegistrationResponse(

@@ -1,4 +1,4 @@
-"""When a broker listens to clients: not before it knows the cluster."""
+"""How a broker comes back: when it listens to clients, how often it knocks at the controller's."""
 
 import asyncio
 
@@ -76,3 +76,15 @@ async def test_a_broker_whose_address_is_taken_ends_and_says_so(
     assert other.process is not None
     assert await asyncio.wait_for(other.process.wait(), 20) == 1
     assert "address already in use" in other.log_text().splitlines()[-1].lower()
+
+
+async def test_a_broker_whose_former_process_counts_as_alive_soon_asks_again(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    """Pauses that double would leave it outside for up to three seconds after it could be in."""
+    controller.refuses_registrations = 20
+    async with asyncio.timeout(15):
+        [broker] = await start_brokers(1)
+    assert len({each.incarnation_id for each in controller.registrations}) == 1
+    assert broker.log_text().count("alive as another process") == 1
+    assert await broker.stop() == 0
