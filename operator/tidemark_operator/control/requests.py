@@ -142,6 +142,8 @@ class BrokerRequests:
             for topic in request.failed_replicas
             for partition in topic.partitions
         }
+        if not named and not context.state.failed_on(node_id):
+            return
         hosted = context.state.keys_on(node_id)
         news = context.state.put_failed(node_id, hosted.intersection(named))
         if news:

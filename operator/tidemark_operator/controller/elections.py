@@ -121,6 +121,8 @@ def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
         draft.put_broker(dataclasses.replace(broker, fenced=True))
     for broker in known:
         moved, offline = _settle(draft, draft.rows_on(broker.node_id))
+        if broker.shutting_down:
+            continue  # it said so, and that was told
         text = (
             f"broker {broker.node_id} is fenced ({reason}): {count(moved, 'leader')} moved, "
             f"{count(offline, 'partition')} offline"

@@ -164,6 +164,10 @@ def test_a_broker_that_shuts_down_gives_its_partitions_away() -> None:
     world.commit(draft)
     assert (world.row().leader, world.row().isr) == (2, (2, 3))
     assert not world.state.is_live(1)
+    draft = world.draft()
+    elections.fence(draft, [1], reason="its connections ended")
+    assert world.commit(draft).events == (), "no warning about what it said it would do"
+    assert world.state.brokers[1].fenced
 
 
 def test_preferred_leaders_come_back_paced() -> None:

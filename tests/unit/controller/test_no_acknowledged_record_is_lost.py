@@ -50,6 +50,7 @@ class Cluster(RuleBasedStateMachine):
         self.acknowledged: list[Record] = []
         self.clean: dict[int, bool] = {}
         self.lost: set[int] = set()
+        self.leaders_min_isr = self.min_isr
         self.directories: dict[int, int] = {}
         self.starts = 0
         self.written = 0
@@ -81,7 +82,7 @@ class Cluster(RuleBasedStateMachine):
         made = self.world.row()
         if made.leader not in self.running:
             return
-        if len(made.isr) < self.min_isr or made.elr or made.last_known_elr:
+        if len(made.isr) < self.leaders_min_isr or made.elr or made.last_known_elr:
             return
         members = set(made.isr)
         for request in self.proposals:
@@ -185,20 +186,23 @@ class Cluster(RuleBasedStateMachine):
             self.world.beat(node)
 
     def may_lose(self, node: int, left: int) -> bool:
-        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost."""
+        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost until
+        it is in the ISR again."""
         acknowledged = len(self.acknowledged)
-        self.lost = {
-            other for other in self.lost if self.logs[other][:acknowledged] != self.acknowledged
-        }
+        self.lost.difference_update(self.world.row().isr)
         loses = self.logs[node][:acknowledged] == self.acknowledged and left < acknowledged
         if not loses:
             return True
-        if self.min_isr == 1:
-            return set(self.world.row().isr) != {node}
-        if len(self.lost | {node}) >= self.min_isr:
+        if not self.is_covered(node):
             return False
         self.lost.add(node)
         return True
+
+    def is_covered(self, node: int) -> bool:
+        """Whether the loss of acknowledged records on this broker, too, is covered."""
+        if self.min_isr == 1:
+            return set(self.world.row().isr) != {node}
+        return len(self.lost | {node}) < self.min_isr
 
     @precondition(lambda self: self.world.state.awaiting_logs)
     @rule(node=st.sampled_from(NODES))
@@ -250,12 +254,47 @@ class ClusterOfTwoInSync(Cluster):
     min_isr = 2
 
 
+class ClusterOfAChangingMinimum(Cluster):
+    """Somebody changes min.insync.replicas to and fro; the leader hears of it late or early, and may
+    have acknowledged by the other value. So what both cover may be lost, and a replica may refuse
+    for a while, too."""
+
+    @rule(min_isr=st.sampled_from((1, 2)))
+    def change(self, min_isr: int) -> None:
+        topic_view = self.world.view()
+        config = {"min.insync.replicas": str(min_isr)}
+        self.world.state.put_topic(dataclasses.replace(topic_view, config=config))
+
+    @rule()
+    def reconcile(self) -> None:
+        draft = self.world.draft()
+        elections.settle_topic(draft, self.world.view())
+        self.world.commit(draft)
+
+    @rule(min_isr=st.sampled_from((1, 2)))
+    def leader_hears(self, min_isr: int) -> None:
+        self.leaders_min_isr = min_isr
+
+    @rule(node=st.sampled_from(NODES), refuses=st.booleans())
+    def storage(self, node: int, refuses: bool) -> None:
+        key = self.world.row().key
+        news = self.world.state.put_failed(node, frozenset({key} if refuses else ()))
+        draft = self.world.draft()
+        elections.storage_changed(draft, node, news)
+        self.world.commit(draft)
+
+    def is_covered(self, node: int) -> bool:
+        return set(self.world.row().isr) != {node} and not self.lost - {node}
+
+
 Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 ClusterOfTwoInSync.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None
 )
 TestCluster = Cluster.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
+ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings
+TestClusterOfAChangingMinimum = ClusterOfAChangingMinimum.TestCase
 
 
 def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> None:
