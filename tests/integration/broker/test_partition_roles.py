@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, read_state, write_state
+from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication import service
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
@@ -388,3 +389,18 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
         found = await partition.list_offset(timestamp)
         assert found.error is ErrorCode.offset_not_available
     assert (await partition.list_offset(1_800_000_000_000)).error is ErrorCode.none
+
+
+async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
+    partition = host.partition()
+    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    await partition.apply(tiered, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    partition.learn_remote_end(0, 7, 5)
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
+    await host.context.states.written()
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
