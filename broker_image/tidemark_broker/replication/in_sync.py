@@ -114,10 +114,10 @@ def _change(
 def answered(partition: "Partition", change: control.IsrChange, result: control.IsrResult) -> None:
     """The controller answered a proposal: in force at once, as it is in the slices already; the
     file follows. See :func:`isr.meaning`."""
-    leader = partition.leader
-    if leader is None:
-        return
-    meaning = isr.meaning(leader.row, leader.pending, change, result)
+    leader, row = partition.leader, partition.row
+    if leader is None or row is None or row.leader_epoch != leader.epoch:
+        return  # it leads no more, or is just being made the leader of a later epoch
+    meaning = isr.meaning(row, leader.pending, change, result)
     if meaning is isr.Answer.NOTHING:
         return
     if meaning is isr.Answer.ADOPT:

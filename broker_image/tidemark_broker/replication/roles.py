@@ -169,6 +169,10 @@ def _wait_for_tier(partition: "Partition", doubt: str) -> None:
 
 async def _lead(partition: "Partition", row: control.PartitionState) -> None:
     await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
+    doubt = partition.doubt
+    if doubt is not None and doubt.refuted:  # a claim of the epoch before has shown it meanwhile
+        _wait_for_tier(partition, doubt.reason)
+        return
     start = _epoch_start(partition, row.leader_epoch)
     partition.leader = LeaderRole(
         node_id=partition.context.node_id,
@@ -284,6 +288,7 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
             ),
             epochs=tuple(point.epochs),
         )
+    partition.doubt = None
     partition.replace_remote_end(tier.end)
     await partition.write_state(partition.stored)
     await _lead(partition, row)

@@ -8,15 +8,18 @@ answered "not fenced". Only its own standing still counts (time that passed whil
 turn). A controller that is away stops nobody: brokers go on with the last persisted ISR.
 """
 
+from math import inf
+
 
 class Stall:
     """Rules with the clock as an argument: monotonic seconds. The loop thread owns it."""
 
-    __slots__ = ("_session_s", "_turned_s", "_woke_s")
+    __slots__ = ("_session_s", "_silent_from_s", "_woke_s")
 
     def __init__(self) -> None:
-        self._turned_s: float | None = None
-        self._session_s: float | None = None
+        self._session_s = inf
+        #: A session behind the last turn of the loop.
+        self._silent_from_s = inf
         self._woke_s: float | None = None
 
     def session_of(self, session_s: float) -> None:
@@ -25,13 +28,13 @@ class Stall:
 
     def turned(self, now_s: float) -> None:
         """The loop has turned; if it had not for longer than a session, it has just woken up."""
-        if self._stands_still(now_s):
+        if now_s > self._silent_from_s:
             self._woke_s = now_s
-        self._turned_s = now_s
+        self._silent_from_s = now_s + self._session_s
 
     def must_be_silent(self, now_s: float) -> bool:
-        """May it answer nothing as leader? True also in the turn in which it wakes up."""
-        return self._woke_s is not None or self._stands_still(now_s)
+        """Must it answer nothing as leader? Also in the very turn in which it wakes up."""
+        return self._woke_s is not None or now_s > self._silent_from_s
 
     def heard(self, session_began_s: float) -> bool:
         """The controller said, in a session that began then, that this broker's states are in force
@@ -42,7 +45,3 @@ class Stall:
             return False
         self._woke_s = None
         return True
-
-    def _stands_still(self, now_s: float) -> bool:
-        turned_s, session_s = self._turned_s, self._session_s
-        return turned_s is not None and session_s is not None and now_s - turned_s > session_s

@@ -23,9 +23,10 @@ _RETRY_S = 1.0
 
 
 class StateWriter:
-    """The loop thread owns it."""
+    """The loop thread owns it. ``retry_s``: pause before a write that failed is tried again."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_s: float = _RETRY_S) -> None:
+        self._retry_s = retry_s
         self._waiting: dict[Replica, None] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._retries: dict[Replica, asyncio.TimerHandle] = {}
@@ -69,7 +70,7 @@ class StateWriter:
     def _again_later(self, replica: "Replica") -> None:
         if not self._closed and replica not in self._retries:
             loop = asyncio.get_running_loop()
-            self._retries[replica] = loop.call_later(_RETRY_S, self._retry, replica)
+            self._retries[replica] = loop.call_later(self._retry_s, self._retry, replica)
 
     def _retry(self, replica: "Replica") -> None:
         del self._retries[replica]

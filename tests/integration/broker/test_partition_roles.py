@@ -11,12 +11,14 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, read_state, write_state
+from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication import service
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
 from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.threads import in_thread
 
@@ -388,3 +390,55 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
         found = await partition.list_offset(timestamp)
         assert found.error is ErrorCode.offset_not_available
     assert (await partition.list_offset(1_800_000_000_000)).error is ErrorCode.none
+
+
+async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
+    partition = host.partition()
+    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    await partition.apply(tiered, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    partition.learn_remote_end(0, 7, 5)
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
+    await host.context.states.written()
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
+
+
+async def elected_again(partition: Partition, row: control.PartitionState) -> "asyncio.Task[bool]":
+    """A leader that is being made the leader of the next epoch: the row is in force, its own role
+    is still the former one."""
+    task = asyncio.create_task(partition.apply(VIEW, row, 3))
+    while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    assert partition.leader is not None
+    assert partition.leader.epoch < row.leader_epoch
+    return task
+
+
+async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    change = host.proposals[-1]
+    again = replace(ROW, leader_epoch=6, partition_epoch=12)
+    task = await elected_again(partition, again)
+    partition.isr_answered(change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0))
+    await task
+    assert partition.row == again
+    assert partition.leader is not None
+    assert partition.leader.row == again
+
+
+async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))
+    assert partition.found_lacking(TierEnd(RemoteEnd(99, 5), 0))
+    await task
+    assert partition.role is Role.TAKING_OVER
+    assert (await partition.append(batch(), acks=1, timeout_ms=0)).error is (
+        ErrorCode.not_leader_or_follower
+    )
