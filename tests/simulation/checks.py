@@ -463,7 +463,7 @@ class Checks:
         if old is None:
             return
         self._epochs(key, old, row)
-        if row.leader != NO_LEADER and row.leader not in old.isr:
+        if row.recovering and not old.recovering:
             self._unclean[key] = row.leader_epoch
             if not self.topics[key[0]].unclean:
                 self.fail("1", f"{key[0]}-{key[1]}: broker {row.leader} was elected uncleanly")
