@@ -89,7 +89,7 @@ class Profile:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a seed."""
+    """What became of a seed; ``seconds`` of processor time."""
 
     seed: int
     steps: int
@@ -399,6 +399,8 @@ class Cluster:
             why = self._unsettled()
         if world.over:
             return
+        for key in self.clients.keys:
+            self.checks.readable(key)
         if why:
             self.checks.fail("convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}")
             return
@@ -414,7 +416,9 @@ class Cluster:
             return ""  # a disablement waits for the partition, which waits for a person
         topic = self.kube.find(TOPIC, "t")
         tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
-        return "tiering is still Disabling" if tiering.get("state") == "Disabling" else ""
+        if tiering.get("state") == "Disabling":
+            return "tiering is still Disabling"
+        return self.checks.left_behind()
 
     def _run(self, until_s: float, steps_max: int) -> None:
         self.world.run(until_s, steps_max)
@@ -477,7 +481,7 @@ def simulate(
     """Run one seed to its end, or to its first violation. The same seed gives the same run.
     ``look`` may inspect the cluster as it stands at the end."""
     profile = profile or Profile()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     state, level = random.getstate(), logging.root.manager.disable
     collecting, hook = gc.isenabled(), sys.unraisablehook
     logging.disable(logging.CRITICAL)
@@ -494,7 +498,7 @@ def simulate(
             if look is not None:
                 look(cluster)
             cluster.world.over = True
-            outcome = _outcome(cluster, time.perf_counter() - began_s)
+            outcome = _outcome(cluster, time.process_time() - began_s)
             for machine in cluster.machines.values():
                 machine.disk.dead = True
             cluster.world.forget()
