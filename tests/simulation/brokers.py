@@ -29,7 +29,6 @@ PORT = 9092
 
 #: Short times, so that a run of a minute sees many of everything.
 TIMES = {
-    "replica.lag.time.max.ms": "2000",
     "replica.fetch.wait.max.ms": "400",
     "replica.socket.timeout.ms": "2000",
     "replica.high.watermark.checkpoint.interval.ms": "2000",
@@ -242,6 +241,16 @@ class BrokerProcess:
         """A replica fetch of another broker."""
         return self._serve(entity)
 
+    def answered_again(self, request: Any, answer: Any) -> None:
+        """An answer to AlterPartition reaches the partitions once more, as one that was still on its
+        way when a push told the same: the sender keeps one request in flight, the rule must not rely
+        on that."""
+        manager = None if self.broker is None else self.broker.manager
+        for change, result in zip(request.changes, answer.results, strict=False):
+            partition = None if manager is None else manager.by_id(change.topic_id, change.partition)
+            if partition is not None:
+                self.loop.create_task(partition.isr_answered(change, result))
+
     def loop_age_ms(self) -> int:
         began_s = self.stalled_from_s
         if self.loop.held is None or began_s is None:
@@ -270,7 +279,9 @@ class BrokerProcess:
 class Machine:
     """A broker's machine: its disk outlives the processes. ``alive`` is the one that runs."""
 
-    def __init__(self, cluster: Any, node_id: int, controllers: list[str]) -> None:
+    def __init__(
+        self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int
+    ) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.node_id = node_id
@@ -281,6 +292,7 @@ class Machine:
         self.config = broker_config.parse(
             {
                 **TIMES,
+                "replica.lag.time.max.ms": str(lag_ms),
                 "node.id": str(node_id),
                 "cluster.id": CLUSTER_ID,
                 "log.dir": f"{ROOT}{self.name}/logs",

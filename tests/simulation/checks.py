@@ -16,7 +16,7 @@ from tidemark.tier.head import Head
 from tidemark.tier.layout import page_key
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.wire import control
-from tidemark.wire.control import TieringState
+from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.controller.rows import decode_row
@@ -115,6 +115,7 @@ class Checks:
         self._led: dict[tuple[Key, int], BrokerProcess] = {}
         self._texts: dict[str, set[str]] = {}
         self._filled: set[tuple[Key, int]] = set()
+        self._tiered_epoch = 0
         self._live_keys: dict[Key, frozenset[str]] = {}
         #: Leader epochs that began with an unclean election (or after one, until recovered).
         self._unclean: dict[Key, int] = {}
@@ -272,8 +273,11 @@ class Checks:
     def _gap(self, partition: Partition, key: Key) -> int | None:
         """Invariant 4: an offset between log start and local log start that the tier has not."""
         log, head = partition.log, self.heads.get(key)
-        if not partition.reads_tier or log.log_start_offset >= log.local_log_start_offset:
+        if log.log_start_offset >= log.local_log_start_offset:
             return None
+        if not partition.reads_tier:
+            settled = partition.tiering_state is TieringState.DISABLED
+            return log.log_start_offset if settled else None
         if head is None:
             return log.log_start_offset
         first = max(log.log_start_offset, head.log_start_offset)
@@ -294,6 +298,8 @@ class Checks:
         has all below it (a replica whose loss is on the account excepted), and the ISR that the
         leader knows is not below its minimum."""
         high_watermark = partition.high_watermark
+        if partition.leader_epoch < self._unclean.get(key, -1):
+            return  # it does not know of the unclean election yet
         for batch in batches_in(partition, old, high_watermark):
             known = ledger.committed.get(batch.base_offset)
             if known is None:
@@ -463,7 +469,7 @@ class Checks:
         if old is None:
             return
         self._epochs(key, old, row)
-        if row.leader != NO_LEADER and row.leader not in old.isr:
+        if row.recovering and not old.recovering:
             self._unclean[key] = row.leader_epoch
             if not self.topics[key[0]].unclean:
                 self.fail("1", f"{key[0]}-{key[1]}: broker {row.leader} was elected uncleanly")
@@ -518,9 +524,8 @@ class Checks:
             if was is not None and was["state"] == "Disabling" and was["policy"] != now["policy"]:
                 self.fail("7", f"the policy changed while Disabling: {was}, {now}")
             return
-        self.note(
-            f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})"
-        )
+        self.note(f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})")
+        self._tiered_epoch = now["epoch"]
         allowed = {
             ("Enabled", "Disabling", 1),
             ("Disabling", "Disabled", 0),
@@ -529,6 +534,17 @@ class Checks:
         }
         if (was["state"], now["state"], now["epoch"] - was["epoch"]) not in allowed:
             self.fail("7", f"tiering went from {was} to {now}")
+        if now["state"] == "Disabled":
+            self._acknowledged_disablement(now["epoch"])
+
+    def _acknowledged_disablement(self, epoch: int) -> None:
+        """Invariants 8 and 9: a disablement is acknowledged once the head of every partition is
+        claimed under its epoch: from then on no older copier adds to it, no older plan is made."""
+        for head in self.heads.values():
+            if head.tiered_epoch < epoch:
+                self.fail(
+                    "9", f"disabled under epoch {epoch}, but {head.name} is claimed under {head.claim}"
+                )
 
     def told(self, request: control.PartitionStatesRequest) -> None:
         """Invariant 24, persist before acting: a broker is told no row that is not stored."""
@@ -605,11 +621,7 @@ class Checks:
             return
         for batch in batches_of(data):
             known = ledger.committed.get(batch.base_offset)
-            if (
-                known is not None
-                and known.crc != batch.crc
-                and batch.last_offset >= entry.from_offset
-            ):
+            if known is not None and known.crc != batch.crc and batch.last_offset >= entry.from_offset:
                 self.fail("3", f"{entry.log_key} holds {batch} where {known} was committed")
             if known is None and batch.base_offset >= ledger.end and not ledger.topic.unclean:
                 if not self._lost_excused(key, batch.base_offset):
@@ -623,9 +635,7 @@ class Checks:
         end = None
         for entry in live:
             if end is not None and entry.from_offset != end + 1:
-                self.fail(
-                    "5", f"{head.name}: {entry.key} answers from {entry.from_offset}, not {end + 1}"
-                )
+                self.fail("5", f"{head.name}: {entry.key} answers from {entry.from_offset}, not {end + 1}")
             end = entry.end_offset_inclusive
             if entry.log_key not in objects or entry.aux_key not in objects:
                 self.fail("4", f"{head.name}: {entry.key} is live, its objects are not there")
@@ -664,6 +674,33 @@ class Checks:
             return f"{key}: an ISR is still proposed"
         if leader.high_watermark != leader.next_offset:
             return f"{key}: committed to {leader.high_watermark} of {leader.next_offset}"
+        return ""
+
+    def readable(self, key: Key) -> None:
+        """Invariant 4, at the end: the leader has each offset from its log start on, or the tier."""
+        row = self.rows.get(key)
+        machine = None if row is None else self.cluster.machines.get(row.leader)
+        process = None if machine is None else machine.alive
+        partition = None if process is None else process.partition(*key)
+        gap = None if partition is None else self._gap(partition, key)
+        if partition is not None and gap is not None:
+            self.fail(
+                "4",
+                f"{partition.tp}: broker {partition.context.node_id} leads with log start "
+                f"{partition.log_start_offset}, local {partition.log.local_log_start_offset}, "
+                f"{self._tier_text(key)}offset {gap} is nowhere",
+            )
+
+    def left_behind(self) -> str:
+        """Invariant 8, in the end: after a disablement with Delete no data object is left (those
+        excepted that the store itself made late: only a sweeper finds them)."""
+        for head in self.heads.values():
+            deleting = head.policy is DisablePolicy.DELETE and head.state is TieringState.DISABLED
+            if deleting and head.claim.tiered_epoch == self._tiered_epoch:
+                storage = self.cluster.storage
+                left = [key for key in storage.objects if key.startswith("data/")]
+                left = [key for key in left if key not in storage.late_puts]
+                return f"{left[0]} is left after Delete" if left else ""
         return ""
 
     def equal_logs(self, key: Key) -> None:

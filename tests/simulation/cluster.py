@@ -50,9 +50,12 @@ FAULTS: Mapping[str, float] = {
     "lost disk": 0.15,
     "bad network": 3,
     "cut off": 2,
+    "brokers cut off": 1.5,
+    "overtaken answers": 1,
     "bad store": 3,
     "store away": 1,
     "bad API server": 3,
+    "slow API server": 1,
     "operator killed": 1,
     "operator stalls": 1.5,
     "full disk": 0.7,
@@ -79,13 +82,14 @@ class Profile:
     user_s: float = 6.0
     produce_s: float = 0.08
     consume_s: float = 0.25
+    lag_ms: int = 2000
     settle_s: float = 120.0
     settle: bool = True
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a seed."""
+    """What became of a seed; ``seconds`` of processor time."""
 
     seed: int
     steps: int
@@ -126,7 +130,7 @@ class Cluster:
         self._make_cluster()
         names = ["op-a", "op-b"]
         for node in range(1, profile.brokers + 1):
-            self.machines[node] = Machine(self, node, names)
+            self.machines[node] = Machine(self, node, names, profile.lag_ms)
             self._make_broker(node)
         for name in names:
             self.start_operator(name)
@@ -275,6 +279,23 @@ class Cluster:
         self.network.cut = {(one, other) for other in others}
         self.world.after(1 + 7 * self.world.chance.random(), self.network.cut.clear)
 
+    def _brokers_cut_off(self, kind: str) -> None:
+        """Two brokers do not hear each other; the operators hear both."""
+        one, other = self.world.chance.sample([m.name for m in self.machines.values()], 2)
+        self.checks.note(f"{kind}: {one} from {other}")
+        self.network.cut = {(one, other)}
+        self.world.after(0.3 + 3 * self.world.chance.random(), self.network.cut.clear)
+
+    def _overtaken(self, kind: str) -> None:
+        self.checks.note(kind)
+        self.network.overtaken, self.network.slowest_s = 0.5, 3.0
+        self.world.after(2 + 6 * self.world.chance.random(), self.network.quiet)
+
+    def _slow_api(self, kind: str) -> None:
+        self.checks.note(kind)
+        self.kube.slow = 0.5
+        self.world.after(2 + 6 * self.world.chance.random(), self.kube.quiet)
+
     def _bad_store(self, kind: str) -> None:
         self.checks.note(kind)
         self.storage.away = kind == "store away"
@@ -322,6 +343,9 @@ class Cluster:
         "stall of the loop": _stall,
         "bad network": _bad_network,
         "cut off": _cut_off,
+        "brokers cut off": _brokers_cut_off,
+        "overtaken answers": _overtaken,
+        "slow API server": _slow_api,
         "bad store": _bad_store,
         "store away": _bad_store,
         "bad API server": _bad_api,
@@ -375,6 +399,8 @@ class Cluster:
             why = self._unsettled()
         if world.over:
             return
+        for key in self.clients.keys:
+            self.checks.readable(key)
         if why:
             self.checks.fail(
                 "convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}"
@@ -392,7 +418,9 @@ class Cluster:
             return ""  # a disablement waits for the partition, which waits for a person
         topic = self.kube.find(TOPIC, "t")
         tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
-        return "tiering is still Disabling" if tiering.get("state") == "Disabling" else ""
+        if tiering.get("state") == "Disabling":
+            return "tiering is still Disabling"
+        return self.checks.left_behind()
 
     def _run(self, until_s: float, steps_max: int) -> None:
         self.world.run(until_s, steps_max)
@@ -455,7 +483,7 @@ def simulate(
     """Run one seed to its end, or to its first violation. The same seed gives the same run.
     ``look`` may inspect the cluster as it stands at the end."""
     profile = profile or Profile()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     state, level = random.getstate(), logging.root.manager.disable
     collecting, hook = gc.isenabled(), sys.unraisablehook
     logging.disable(logging.CRITICAL)
@@ -472,7 +500,7 @@ def simulate(
             if look is not None:
                 look(cluster)
             cluster.world.over = True
-            outcome = _outcome(cluster, time.perf_counter() - began_s)
+            outcome = _outcome(cluster, time.process_time() - began_s)
             for machine in cluster.machines.values():
                 machine.disk.dead = True
             cluster.world.forget()

@@ -31,10 +31,11 @@ class ApiServer:
         self.lost = 0.0
         self.late = 0.0
         self.latest_s = 12.0
+        self.slow = 0.0
         self.writes = 0
 
     def quiet(self) -> None:
-        self.lost = self.late = 0.0
+        self.lost = self.late = self.slow = 0.0
 
     # ------------------------------------------------------------ what users and tests do
 
@@ -156,6 +157,8 @@ class Api:
         there_s = 0.0005 + 0.003 * chance.random()
         if writes and server.late and chance.random() < server.late:
             there_s = server.latest_s * chance.random()
+        elif writes and server.slow and chance.random() < server.slow:
+            there_s = 0.9 * _TIMEOUT_S * chance.random()
         if not (server.lost and chance.random() < server.lost):
             back = not (server.lost and chance.random() < server.lost)
             world.after(there_s, self._at_server, answer, back, verb, args)

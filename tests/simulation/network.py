@@ -27,13 +27,16 @@ class Network:
         self.doubled = 0.0
         self.slow = 0.0
         self.slowest_s = 0.5
+        #: Answers of operators to AlterPartition that are overtaken by what they push meanwhile, and
+        #: that reach the partition a second time, later still.
+        self.overtaken = 0.0
         #: Pairs of process names that do not hear each other.
         self.cut: set[tuple[str, str]] = set()
         self.connections: dict[ProcessLoop, list[Connection]] = {}
 
     def quiet(self) -> None:
         """From now on it works."""
-        self.lost = self.doubled = self.slow = 0.0
+        self.lost = self.doubled = self.slow = self.overtaken = 0.0
         self.cut.clear()
 
     def delay_s(self) -> float:
@@ -126,19 +129,29 @@ class Connection:
         given = self.process.answer(entity)
         if isinstance(given, Awaitable):
             task = asyncio.ensure_future(given)
-            task.add_done_callback(lambda done: self._answered(done, number))
+            task.add_done_callback(lambda done: self._answered(done, number, entity))
             return
-        self._reply(number, given)
+        self._reply(number, given, entity)
         if number and isinstance(given, control.AttachResponse) and not given.error_code:
             self.process.attach(entity, given, self)
 
-    def _answered(self, done: "asyncio.Task[Any]", number: int) -> None:
+    def _answered(self, done: "asyncio.Task[Any]", number: int, entity: Any) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._reply(number, done.result())
+            self._reply(number, done.result(), entity)
 
-    def _reply(self, number: int, answer: Any) -> None:
-        if number and not self.closed:
-            self.network.send(self.theirs, self.mine, self._settle, number, answer)
+    def _reply(self, number: int, answer: Any, entity: Any) -> None:
+        network, world = self.network, self.network.world
+        if not number or self.closed:
+            return
+        if network.overtaken and isinstance(answer, control.AlterPartitionResponse):
+            if world.chance.random() < network.overtaken:
+                late_s = network.slowest_s * world.chance.random()
+                world.at(world.now_s + late_s, self.mine, self._settle, number, answer)
+                again_s = late_s + network.slowest_s * world.chance.random()
+                again = self.mine.process.answered_again
+                world.at(world.now_s + again_s, self.mine, again, entity, answer)
+                return
+        network.send(self.theirs, self.mine, self._settle, number, answer)
 
     def _settle(self, number: int, answer: Any) -> None:
         waiting = self._open.get(number)

@@ -1,0 +1,251 @@
+"""Broken rules, put in the place of real ones for one run: what the simulation has to find.
+
+Production code has no switch for this. Each entry of :data:`BUGS` names one rule that is broken, the
+profile of runs in which it shows soonest, and how it is broken.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from kio.schema.errors import ErrorCode
+
+from tests.simulation.cluster import Profile
+from tidemark.tier import transitions
+from tidemark.tier.head import Head
+from tidemark_broker.remote_log.head_writer import HeadWriter
+from tidemark_broker.remote_log.leader_tasks import LeaderTasks
+from tidemark_broker.replication.leader import LeaderRole
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.types import DeleteResult
+from tidemark_operator.controller import placement, registration
+from tidemark_operator.controller.commit import apply
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.storage.slices import SliceStore
+
+_after_restart = registration.after_restart
+_put = SliceStore._put
+_raise_floor = transitions._raise_floor
+
+CALM = Profile(users={}, unclean=False, late_broker=False, settle=False)
+#: Three replicas that drop out of the ISR and come back all the time, with late answers.
+ISR_CHANGES = dataclasses.replace(
+    CALM,
+    factor=3,
+    min_isr=1,
+    tiered=False,
+    fault_s=0.4,
+    trouble_s=40.0,
+    lag_ms=700,
+    faults={"brokers cut off": 6, "overtaken answers": 2, "slow API server": 2},
+)
+#: Machines that lose their power, one after the other.
+POWER = dataclasses.replace(
+    CALM,
+    factor=3,
+    min_isr=2,
+    tiered=False,
+    fault_s=1.2,
+    trouble_s=60.0,
+    faults={"power cut": 4, "kill": 4, "shut down": 1},
+)
+#: The same under a tiered topic with one copy that must be in sync.
+TIERED_POWER = dataclasses.replace(POWER, min_isr=1, tiered=True)
+#: Brokers that die and leave everything on their disks, so that only divergence takes records.
+KILLS = dataclasses.replace(
+    POWER, min_isr=1, faults={"kill": 4, "stall": 3, "brokers cut off": 3}, settle=True
+)
+#: Two operators, of which the one that leads stalls, and an API server that answers late.
+OPERATORS = dataclasses.replace(
+    POWER,
+    fault_s=0.8,
+    faults={"operator stalls": 3, "bad API server": 4, "slow API server": 3, "kill": 3},
+)
+#: Users who switch tiering on and off.
+TIERING = dataclasses.replace(
+    CALM, tiered=True, users={"tiering": 1}, user_s=2.5, faults={"bad store": 1, "kill": 1}
+)
+#: Leaders that stand still for longer than a session while they copy.
+TIERED_STALLS = dataclasses.replace(
+    CALM, factor=3, tiered=True, faults={"stall": 4, "bad store": 1}, fault_s=1.0, trouble_s=40.0
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bug:
+    """``plant`` breaks the rule while it is entered; ``invariants`` are those that may show it."""
+
+    name: str
+    profile: Profile
+    invariants: frozenset[str]
+    plant: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@contextlib.contextmanager
+def as_it_is() -> Iterator[None]:
+    """The rule is broken in the code as it stands."""
+    yield
+
+
+def replaced(target: str, value: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """A rule function replaced by another."""
+    return lambda: mock.patch(target, value)
+
+# ---------------------------------------------------------------- broken rules
+
+
+def _only_committed(leader: LeaderRole) -> frozenset[int]:
+    return frozenset(leader.row.isr)
+
+
+def _as_if_stored(leader: LeaderRole) -> frozenset[int]:
+    return frozenset(leader.pending or leader.row.isr)
+
+
+def _same_leader_epoch(old: PartitionRow, new: PartitionRow) -> PartitionRow:
+    if new == old:
+        return old
+    epoch = old.partition_epoch + 1
+    return dataclasses.replace(new, leader_epoch=old.leader_epoch, partition_epoch=epoch)
+
+
+def _proven(row: PartitionRow, node_id: int, draft: Any, **how: Any) -> PartitionRow:
+    return _after_restart(row, node_id, draft, **{**how, "proof": True})
+
+
+def _any_taker(draft: Any, row: PartitionRow) -> PartitionRow | None:
+    """Also one that has a replica of the partition already."""
+    node = min(broker.node_id for broker in placement.takers(draft))
+    place = next(index for index, replica in enumerate(row.replicas) if replica < 0)
+    replicas = (*row.replicas[:place], node, *row.replicas[place + 1 :])
+    return dataclasses.replace(row, replicas=replicas, partition_epoch=row.partition_epoch + 1)
+
+
+def _deletes_to_the_end(partition: Partition, offset: int) -> DeleteResult:
+    """DeleteRecords that takes the log's end for the high watermark."""
+    wanted = partition.next_offset if offset == -1 else offset
+    partition.log._log_start_offset = wanted
+    partition.log._local_log_start_offset = max(wanted, partition.log._local_log_start_offset)
+    return DeleteResult(ErrorCode.none, wanted, wanted)
+
+
+async def _acted_first(store: SliceStore, state: Any, write: Any) -> bool:
+    """The state, and so what brokers are told, advances before the write is stored."""
+    store._landing(state, write)
+    apply(state, write)
+    await asyncio.sleep(0.05)
+    return bool(await _put(store, write))
+
+
+async def _settled_at_once(tasks: LeaderTasks) -> None:
+    """A disablement is acknowledged before the head is claimed."""
+    del tasks
+
+
+def _no_floor(head: Head, floor: Any, delete_delay_ms: int) -> Head:
+    """The log start moves, the floor's tiered epoch does not."""
+    return _raise_floor(head, dataclasses.replace(floor, tiered_epoch=head.floor_epoch), delete_delay_ms)
+
+
+@contextlib.contextmanager
+def _everybody_writes() -> Iterator[None]:
+    """Neither the claim in the head nor the leader's own term keeps a former copier from writing."""
+    with (
+        mock.patch.object(transitions, "check_holder", lambda head, by: None),
+        mock.patch.object(HeadWriter, "_check_term", lambda writer: None),
+        mock.patch.object(HeadWriter, "retire", lambda writer: None),
+        mock.patch.object(LeaderTasks, "cancel", lambda tasks: None),
+    ):
+        yield
+
+
+def _property(function: Any) -> Any:
+    return replaced("tidemark_broker.replication.leader.LeaderRole.maximal_isr", property(function))
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug("the tier's end is remembered by chance", TIERED_POWER, frozenset({"1", "3"}), as_it_is),
+    Bug("a late answer settles another proposal", ISR_CHANGES, frozenset({"1"}), as_it_is),
+    Bug("the last of an ISR is believed", POWER, frozenset({"1"}), as_it_is),
+    Bug("only the committed ISR bounds", ISR_CHANGES, frozenset({"1"}), _property(_only_committed)),
+    Bug("a shrunk ISR counts before it is stored", ISR_CHANGES, frozenset({"1"}), _property(_as_if_stored)),
+    Bug(
+        "whoever fetches joins the ISR",
+        ISR_CHANGES,
+        frozenset({"1"}),
+        replaced(
+            "tidemark_broker.replication.isr.may_join",
+            lambda view, node: node in view.followers and node not in view.maximal_isr,
+        ),
+    ),
+    Bug(
+        "min.insync.replicas is not obeyed",
+        dataclasses.replace(POWER, trouble_s=30.0),
+        frozenset({"1"}),
+        replaced("tidemark_broker.replication.isr.effective_min_isr", lambda *_: 1),
+    ),
+    Bug(
+        "a new leader gets no new epoch",
+        POWER,
+        frozenset({"24"}),
+        replaced("tidemark_operator.controller.elections.changed", _same_leader_epoch),
+    ),
+    Bug(
+        "a start without proof keeps its place in the ISR",
+        POWER,
+        frozenset({"1", "3"}),
+        replaced("tidemark_operator.controller.registration.after_restart", _proven),
+    ),
+    Bug(
+        "an unclean election where none is allowed",
+        POWER,
+        frozenset({"1"}),
+        replaced("tidemark_operator.controller.elections.unclean_election", lambda *_: True),
+    ),
+    Bug(
+        "leader epochs are not compared",
+        KILLS,
+        frozenset({"1", "3", "convergence"}),
+        replaced("tidemark_broker.replication.service._parted", lambda *_: None),
+    ),
+    Bug(
+        "a placeholder goes to whom has a replica",
+        dataclasses.replace(CALM, factor=3, min_isr=2, late_broker=True),
+        frozenset({"16", "17"}),
+        replaced("tidemark_operator.controller.placement._fill_one", _any_taker),
+    ),
+    Bug(
+        "a deletion beyond the high watermark",
+        dataclasses.replace(POWER, users={"delete records": 1}, user_s=2.0),
+        frozenset({"13", "2"}),
+        replaced("tidemark_broker.replication.partition.Partition.delete_records", _deletes_to_the_end),
+    ),
+    Bug(
+        "a write of unknown outcome is taken for done",
+        OPERATORS,
+        frozenset({"24"}),
+        replaced("tidemark_operator.storage.slices.landed", lambda *_: True),
+    ),
+    Bug(
+        "brokers are told before it is stored",
+        OPERATORS,
+        frozenset({"24"}),
+        replaced("tidemark_operator.storage.slices.SliceStore._write", _acted_first),
+    ),
+    Bug(
+        "a disablement is acknowledged before the claim",
+        TIERING,
+        frozenset({"9"}),
+        replaced("tidemark_broker.remote_log.leader_tasks.LeaderTasks.wait_settled", _settled_at_once),
+    ),
+    Bug(
+        "a disablement with Delete moves no floor",
+        dataclasses.replace(TIERING, settle=True, settle_s=40.0, trouble_s=20.0),
+        frozenset({"convergence", "8", "9", "4"}),
+        replaced("tidemark.tier.transitions._raise_floor", _no_floor),
+    ),
+    Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
+)

@@ -1,0 +1,91 @@
+"""Many short runs of the simulated cluster, the same seed twice, and every planted bug found."""
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import story
+from tests.simulation.cluster import FAULTS, Outcome, Profile, simulate
+from tests.simulation.planted import BUGS, Bug
+
+SEEDS = 200
+FOUND_WITHIN = 500
+SHORT = Profile(
+    trouble_s=12.0,
+    fault_s=1.0,
+    user_s=3.0,
+    settle_s=90.0,
+    users={"delete records": 1},
+    unclean=False,
+    tiered=False,
+    faults={
+        name: weight
+        for name, weight in FAULTS.items()
+        if "power" not in name and name not in ("lost disk", "shut down")
+    },
+)
+ROOT = Path(__file__).parents[2]
+
+
+def _short(seed: int) -> Outcome:
+    outcome = simulate(seed, SHORT)
+    if outcome.violation is None:
+        outcome.events.clear()
+    return outcome
+
+
+def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        outcomes = list(pool.map(_short, range(SEEDS), chunksize=5))
+    failed = [story(outcome) for outcome in outcomes if outcome.violation is not None]
+    assert not failed, "\n\n".join(failed[:3])
+    assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 20 * SEEDS
+    assert sum(outcome.steps for outcome in outcomes) > 3000 * SEEDS
+
+
+def _digest(outcome: Outcome) -> str:
+    told = "\n".join([str(outcome.steps), str(outcome.figures), *outcome.events])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def test_the_same_seed_is_the_same_run_in_any_process() -> None:
+    here = _digest(simulate(7))
+    assert here == _digest(simulate(7))
+    script = (
+        "from tests.simulation.cluster import simulate;"
+        "from tests.simulation.test_simulation import _digest;"
+        "print(_digest(simulate(7)))"
+    )
+    for hash_seed in ("1", "2"):
+        there = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert there.stdout.strip() == here
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_planted_bug_is_found(bug: Bug) -> None:
+    for seed in range(FOUND_WITHIN):
+        with bug.plant():
+            outcome = simulate(seed, bug.profile)
+        if outcome.violation is not None:
+            assert outcome.violation[0] in bug.invariants, story(outcome)
+            return
+    pytest.fail(f"{bug.name}: not found in {FOUND_WITHIN} seeds")
+
+
+def test_a_run_leaves_nothing_replaced() -> None:
+    before = os.open, os.stat, Path.open
+    simulate(3, dataclasses.replace(SHORT, trouble_s=4.0, settle=False))
+    assert (os.open, os.stat, Path.open) == before
