@@ -28,7 +28,10 @@ def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Clus
 
     try:
         acknowledged = produce(cluster.bootstrap, topic, VALUES, shrink)
-        wait(lambda: cluster.view(topic).rows[0].isr == tuple(sorted((last, late))), f"broker {early} to be out")
+        wait(
+            lambda: cluster.view(topic).rows[0].isr == tuple(sorted((last, late))),
+            f"broker {early} to be out",
+        )
         cluster.local.kill_broker(late)
         wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
         cluster.local.kill_broker(last)
