@@ -270,8 +270,10 @@ class Replica:
         self.note_remote_end(offset, epoch)
 
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
-        """What local retention may do now; None: as for a log without a tier."""
-        end, log = self.durable_remote_end, self.log
+        """What local retention may do now; None: as for a log without a tier. An end that was told
+        under an older tiered epoch may be of what a Delete has removed since."""
+        current = self.durable_head_tiered_epoch >= self.tiered_epoch
+        end, log = self.durable_remote_end if current else None, self.log
         return retention_mode(
             self.tiering_state,
             self.disable_policy,

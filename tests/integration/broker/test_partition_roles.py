@@ -442,3 +442,20 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
     assert (await partition.append(batch(), acks=1, timeout_ms=0)).error is (
         ErrorCode.not_leader_or_follower
     )
+
+
+async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
+    """The replica was away meanwhile: what its file says was in the tier is there no more."""
+    partition = host.partition()
+    enabled = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    await partition.apply(enabled, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    partition.learn_remote_end(0, 7, 5)
+    await host.context.states.written()
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
+    again = replace(enabled, tiered_epoch=1)
+    await partition.apply(again, replace(ROW, partition_epoch=11), 3)
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
+    partition.learn_remote_end(1, 3, 5)
+    await host.context.states.written()
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=3)

@@ -1,12 +1,15 @@
 """The leader's decisions about its followers (kafka-facts section 6)."""
 
+import uuid
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.wire import control
 from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import FetchSeen, FollowerProgress, LeaderView
+from tidemark_broker.replication.isr import Answer, FetchSeen, FollowerProgress, LeaderView
 
 LAG = 30.0
 
@@ -161,3 +164,53 @@ def test_what_is_committed_is_held_by_every_isr_member(
     if committed > hw:
         assert len(looked_at.isr) >= min_isr
         assert all(ends.get(node, -1) >= committed for node in members)
+
+
+ROW = control.PartitionState(
+    partition=0,
+    leader=1,
+    leader_epoch=5,
+    partition_epoch=10,
+    replicas=(1, 2),
+    isr=(1,),
+    manifest=False,
+)
+CHANGE = control.IsrChange(
+    topic_id=uuid.UUID(int=1),
+    partition=0,
+    leader_epoch=5,
+    partition_epoch=10,
+    new_isr=(1, 2),
+    remote_manifest=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("pending", "change", "epochs", "expected"),
+    [
+        ((1, 2), CHANGE, (5, 11), Answer.ADOPT),
+        (None, replace(CHANGE, partition_epoch=9), (5, 11), Answer.ADOPT),
+        ((1, 2), CHANGE, (5, 10), Answer.SETTLED),
+        ((1, 3), CHANGE, (5, 10), Answer.NOTHING),
+        ((1, 2), replace(CHANGE, partition_epoch=9), (5, 10), Answer.NOTHING),
+        (None, CHANGE, (5, 10), Answer.NOTHING),
+        ((1, 2), CHANGE, (5, 9), Answer.NOTHING),
+        ((1, 2), CHANGE, (6, 11), Answer.NOTHING),
+    ],
+)
+def test_an_answer_settles_the_proposal_that_it_belongs_to(
+    pending: tuple[int, ...] | None,
+    change: control.IsrChange,
+    epochs: tuple[int, int],
+    expected: Answer,
+) -> None:
+    result = control.IsrResult(
+        topic_id=change.topic_id,
+        partition=0,
+        error_code=0,
+        leader=1,
+        leader_epoch=epochs[0],
+        partition_epoch=epochs[1],
+        isr=(1,),
+    )
+    assert isr.meaning(ROW, pending, change, result) is expected
