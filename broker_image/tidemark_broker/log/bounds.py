@@ -13,6 +13,7 @@ from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import OffsetOutOfRange, StorageError
+from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.segment_list import SegmentList
 
@@ -46,8 +47,8 @@ class LogBounds:
         self.partition = partition
         self.config = config
         self.highest_remote_offset = -1
-        #: Whether a log start stands on disk at all; without it a start begins at the first segment.
-        self.has_log_start_checkpoint = False
+        #: Called (in a thread) to put on record where the log begins, durably.
+        self.record_starts: Callable[[Starts], None] | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
@@ -206,6 +207,22 @@ class LogBounds:
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._persist_checkpoints()
+
+    @property
+    def starts(self) -> Starts:
+        """Where it begins, as it goes on record."""
+        with self._lock:
+            return Starts(self._log_start_offset, self._local_log_start_offset)
+
+    def starts_recorded(self, starts: Starts) -> None:
+        """That is on disk for good."""
+        with self._lock:
+            self.durable_log_start_offset = min(starts.log_start_offset, self._log_start_offset)
+
+    def _record_starts(self, starts: Starts) -> None:
+        """T: before a file below them goes."""
+        if self.record_starts is not None:
+            self.record_starts(starts)
 
     def _persist_checkpoints(self) -> None:
         if self.persist_checkpoints is not None:
