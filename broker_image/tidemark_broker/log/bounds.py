@@ -6,7 +6,8 @@ clients see never go back, except where a truncation takes back what was never c
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
@@ -49,6 +50,7 @@ class LogBounds:
         self.highest_remote_offset = -1
         #: Called (in a thread) to put on record where the log begins, durably.
         self.record_starts: Callable[[Starts], None] | None = None
+        self._starts_ahead: Starts | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
@@ -210,19 +212,33 @@ class LogBounds:
 
     @property
     def starts(self) -> Starts:
-        """Where it begins, as it goes on record."""
-        with self._lock:
-            return Starts(self._log_start_offset, self._local_log_start_offset)
+        """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
+        Takes no lock; a bound that moves meanwhile goes on record the next time."""
+        log_start, local_start = self._log_start_offset, self._local_log_start_offset
+        ahead = self._starts_ahead
+        if ahead is None:
+            return Starts(log_start, local_start)
+        return Starts(
+            max(log_start, ahead.log_start_offset),
+            max(local_start, ahead.local_log_start_offset or 0),
+        )
 
     def starts_recorded(self, starts: Starts) -> None:
         """That is on disk for good."""
         with self._lock:
             self.durable_log_start_offset = min(starts.log_start_offset, self._log_start_offset)
 
-    def _record_starts(self, starts: Starts) -> None:
-        """T: before a file below them goes."""
-        if self.record_starts is not None:
-            self.record_starts(starts)
+    @contextmanager
+    def _recorded_ahead(self, starts: Starts) -> Iterator[None]:
+        """T: ``starts`` are on record, and nothing lower is recorded while files below them go. The
+        caller holds ``_shaping``."""
+        self._starts_ahead = starts
+        try:
+            if self.record_starts is not None:
+                self.record_starts(starts)
+            yield
+        finally:
+            self._starts_ahead = None
 
     def _persist_checkpoints(self) -> None:
         if self.persist_checkpoints is not None:

@@ -291,13 +291,11 @@ class LogManager:
     def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
         """T: put on record where these logs begin now; what that costs does not depend on how many
         others there are."""
-        now = {(log.topic, log.partition): (log, log.starts) for log in logs}
-        with self._changed:
-            self._starts_due.update(
-                {key: starts for key, (log, starts) in now.items() if self._logs.get(key) is log}
-            )
+        with self._changed:  # read under it, lest an older state replace what a removal recorded
+            due = {(log.topic, log.partition): (log, log.starts) for log in logs}
+            self._starts_due.update({key: starts for key, (_, starts) in due.items()})
         self._shared_record()
-        for log, starts in now.values():
+        for log, starts in due.values():
             log.starts_recorded(starts)
 
     def _record(self, key: TopicPartition, starts: Starts) -> None:

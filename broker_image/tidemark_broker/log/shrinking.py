@@ -63,15 +63,12 @@ class ShrinkingLog(FlushingLog):
         lies between is in the tier) and epochs."""
         if log_start_offset > offset:
             raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
-        with self._shaping, self._lock:
+        # A crash in between must not find a log whose first segment is missing.
+        ahead = Starts(
+            min(self._log_start_offset, log_start_offset), max(self._local_log_start_offset, offset)
+        )
+        with self._shaping, self._lock, self._recorded_ahead(ahead):
             self._check_usable()
-            # A crash in between must find neither a log start too high nor a missing first segment.
-            self._record_starts(
-                Starts(
-                    min(self._log_start_offset, log_start_offset),
-                    max(self._local_log_start_offset, offset),
-                )
-            )
             self._lower_bounds(min(offset, self._log_start_offset))
             renamed = self._replace_all_segments(offset)
             self._log_start_offset = log_start_offset
@@ -118,20 +115,28 @@ class ShrinkingLog(FlushingLog):
                 self._check_usable()
                 plan = self._plan_retention(now_ms, tiered)
                 starts = self._starts_after(plan)
-            if plan.delete:
-                self._record_starts(starts)
-            with self._lock:
-                self._check_usable()
-                if plan != self._plan_retention(now_ms, tiered):
-                    return []  # more was appended meanwhile: the next run decides
-                if plan.roll_active:
+                if plan.roll_active and not plan.delete:
                     self._segments.roll(self._next_offset, now_ms)
-                if plan.log_start_offset is not None:
-                    self.raise_log_start(plan.log_start_offset)
-                if plan.local_log_start_offset is not None:
-                    self.raise_local_log_start(plan.local_log_start_offset)
-                self.starts_recorded(starts)
-            return [self._remove_oldest() for _ in range(plan.delete)]
+            if not plan.delete:
+                return []
+            with self._recorded_ahead(starts):
+                return self._carry_out(plan, starts, now_ms, tiered)
+
+    def _carry_out(
+        self, plan: RetentionPlan, starts: Starts, now_ms: int, tiered: TieredRetention | None
+    ) -> list[SegmentInfo]:
+        with self._lock:
+            self._check_usable()
+            if plan != self._plan_retention(now_ms, tiered):
+                return []  # more was appended meanwhile: the next run decides
+            if plan.roll_active:
+                self._segments.roll(self._next_offset, now_ms)
+            if plan.log_start_offset is not None:
+                self.raise_log_start(plan.log_start_offset)
+            if plan.local_log_start_offset is not None:
+                self.raise_local_log_start(plan.local_log_start_offset)
+            self.starts_recorded(starts)
+        return [self._remove_oldest() for _ in range(plan.delete)]
 
     def _starts_after(self, plan: RetentionPlan) -> Starts:
         log_start = max(self._log_start_offset, plan.log_start_offset or 0)

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -221,6 +222,43 @@ def test_a_crash_around_retention_is_no_failure(
     [again] = manager.logs()
     assert again.log_start_offset == visible
     assert again.log_start_offset <= again.local_log_start_offset
+
+
+def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    real = LogStarts.record
+    in_between: list[bool] = []
+
+    def watching(starts: LogStarts, changes: Any) -> None:
+        real(starts, changes)
+        if not in_between:
+            in_between.append(True)
+            thread = threading.Thread(target=lambda: manager.record_log_starts([log]))
+            thread.start()  # it waits for this write, and writes after it
+            others.append(thread)
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(LogStarts, "record", watching)
+    monkeypatch.setattr(log._segments, "take_oldest", _refuse)
+    with pytest.raises(OSError, match="No space"):
+        log.apply_retention(T0, tiered=None)
+    for thread in others:
+        thread.join()
+    assert in_between
+    recorded = manager._starts.of(("t", 0))
+    assert recorded == log.starts
+    assert recorded.log_start_offset > 0
+
+
+def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:
+    log = _filled(start())
+    log.raise_log_start(3)
+    assert log.apply_retention(T0, tiered=None) == []
+    assert log.durable_log_start_offset == 0
 
 
 def test_nothing_goes_while_it_cannot_be_recorded(
