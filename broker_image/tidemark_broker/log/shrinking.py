@@ -110,46 +110,52 @@ class ShrinkingLog(FlushingLog):
         Where the log will begin is on record first, or a crash would leave a log that seems to have
         lost its start; then the offsets move, so that reads end at once; then the files go.
         """
-        with self._shaping:
-            with self._lock:
-                self._check_usable()
-                plan = self._plan_retention(now_ms, tiered)
-                starts = self._starts_after(plan)
-                if plan.roll_active and not plan.delete:
-                    self._segments.roll(self._next_offset, now_ms)
-            if not plan.delete:
-                return []
-            with self._recorded_ahead(starts):
-                return self._carry_out(plan, starts, now_ms, tiered)
+        renamed: list[Path] = []
+        try:
+            with self._shaping:
+                return self._retain(now_ms, tiered, renamed)
+        finally:
+            remove_files(renamed)
 
-    def _carry_out(
-        self, plan: RetentionPlan, starts: Starts, now_ms: int, tiered: TieredRetention | None
+    def _retain(
+        self, now_ms: int, tiered: TieredRetention | None, renamed: list[Path]
     ) -> list[SegmentInfo]:
         with self._lock:
             self._check_usable()
-            if plan != self._plan_retention(now_ms, tiered):
-                return []  # more was appended meanwhile: the next run decides
-            if plan.roll_active:
+            plan = self._plan_retention(now_ms, tiered)
+            starts = self._starts_after(plan)
+            if plan.roll_active and not plan.delete:
                 self._segments.roll(self._next_offset, now_ms)
-            if plan.log_start_offset is not None:
-                self.raise_log_start(plan.log_start_offset)
-            if plan.local_log_start_offset is not None:
-                self.raise_local_log_start(plan.local_log_start_offset)
-            self.starts_recorded(starts)
-        return [self._remove_oldest() for _ in range(plan.delete)]
+        if not plan.delete:
+            return []
+        with self._recorded_ahead(starts):
+            with self._lock:
+                self._check_usable()
+                if plan != self._plan_retention(now_ms, tiered):
+                    return []  # more was appended meanwhile: the next run decides
+                self._carry_out(plan, now_ms)
+                self.starts_recorded(starts)
+            return [self._take_oldest(renamed) for _ in range(plan.delete)]
+
+    def _carry_out(self, plan: RetentionPlan, now_ms: int) -> None:
+        if plan.roll_active:
+            self._segments.roll(self._next_offset, now_ms)
+        if plan.log_start_offset is not None:
+            self.raise_log_start(plan.log_start_offset)
+        if plan.local_log_start_offset is not None:
+            self.raise_local_log_start(plan.local_log_start_offset)
 
     def _starts_after(self, plan: RetentionPlan) -> Starts:
         log_start = max(self._log_start_offset, plan.log_start_offset or 0)
         local_start = max(self._local_log_start_offset, plan.local_log_start_offset or 0)
         return Starts(log_start, max(log_start, local_start))
 
-    def _remove_oldest(self) -> SegmentInfo:
+    def _take_oldest(self, renamed: list[Path]) -> SegmentInfo:
         """One segment at a time: a removal that fails leaves no hole behind."""
         with self._lock:
             self._check_usable()
             info = self._segments.items[0].info(is_active=False)
-            renamed = self._segments.take_oldest()
-        remove_files(renamed)
+            renamed += self._segments.take_oldest()
         return info
 
     def _plan_retention(self, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:
