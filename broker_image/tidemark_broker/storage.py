@@ -45,7 +45,7 @@ class Storage:
         self._logs = logs
         self._manager: ReplicaManager | None = None
         self._found: list[FoundLog] = []
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
         self._wanted = asyncio.Event()
         self._checkpoint_error = ""
         self._upkeep_failed: set[Partition] = set()
@@ -176,10 +176,10 @@ class Storage:
 
     # ------------------------------------------------------------ checkpoints
 
-    def checkpoint_log_start(self, _: Partition) -> "asyncio.Future[None]":
+    def checkpoint_log_start(self, partition: Partition) -> "asyncio.Future[None]":
         """Have the present log start made durable soon; many requests share one write."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiting.append((partition, future))
         self._wanted.set()
         return future
 
@@ -190,14 +190,17 @@ class Storage:
             self._wanted.clear()
             batch, self._waiting = self._waiting, []
             try:
-                await self.checkpoint()
+                await in_thread(
+                    self._logs.record_log_starts, {partition.log for partition, _ in batch}
+                )
             except StorageError as error:
                 logger.warning("log starts are not durable yet: %s", error)
                 self._waiting += batch
                 await asyncio.sleep(_RETRY_S)
                 self._wanted.set()
                 continue
-            for future in batch:
+            for partition, future in batch:
+                partition.after_checkpoint()
                 if not future.done():
                     future.set_result(None)
 

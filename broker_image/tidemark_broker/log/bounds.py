@@ -6,13 +6,15 @@ clients see never go back, except where a truncation takes back what was never c
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import OffsetOutOfRange, StorageError
+from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.segment_list import SegmentList
 
@@ -46,8 +48,9 @@ class LogBounds:
         self.partition = partition
         self.config = config
         self.highest_remote_offset = -1
-        #: Whether a log start stands on disk at all; without it a start begins at the first segment.
-        self.has_log_start_checkpoint = False
+        #: Called (in a thread) to put on record where the log begins, durably.
+        self.record_starts: Callable[[Starts], None] | None = None
+        self._starts_ahead: Starts | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
@@ -82,7 +85,7 @@ class LogBounds:
         self._log_start_offset = log_start_offset
         #: Log start that a crash cannot take back (its checkpoint is on disk); set by the manager.
         self.durable_log_start_offset = log_start_offset
-        #: The log start that the last checkpoint holds; set by the manager.
+        #: The log start that is on record, announced ones included; set by the manager.
         self.checkpointed_log_start_offset = log_start_offset
         self._announced_log_start_offset = log_start_offset
         self._local_log_start_offset = max(log_start_offset, segments.items[0].base_offset)
@@ -237,6 +240,38 @@ class LogBounds:
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._persist_checkpoints()
+
+    @property
+    def starts(self) -> Starts:
+        """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
+        Takes no lock; a bound that moves meanwhile goes on record the next time."""
+        log_start = self.announced_log_start_offset
+        local_start = max(self._local_log_start_offset, log_start)
+        ahead = self._starts_ahead
+        if ahead is None:
+            return Starts(log_start, local_start)
+        return Starts(
+            max(log_start, ahead.log_start_offset),
+            max(local_start, ahead.local_log_start_offset or 0),
+        )
+
+    def starts_recorded(self, starts: Starts) -> None:
+        """That is on disk for good."""
+        with self._lock:
+            self.checkpointed_log_start_offset = starts.log_start_offset
+            self.durable_log_start_offset = min(starts.log_start_offset, self._log_start_offset)
+
+    @contextmanager
+    def _recorded_ahead(self, starts: Starts) -> Iterator[None]:
+        """T: ``starts`` are on record, and nothing lower is recorded while files below them go. The
+        caller holds ``_shaping``."""
+        self._starts_ahead = starts
+        try:
+            if self.record_starts is not None:
+                self.record_starts(starts)
+            yield
+        finally:
+            self._starts_ahead = None
 
     def _persist_checkpoints(self) -> None:
         if self.persist_checkpoints is not None:

@@ -34,8 +34,15 @@ class OffsetCheckpoint:
         except CheckpointFormatError as error:
             raise StorageError(f"{self._path} cannot be read: {error}") from error
 
-    def save(self, offsets: dict[TopicPartition, int], kept: Collection[TopicPartition]) -> None:
-        """T: replace the file, unless it says the same already."""
+    @property
+    def exists(self) -> bool:
+        """Whether the file is there (blocks, shortly)."""
+        return self._path.exists()
+
+    def save(
+        self, offsets: dict[TopicPartition, int], kept: Collection[TopicPartition] = ()
+    ) -> None:
+        """T: replace the file, unless it says the same already. What it said of ``kept`` stays."""
         merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
         if merged == self.offsets and self._path.exists():
             return

@@ -94,15 +94,15 @@ class FlushingLog(LogBounds):
                 segment.cut_torn_tail()
             if closing:
                 active.seal()
-            unsaved = [segment.unsaved() for segment in (*segments.unfinished, active)]
-        for entries in unsaved:
-            closed = entries.segment is not active
-            entries.segment.save(entries, whole=closed or closing)
+            unsaved = [(each, each.unsaved()) for each in (*segments.unfinished, active)]
+        for segment, entries in unsaved:
+            closed = segment is not active
+            segment.save(entries, whole=closed or closing)
             if closed:
-                segments.write_snapshot(entries.segment)
+                segments.write_snapshot(segment)
         with self._lock:
-            for entries in unsaved[:-1]:
-                segments.finished(entries.segment)
+            for segment, _ in unsaved[:-1]:
+                segments.finished(segment)
         segments.trim()
 
     def _save_epochs(self) -> None:

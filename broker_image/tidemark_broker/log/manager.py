@@ -9,8 +9,9 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tidemark_broker.log.identity import (
     mark_clean_shutdown,
     take_clean_shutdown,
 )
+from tidemark_broker.log.log_starts import LogStarts, Starts
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.shared_work import SharedWork
@@ -83,7 +85,10 @@ class LogManager:
         self._config_of: Callable[[Path], LogConfig] | None = None
         self._recovery_points = OffsetCheckpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
         self._high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
-        self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
+        self._starts = LogStarts(directory)
+        #: Where logs begin from now on, not on record yet; guarded by ``_changed``.
+        self._starts_due: dict[TopicPartition, Starts] = {}
+        self._shared_record = SharedWork(self._write_starts).run
 
     @classmethod
     def open(cls, directory: Path, *, node_id: int, cluster_id: str) -> "LogManager":
@@ -110,7 +115,7 @@ class LogManager:
         ``partition.state``); without it Kafka's defaults hold until ``log.config`` is set.
         """
         self._config_of = config_of
-        for checkpoint in self._checkpoints():
+        for checkpoint in (self._recovery_points, self._high_watermarks, self._starts):
             checkpoint.load()
         with storage_errors(f"{self.directory} cannot be read"):
             for path in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
@@ -146,6 +151,7 @@ class LogManager:
     def _open_one(self, key: TopicPartition, path: Path, *, clean_shutdown: bool) -> None:
         topic, partition = key
         config_of = self._config_of
+        starts = self._starts.of(key)
         topic_id: uuid.UUID | None = None
         try:
             topic_id = read_topic_id(path)
@@ -157,7 +163,8 @@ class LogManager:
                 config=config_of(path) if config_of is not None else LogConfig(),
                 recovery_point=self._recovery_points.offsets.get(key, 0),
                 clean_shutdown=clean_shutdown,
-                log_start_offset=self._log_starts.offsets.get(key),
+                log_start_offset=None if starts is None else starts.log_start_offset,
+                local_log_start_offset=None if starts is None else starts.local_log_start_offset,
                 high_watermark=self._high_watermarks.offsets.get(key),
                 open_segments=self._open_segments,
             )
@@ -173,11 +180,11 @@ class LogManager:
                 logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
             self._failures[key] = failure
             return
-        log.has_log_start_checkpoint = key in self._log_starts.offsets
         self._adopt(key, log)
 
     def _adopt(self, key: TopicPartition, log: PartitionLog) -> None:
         log.persist_checkpoints = self.checkpoint
+        log.record_starts = partial(self._record, key)
         with self._changed:
             self._logs[key] = log
             self._failures.pop(key, None)
@@ -216,7 +223,7 @@ class LogManager:
                 return existing
             self._making.add(key)
         try:
-            if any(key in each.offsets for each in self._checkpoints()):
+            if self._is_checkpointed(key):
                 self.checkpoint()  # of a log that is gone: after a crash it would bound the new one
             log = PartitionLog.create(
                 self.partition_directory(topic, partition),
@@ -277,11 +284,37 @@ class LogManager:
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def _checkpoints(self) -> tuple[OffsetCheckpoint, ...]:
-        return self._recovery_points, self._high_watermarks, self._log_starts
+    def _is_checkpointed(self, key: TopicPartition) -> bool:
+        points, watermarks = self._recovery_points.offsets, self._high_watermarks.offsets
+        return key in points or key in watermarks or key in self._starts.recorded
+
+    def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """T: put on record where these logs begin now; what that costs does not depend on how many
+        others there are."""
+        with self._changed:  # read under it, lest an older state replace what a removal recorded
+            due = {(log.topic, log.partition): (log, log.starts) for log in logs}
+            self._starts_due.update({key: starts for key, (_, starts) in due.items()})
+        self._shared_record()
+        for log, starts in due.values():
+            log.starts_recorded(starts)
+
+    def _record(self, key: TopicPartition, starts: Starts) -> None:
+        with self._changed:
+            self._starts_due[key] = starts
+        self._shared_record()
+
+    def _write_starts(self) -> None:
+        with self._changed:
+            due, self._starts_due = self._starts_due, {}
+        try:
+            self._starts.record(due)
+        except StorageError:
+            with self._changed:
+                self._starts_due = due | self._starts_due
+            raise
 
     def checkpoint(self) -> None:
-        """T: write recovery points, high watermarks and log starts of all logs, durably.
+        """T: write recovery points, high watermarks and starts of all logs, durably.
 
         What a failed partition had in them stays. Unchanged files are not written again.
         """
@@ -290,12 +323,8 @@ class LogManager:
     def _write_checkpoints(self) -> None:
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
-        starts = {key: log.announced_log_start_offset for key, log in logs.items()}
-        self._log_starts.save(starts, kept)
-        for key, log in logs.items():
-            log.checkpointed_log_start_offset = starts[key]
-            log.durable_log_start_offset = min(starts[key], log.log_start_offset)
-            log.has_log_start_checkpoint = True
+        self.record_log_starts(logs.values())
+        self._starts.compact(kept | set(logs))
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
 

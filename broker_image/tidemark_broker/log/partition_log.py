@@ -24,7 +24,7 @@ from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.reading import ReadingLog
-from tidemark_broker.log.recovery import forget_cached_pages, load_segments
+from tidemark_broker.log.recovery import LoadedSegments, forget_cached_pages, load_segments
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.segment_list import SegmentList
 from tidemark_broker.log.topic_id_file import check_topic_id
@@ -90,13 +90,16 @@ class PartitionLog(ReadingLog):
         recovery_point: int,
         clean_shutdown: bool,
         log_start_offset: int | None,
+        local_log_start_offset: int | None = None,
         high_watermark: int | None = None,
         open_segments: OpenSegments | None = None,
     ) -> "PartitionLog":
         """T: open what is there and repair what a crash left.
 
         ``log_start_offset`` None (no checkpoint): the first local offset. A log start beyond the
-        log's end begins the log anew there; the high watermark is clamped between the two.
+        log's end begins the log anew there; the high watermark is clamped between the two. A first
+        segment behind ``local_log_start_offset`` (None: not known) is a :class:`StorageError`:
+        segments are missing that nobody deleted.
         """
         check_topic_id(directory, topic_id)
         loaded = load_segments(
@@ -107,6 +110,8 @@ class PartitionLog(ReadingLog):
             base_if_empty=log_start_offset or 0,
             now_ms=wall_clock_ms(),
         )
+        if local_log_start_offset is not None:
+            _check_first_segment(loaded, local_log_start_offset)
         end = loaded.segments[-1].next_offset
         epoch_file = EpochFile(directory)
         epochs = epoch_file.load(loaded)
@@ -157,6 +162,7 @@ class PartitionLog(ReadingLog):
             base_if_empty=self._log_start_offset,
             now_ms=wall_clock_ms(),
         )
+        _check_first_segment(loaded, self._local_log_start_offset)
         epoch_file = EpochFile(self.directory)
         epochs = epoch_file.load(loaded).truncate_from_start(self._log_start_offset)
         epoch_file.try_to_save(epochs)
@@ -214,3 +220,19 @@ class PartitionLog(ReadingLog):
         self.directory = rename_out_of_the_way(self.directory, self.topic, self.partition)
         sync_parent_of(self.directory, sync_parent)
         return self.directory
+
+
+def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
+    """What begins a log was committed long ago: a replica that lacks it must not serve as if it had
+    been deleted."""
+    first = loaded.segments[0]
+    if first.base_offset <= local_start:
+        return
+    for segment in loaded.segments:
+        segment.unload()
+    raise StorageError(
+        f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
+        "start of the log, and no deletion of them is on record; nothing was deleted. Restore the "
+        "missing segments, or remove this replica's directory so that it is copied from its leader "
+        "again"
+    )

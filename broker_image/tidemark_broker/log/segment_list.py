@@ -116,7 +116,8 @@ class SegmentList:
 
     def opened(self, segment: Segment) -> None:
         """``segment`` was read just now. Unfinished ones stay open whatever the limit."""
-        if segment is not self.active and segment not in self.unfinished and self._log_lock:
+        kept_anyway = segment is self.active or segment in self.unfinished
+        if self._log_lock is not None and segment.descriptor is not None and not kept_anyway:
             self._open.used(segment, self._log_lock)
 
     def adopt(self, segment: Segment, reader: Segment) -> None:

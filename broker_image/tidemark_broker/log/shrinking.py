@@ -12,6 +12,7 @@ from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.flushing import FlushingLog
+from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.types import SegmentInfo, TieredRetention
@@ -62,7 +63,11 @@ class ShrinkingLog(FlushingLog):
         lies between is in the tier) and epochs."""
         if log_start_offset > offset:
             raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
-        with self._shaping, self._lock:
+        # A crash in between must not find a log whose first segment is missing.
+        ahead = Starts(
+            min(self._log_start_offset, log_start_offset), max(self._local_log_start_offset, offset)
+        )
+        with self._shaping, self._lock, self._recorded_ahead(ahead):
             self._check_usable()
             self._lower_bounds(min(offset, self._log_start_offset))
             renamed = self._replace_all_segments(offset)
@@ -102,29 +107,55 @@ class ShrinkingLog(FlushingLog):
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
         """T: let go of the segments that ``log/retention.py`` names; what went.
 
-        Reads of them end at once (the offsets move first), their files go after that.
+        Where the log will begin is on record first, or a crash would leave a log that seems to have
+        lost its start; then the offsets move, so that reads end at once; then the files go.
         """
-        if tiered is not None and not self.has_log_start_checkpoint:
-            self._persist_checkpoints()
-        with self._shaping:
+        renamed: list[Path] = []
+        try:
+            with self._shaping:
+                return self._retain(now_ms, tiered, renamed)
+        finally:
+            remove_files(renamed)
+
+    def _retain(
+        self, now_ms: int, tiered: TieredRetention | None, renamed: list[Path]
+    ) -> list[SegmentInfo]:
+        with self._lock:
+            self._check_usable()
+            plan = self._plan_retention(now_ms, tiered)
+            starts = self._starts_after(plan)
+            if plan.roll_active and not plan.delete:
+                self._segments.roll(self._next_offset, now_ms)
+        if not plan.delete:
+            return []
+        with self._recorded_ahead(starts):
             with self._lock:
                 self._check_usable()
-                plan = self._plan_retention(now_ms, tiered)
-                if plan.roll_active:
-                    self._segments.roll(self._next_offset, now_ms)
-                if plan.log_start_offset is not None:
-                    self.raise_log_start(plan.log_start_offset)
-                if plan.local_log_start_offset is not None:
-                    self.raise_local_log_start(plan.local_log_start_offset)
-            return [self._remove_oldest() for _ in range(plan.delete)]
+                if plan != self._plan_retention(now_ms, tiered):
+                    return []  # more was appended meanwhile: the next run decides
+                self._carry_out(plan, now_ms)
+                self.starts_recorded(starts)
+            return [self._take_oldest(renamed) for _ in range(plan.delete)]
 
-    def _remove_oldest(self) -> SegmentInfo:
+    def _carry_out(self, plan: RetentionPlan, now_ms: int) -> None:
+        if plan.roll_active:
+            self._segments.roll(self._next_offset, now_ms)
+        if plan.log_start_offset is not None:
+            self.raise_log_start(plan.log_start_offset)
+        if plan.local_log_start_offset is not None:
+            self.raise_local_log_start(plan.local_log_start_offset)
+
+    def _starts_after(self, plan: RetentionPlan) -> Starts:
+        log_start = max(self.announced_log_start_offset, plan.log_start_offset or 0)
+        local_start = max(self._local_log_start_offset, plan.local_log_start_offset or 0)
+        return Starts(log_start, max(log_start, local_start))
+
+    def _take_oldest(self, renamed: list[Path]) -> SegmentInfo:
         """One segment at a time: a removal that fails leaves no hole behind."""
         with self._lock:
             self._check_usable()
             info = self._segments.items[0].info(is_active=False)
-            renamed = self._segments.take_oldest()
-        remove_files(renamed)
+            renamed += self._segments.take_oldest()
         return info
 
     def _plan_retention(self, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:

@@ -28,6 +28,10 @@ from tidemark_broker.remote_log.uploads import Upload
 
 logger = logging.getLogger(__name__)
 
+#: Segments that are looked at for the next one to copy: the one that holds the offset where copying
+#: goes on (or ends there), and the one behind it.
+_CANDIDATES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
@@ -73,13 +77,14 @@ class Copier:
     def stable_from(self) -> int | None:
         """See :func:`eligibility.stable_from`."""
         next_copy_offset = self._writer.head.next_copy_offset
-        return eligibility.stable_from(self._partition.log.segments(), next_copy_offset)
+        segments = self._partition.log.segments_from(next_copy_offset, _CANDIDATES)
+        return eligibility.stable_from(segments, next_copy_offset)
 
     def _candidate(self) -> SegmentInfo | Blocked:
-        log = self._partition.log
+        log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
         return eligibility.next_segment(
-            log.segments(),
-            next_copy_offset=self._writer.head.next_copy_offset,
+            log.segments_from(next_copy_offset, _CANDIDATES),
+            next_copy_offset=next_copy_offset,
             log_start_offset=log.log_start_offset,
             last_stable_offset=log.last_stable_offset,
         )

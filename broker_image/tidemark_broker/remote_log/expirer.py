@@ -87,7 +87,9 @@ class Expirer:
             head,
             limits,
             self._writer.totals.live_bytes,
-            expiry.local_only_bytes(log.segments(), head.highest_remote_offset),
+            expiry.local_only_bytes(
+                log.segments_from(head.highest_remote_offset + 1), head.highest_remote_offset
+            ),
         )
         return head.log_start_offset if wanted is None else wanted
 

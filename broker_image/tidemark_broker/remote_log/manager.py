@@ -265,8 +265,8 @@ class RemoteLogManager:
         led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
         totals = [tasks.writer.totals for tasks in led]
         lags = [
-            eligibility.lag(tasks.partition.log.segments(), tasks.writer.head.next_copy_offset)
-            for tasks in led
+            eligibility.lag(tasks.partition.log.segments_from(behind), behind)
+            for tasks, behind in ((each, each.writer.head.next_copy_offset) for each in led)
             if eligibility.may_copy(tasks.term.state)
         ]
         pools, status = self._shared.pools, self.status()

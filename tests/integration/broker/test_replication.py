@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import consume_async, produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
+from tidemark_broker.log.log_starts import LogStarts
 
 TOPIC = "flights"
 MIN_ISR_2 = {"min.insync.replicas": "2"}
@@ -122,8 +123,9 @@ async def test_delete_records_waits_for_a_durable_log_start_on_both(
     result = await asyncio.to_thread(future.result, 20)
     assert result.low_watermark == 40
     for broker in brokers:
-        text = (broker.log_dir / "log-start-offset-checkpoint").read_text()
-        assert f"{TOPIC} 0 40" in text
+        starts = LogStarts(broker.log_dir)
+        starts.load()
+        assert starts.recorded[TOPIC, 0].log_start_offset == 40
     statuses = controller.brokers[1].statuses
     await controller.until(
         lambda: (topic_id, 0) in statuses and statuses[topic_id, 0].low_watermark == 40

@@ -133,6 +133,7 @@ class LogBench:
                 log.segment_files(segment.base_offset)  # or they may be in memory still
                 self._check_indexes(segment.base_offset, positions, largest)
         assert log.next_offset == expected
+        assert log.size_bytes == sum(segment.size_bytes for segment in log.segments())
         assert log.log_start_offset <= log.local_log_start_offset
         assert log.local_log_start_offset <= log.high_watermark <= log.next_offset
         for entry in log.epochs.entries:

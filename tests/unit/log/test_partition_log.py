@@ -161,6 +161,17 @@ def test_rolls_by_size_age_and_index(bench: Bench) -> None:
     bench.check(log)
 
 
+def test_the_segments_from_an_offset_on(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 40)
+    every = log.segments()
+    for offset in range(42):
+        expected = tuple(s for s in every if s.next_base_offset > offset) or every[-1:]
+        assert log.segments_from(offset) == expected
+        assert log.segments_from(offset, 2) == expected[:2]
+    assert log.segments_from(-1) == every
+
+
 def test_files_of_a_closed_segment(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)

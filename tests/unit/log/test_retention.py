@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark_broker.log import LogConfig, SegmentInfo, TieredRetention
+from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
 
 T0 = 1_700_000_000_000
@@ -250,16 +251,22 @@ def test_a_log_may_lose_all_its_records(bench: Bench) -> None:
     assert bench.open(high_watermark=26).log_start_offset == 25
 
 
-def test_tiered_segments_go_once_the_log_start_is_on_disk(bench: Bench) -> None:
+def test_segments_go_once_the_new_start_is_on_disk(bench: Bench) -> None:
     bench.config = LogConfig(segment_bytes=500, local_retention_bytes=600, retention_ms=-1)
     log = bench.create()
     bench.fill(log, [1] * 30)
     log.advance_high_watermark(30)
     asked = []
-    log.persist_checkpoints = lambda: asked.append(log.local_log_start_offset)
+
+    def record(starts: Starts) -> None:
+        assert log.local_log_start_offset == 0
+        assert log.segments()[0].base_offset == 0
+        asked.append(starts)
+
+    log.record_starts = record
     highest = log.segments()[2].next_base_offset - 1
     gone = log.apply_retention(T0, tiered=_remote(highest))
-    assert asked == [0]
+    assert asked == [Starts(0, highest + 1)]
     assert len(gone) == 3
     assert (log.log_start_offset, log.local_log_start_offset) == (0, highest + 1)
     assert log.apply_retention(T0, tiered=_remote(29, suspended=True)) == []

@@ -59,6 +59,7 @@ def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench
             thread.join()
     assert errors == []
     assert log.flush() == 1500
+    retain()
     assert log.log_start_offset == 0 < log.local_log_start_offset
     bench.check(log)
     epochs = log.epochs

@@ -1,0 +1,139 @@
+"""Where the logs of a directory begin, on record before any file below that goes.
+
+Two offsets of each log: its log start, and its local log start, below which segments may be missing
+(they are in the tier, or deleted). A log whose first segment begins behind what is on record has
+lost records that nobody deleted. Both stand in checkpoint files, written whole now and then; what
+changes in between goes to a journal, one line each, so that a raised start costs the same however
+many logs there are, and those that are raised together share one fsync.
+
+A line tells the whole of one log, so lines may be read again over a newer checkpoint. The journal
+has its room from the start: retention must be able to go on where the disk is full.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
+from tidemark_broker.log.errors import storage_errors
+
+logger = logging.getLogger(__name__)
+
+LOCAL_LOG_START_CHECKPOINT = "local-log-start-offset-checkpoint"
+JOURNAL = "log-start-offset-journal"
+JOURNAL_BYTES = 64 * 1024
+#: Behind the last line: what a write that was torn left there is not read after the next one.
+_END = b"\0"
+
+
+class Starts(NamedTuple):
+    """``local_log_start_offset`` None: it was never on record, in a directory of former times."""
+
+    log_start_offset: int
+    local_log_start_offset: int | None
+
+
+class LogStarts:
+    """Calls marked T block; any thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
+        self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
+        self._journal = directory / JOURNAL
+        self._used_bytes = 0
+        self._lock = threading.Lock()
+        self.recorded: dict[TopicPartition, Starts] = {}
+        #: Whether a log of which nothing is on record begins at 0, as it was made.
+        self._complete = False
+
+    def load(self) -> None:
+        """T: read what is on record."""
+        self._complete = self._local_starts.exists
+        self._log_starts.load()
+        self._local_starts.load()
+        for key, offset in self._log_starts.offsets.items():
+            self.recorded[key] = Starts(offset, self._local_starts.offsets.get(key))
+        with storage_errors(f"{self._journal} cannot be read"):
+            data = self._journal.read_bytes() if self._journal.exists() else b""
+        for line in data.split(b"\n")[:-1]:
+            change = _parse(line)
+            if change is None:  # torn, or the end
+                break
+            self.recorded[change[0]] = change[1]
+            self._used_bytes += len(line) + 1
+
+    def of(self, key: TopicPartition) -> Starts | None:
+        """What is on record of a log; None if it is not known."""
+        return self.recorded.get(key) or (Starts(0, 0) if self._complete else None)
+
+    def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
+        """T: on return all of it is on disk for good."""
+        with self._lock:
+            changes = {k: new for k, new in changes.items() if self.recorded.get(k) != new}
+            if not changes:
+                return
+            lines = b"".join(_line(key, starts) for key, starts in changes.items())
+            if self._used_bytes + len(lines) + len(_END) > JOURNAL_BYTES:
+                self._write({**self.recorded, **changes})
+            else:
+                self._append(lines)
+            self.recorded.update(changes)
+
+    def compact(self, keys: Collection[TopicPartition]) -> None:
+        """T: write the checkpoints whole, of these logs and no others, and begin the journal anew."""
+        with self._lock:
+            kept = {key: starts for key, starts in self.recorded.items() if key in keys}
+            self._write(kept)
+            self.recorded = kept
+
+    def _write(self, recorded: Mapping[TopicPartition, Starts]) -> None:
+        self._log_starts.save({key: starts.log_start_offset for key, starts in recorded.items()})
+        self._local_starts.save(
+            {
+                key: starts.local_log_start_offset
+                for key, starts in recorded.items()
+                if starts.local_log_start_offset is not None
+            }
+        )
+        if self._used_bytes:
+            self._put(b"\0" * self._used_bytes, 0)
+            self._used_bytes = 0
+
+    def _append(self, lines: bytes) -> None:
+        self._put(lines + _END, self._used_bytes)
+        self._used_bytes += len(lines)
+
+    def _put(self, data: bytes, position: int) -> None:
+        with storage_errors(f"{self._journal} cannot be written"):
+            descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(descriptor).st_size < JOURNAL_BYTES:
+                    with contextlib.suppress(OSError):  # then it grows as it is written
+                        os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
+                view = memoryview(data)
+                while view:
+                    written = os.pwrite(descriptor, view, position)
+                    view, position = view[written:], position + written
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _line(key: TopicPartition, starts: Starts) -> bytes:
+    text = f"{key[0]} {key[1]} {starts.log_start_offset} {starts.local_log_start_offset}".encode()
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def _parse(line: bytes) -> tuple[TopicPartition, Starts] | None:
+    text, _, crc = line.rpartition(b" ")
+    if crc != b"%08x" % zlib.crc32(text):
+        return None
+    topic, partition, log_start, local_start = text.decode().split(" ")
+    return (topic, int(partition)), Starts(int(log_start), int(local_start))

@@ -1,0 +1,352 @@
+"""Where logs begin is on record before a file goes: a start that nobody raised is a failure."""
+
+import errno
+import logging
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import (
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    StorageError,
+    TieredRetention,
+    log_starts,
+)
+from tidemark_broker.log.log_starts import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts, Starts
+
+T0 = 1_700_000_000_000
+ID = uuid.UUID(int=7)
+CONFIG = LogConfig(segment_bytes=500, retention_ms=-1)
+A, B = ("a", 0), ("b", 1)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+# -- the record ----------------------------------------------------------------------------------
+
+
+def _loaded(directory: Path) -> LogStarts:
+    starts = LogStarts(directory)
+    starts.load()
+    return starts
+
+
+def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+    starts = _loaded(tmp_path)
+    assert starts.of(A) is None
+    starts.record({A: Starts(3, 5)})
+    starts.record({B: Starts(0, 9), A: Starts(4, 5)})
+    assert _loaded(tmp_path).recorded == {A: Starts(4, 5), B: Starts(0, 9)}
+    starts.compact({A})
+    again = _loaded(tmp_path)
+    assert again.of(A) == Starts(4, 5)
+    assert again.of(B) == Starts(0, 0)  # a log of which nothing was recorded begins as it was made
+    again.record({A: Starts(1, 2)})  # it may go back, too
+    assert _loaded(tmp_path).of(A) == Starts(1, 2)
+
+
+@pytest.mark.parametrize("cut", range(1, 18))
+def test_a_torn_line_is_passed_over(tmp_path: Path, cut: int) -> None:
+    starts = _loaded(tmp_path)
+    starts.record({A: Starts(3, 5)})
+    starts.record({B: Starts(0, 9)})
+    journal = tmp_path / JOURNAL
+    data = journal.read_bytes().rstrip(b"\0")
+    journal.write_bytes(data[:-cut] + bytes(4096))
+    again = _loaded(tmp_path)
+    assert again.recorded == {A: Starts(3, 5)}
+    again.record({B: Starts(1, 9)})
+    assert _loaded(tmp_path).recorded == {A: Starts(3, 5), B: Starts(1, 9)}
+
+
+def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
+    """A crash between the new checkpoints and the new journal."""
+    starts = _loaded(tmp_path)
+    starts.record({A: Starts(3, 5)})
+    starts.record({A: Starts(2, 2)})
+    journal = (tmp_path / JOURNAL).read_bytes()
+    starts.compact({A})
+    assert _loaded(tmp_path).recorded == {A: Starts(2, 2)}
+    (tmp_path / JOURNAL).write_bytes(journal)
+    assert _loaded(tmp_path).recorded == {A: Starts(2, 2)}
+
+
+def test_a_full_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_starts, "JOURNAL_BYTES", 200)
+    starts = _loaded(tmp_path)
+    for number in range(50):
+        starts.record({A: Starts(number, number), B: Starts(0, number)})
+        assert (tmp_path / JOURNAL).stat().st_size <= 200
+        assert _loaded(tmp_path).recorded == starts.recorded
+
+
+def test_a_raised_start_costs_the_same_however_many_logs_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts, written, real = _loaded(tmp_path), [], os.pwrite
+
+    def watching(descriptor: int, data: Any, position: int) -> int:
+        written.append(len(data))
+        return real(descriptor, data, position)
+
+    starts.record({("t", number): Starts(0, 0) for number in range(1000)})
+    starts.compact(starts.recorded.keys())
+    monkeypatch.setattr(os, "pwrite", watching)
+    monkeypatch.setattr(log_starts.OffsetCheckpoint, "save", _refuse)
+    starts.record({("t", 7): Starts(5, 5)})
+    assert len(written) == 1
+    assert written[0] < 50
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# -- a directory of logs -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
+    """Starts the manager of one directory; the one before it ends as in a crash."""
+    managers: list[LogManager] = []
+
+    def let_go() -> None:
+        for manager in managers:
+            for log in manager.logs():
+                log._let_go()
+            if manager._lock_descriptor is not None:
+                os.close(manager._lock_descriptor)
+                manager._lock_descriptor = None
+
+    def begin() -> LogManager:
+        let_go()
+        manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
+        manager.open_all(lambda _: CONFIG)
+        managers.append(manager)
+        return manager
+
+    yield begin
+    let_go()
+
+
+def _filled(manager: LogManager, count: int = 30) -> PartitionLog:
+    log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
+    for _ in range(count):
+        batch = build_batch([Record(b"k", bytes(30), (), T0)])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+    log.advance_high_watermark(count)
+    log.flush()
+    return log
+
+
+def _remove_first(log: PartitionLog) -> None:
+    (log.directory / f"{log.segments()[0].base_offset:020d}.log").unlink()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
+    start: Callable[[], LogManager], clean: bool
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    second = log.segments()[1].base_offset
+    manager.checkpoint()
+    if clean:
+        assert manager.close(5)
+    _remove_first(log)
+    manager = start()
+    [failure] = manager.failures
+    assert f"offsets 0 to {second - 1} are missing at the start of the log" in failure.reason
+    assert "copied from its leader again" in failure.reason
+    assert manager.previous_broker_epoch is None
+    assert list(log.directory.glob("*.log"))
+    assert manager.open_again("t", 0) is None
+    start()  # what is on record of it stays
+    assert len(start().failures) == 1
+
+
+def test_a_directory_of_former_times_is_not_judged(start: Callable[[], LogManager]) -> None:
+    manager = start()
+    log = _filled(manager)
+    manager.checkpoint()
+    for name in (LOCAL_LOG_START_CHECKPOINT, JOURNAL):
+        (manager.directory / name).unlink()
+    _remove_first(log)
+    [again] = start().logs()
+    assert again.log_start_offset == 0 < again.local_log_start_offset
+
+
+@pytest.mark.parametrize("tiered", [None, TieredRetention(highest_remote_offset=29)])
+@pytest.mark.parametrize("crash_at", ["before", "within", "after"])
+def test_a_crash_around_retention_is_no_failure(
+    start: Callable[[], LogManager],
+    monkeypatch: pytest.MonkeyPatch,
+    tiered: TieredRetention | None,
+    crash_at: str,
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    manager.checkpoint()
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    if crash_at == "after":
+        assert len(log.apply_retention(T0, tiered=tiered)) > 1
+    else:
+        calls = 0 if crash_at == "before" else 1
+        real = log._segments.take_oldest
+
+        def crashing() -> list[Path]:
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                raise StorageError("crash")
+            return real()
+
+        monkeypatch.setattr(log._segments, "take_oldest", crashing)
+        with pytest.raises(StorageError, match="crash"):
+            log.apply_retention(T0, tiered=tiered)
+    visible = log.log_start_offset
+    manager = start()
+    assert manager.failures == []
+    [again] = manager.logs()
+    assert again.log_start_offset == visible
+    assert again.log_start_offset <= again.local_log_start_offset
+
+
+def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    real = LogStarts.record
+    in_between: list[bool] = []
+
+    def watching(starts: LogStarts, changes: Any) -> None:
+        real(starts, changes)
+        if not in_between:
+            in_between.append(True)
+            thread = threading.Thread(target=lambda: manager.record_log_starts([log]))
+            thread.start()  # it waits for this write, and writes after it
+            others.append(thread)
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(LogStarts, "record", watching)
+    monkeypatch.setattr(log._segments, "take_oldest", _refuse)
+    with pytest.raises(OSError, match="No space"):
+        log.apply_retention(T0, tiered=None)
+    for thread in others:
+        thread.join()
+    assert in_between
+    recorded = manager._starts.of(("t", 0))
+    assert recorded == log.starts
+    assert recorded.log_start_offset > 0
+
+
+def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:
+    log = _filled(start())
+    log.raise_log_start(3)
+    assert log.apply_retention(T0, tiered=None) == []
+    assert log.durable_log_start_offset == 0
+
+
+def test_nothing_goes_while_it_cannot_be_recorded(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _refuse)
+        with pytest.raises(StorageError):
+            log.apply_retention(T0, tiered=None)
+    assert (log.log_start_offset, log.segments()[0].base_offset) == (0, 0)
+    assert log.apply_retention(T0, tiered=None)
+
+
+def test_retention_makes_room_on_a_full_disk(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    log.advance_high_watermark(30)
+    log.raise_log_start(1)
+    manager.checkpoint()
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
+    size = (manager.directory / JOURNAL).stat().st_size
+    assert log.apply_retention(T0, tiered=None)
+    assert (manager.directory / JOURNAL).stat().st_size == size
+
+
+@pytest.mark.parametrize("crash_at", ["replace_all", "remove_snapshots_above", None])
+def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, crash_at: str | None
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    manager.checkpoint()
+
+    def crash(*_: object) -> None:
+        raise StorageError("crash")
+
+    if crash_at is not None:
+        monkeypatch.setattr(log._segments, crash_at, crash)
+        with pytest.raises(StorageError, match="crash"):
+            log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
+    else:
+        log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
+    manager = start()
+    assert manager.failures == []
+    [again] = manager.logs()
+    if crash_at is None:
+        assert (again.log_start_offset, again.local_log_start_offset) == (10, 100)
+    else:
+        assert again.log_start_offset == 0
+
+
+def test_a_first_segment_that_goes_while_the_broker_runs_is_noticed_when_it_is_opened_again(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    monkeypatch.setattr(os, "fdatasync", _refuse)
+    batch = build_batch([Record(b"k", bytes(30), (), T0)])
+    log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+    with pytest.raises(StorageError):
+        log.flush()
+    backup = log.directory.with_name("backup")
+    shutil.copytree(log.directory, backup)
+    _remove_first(log)
+    with pytest.raises(StorageError, match="missing at the start"):
+        log.reopen()
+    with pytest.raises(StorageError):
+        log.read(20, max_bytes=1, up_to_offset=30, min_one=True)
+    shutil.copytree(backup, log.directory, dirs_exist_ok=True)
+    assert log.reopen()
+    assert log.log_start_offset == 0
+
+
+def test_a_log_start_that_waits_is_recorded_alone(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = _filled(manager)
+    log.raise_log_start(7)
+    assert log.durable_log_start_offset == 0
+    monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
+    manager.record_log_starts([log])
+    assert log.durable_log_start_offset == 7
+    [again] = start().logs()
+    assert again.log_start_offset == 7
