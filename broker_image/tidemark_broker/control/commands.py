@@ -3,8 +3,9 @@
 ``PartitionStates`` are applied in the order in which they come, and nothing that came after one
 begins before it was applied; everything else runs beside the rest and may be answered out of
 order. States never wait for commands, however many of these take their time: beyond those at work
-commands wait for their turn, and beyond those that wait they are dropped. The controller repeats
-what was not answered. Requests of an older controller epoch are refused.
+commands wait for their turn (not those that an election waits for), and beyond those that wait they
+are dropped. The controller repeats what was not answered. Requests of an older controller epoch are
+refused.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
 AT_ONCE = 32
 WAITING_MAX = 1024
+#: Answered from memory, and an election waits for the answer.
+URGENT = frozenset({control.REPLICA_LOG_INFO})
 _STALE = int(ErrorCode.stale_controller_epoch.value)
 _TIMED_OUT = int(ErrorCode.request_timed_out.value)
 _STORAGE = int(ErrorCode.kafka_storage_error.value)
@@ -52,9 +55,10 @@ class Turns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: collections.deque[Frame] = collections.deque()
 
-    def take(self, frame: Frame) -> bool:
-        """Begin with it now or later; False if too many wait already. Never waits itself."""
-        if len(self._tasks) < AT_ONCE:
+    def take(self, frame: Frame, *, urgent: bool = False) -> bool:
+        """Begin with it now or later, now if it is ``urgent``; False if too many wait already. Never
+        waits itself."""
+        if urgent or len(self._tasks) < AT_ONCE:
             self._begin(frame)
         elif len(self._waiting) < WAITING_MAX:
             self._waiting.append(frame)
@@ -69,7 +73,7 @@ class Turns:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._waiting:
+        if self._waiting and len(self._tasks) < AT_ONCE:
             self._begin(self._waiting.popleft())
 
     async def close(self) -> None:
@@ -111,7 +115,7 @@ class Commands:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
                     connection.write(encode_response(answer, correlation_id))
-                elif not turns.take(frame):
+                elif not turns.take(frame, urgent=key in URGENT):
                     logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
         finally:
             await turns.close()

@@ -95,6 +95,11 @@ def at_new_epoch(
     )
 
 
+def after_leaving(progress: FollowerProgress) -> FollowerProgress:
+    """The controller has taken it out of the ISR: not waited for before it has caught up again."""
+    return replace(progress, last_caught_up_s=float("-inf"))
+
+
 def is_caught_up(
     progress: FollowerProgress, *, leader_next_offset: int, now_s: float, lag_max_s: float
 ) -> bool:

@@ -61,15 +61,20 @@ class LeaderRole:
         """
         if row.partition_epoch != self.row.partition_epoch:
             self.pending = None
+        left = set(self.row.isr) - set(row.isr)
         self.row = row
         self.followers = {
-            node: self.followers.get(node)
+            node: self._known(node, left=node in left)
             or isr.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
         }
         self._rounds = {
             node: rounds for node, rounds in self._rounds.items() if node in self.followers
         }
+
+    def _known(self, node: int, *, left: bool) -> FollowerProgress | None:
+        known = self.followers.get(node)
+        return isr.after_leaving(known) if known is not None and left else known
 
     def seen(self, node: int, fetch: FetchSeen) -> FollowerProgress:
         """A follower fetched; gives what was known of it before."""

@@ -160,3 +160,25 @@ async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.Mo
         running.cancel()
         await connection.close()
         await listener.close()
+
+
+async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
+    """A follower that has just been caught up is waited for, as it is about to join; not so one that
+    the controller has taken out, though it is alive and goes on fetching."""
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await one.append(1)
+    await two.catch_up(one)
+    await one.append(5)
+    with full_disk():
+        assert await two.fetch_once(one) is Outcome.BACK_OFF
+    assert one.partition.high_watermark == 1
+    await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+    assert one.partition.high_watermark == 6
+    await one.append(1)
+    with full_disk():
+        assert await two.fetch_once(one) is Outcome.BACK_OFF
+    assert one.partition.high_watermark == 7
+    await two.catch_up(one)
+    assert two.partition.next_offset == 7
