@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench pins crds
+.PHONY: demo up test lint bench bench-scale pins crds
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -36,6 +36,9 @@ lint: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.brokers
+
+bench-scale: $(READY)
+	@$(BIN)/python -W ignore -m tests.benchmarks.scale
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
