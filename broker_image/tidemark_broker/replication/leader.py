@@ -96,7 +96,9 @@ class LeaderRole:
 
     def _progress_of(self, node: int) -> FollowerProgress:
         progress, rounds = self.followers[node], self._rounds.get(node)
-        return progress if rounds is None else isr.at_rest(progress, rounds.last_s)
+        if rounds is None or rounds.last_s <= progress.last_fetch_s:
+            return progress
+        return isr.at_rest(progress, rounds.last_s)
 
     @property
     def maximal_isr(self) -> frozenset[int]:

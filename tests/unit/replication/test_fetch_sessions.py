@@ -336,7 +336,7 @@ def test_sessions_and_their_partitions_are_limited() -> None:
         session = cache.of(request_of(replica_id, *numbers), now_s)
         assert not isinstance(session, ErrorCode)
         for wanted in request_of(replica_id, *numbers).partitions:
-            session.name(wanted, None)
+            session.name(wanted)
         return session.session_id
 
     assert begin(1, 0, 1, 2, 3) == 0, "more partitions than all sessions may have"
