@@ -46,15 +46,10 @@ LOOK_S = 1.0
 class ReplicaFetchService:
     """Serves :data:`wire.REPLICA_FETCH`."""
 
-    def __init__(
-        self,
-        manager: "ReplicaManager",
-        purgatory: Purgatory,
-        sessions: FetchSessionCache | None = None,
-    ) -> None:
+    def __init__(self, manager: "ReplicaManager", purgatory: Purgatory) -> None:
         self._manager = manager
         self._purgatory = purgatory
-        self._sessions = sessions or FetchSessionCache(purgatory)
+        self._sessions = FetchSessionCache(purgatory)
 
     async def handle(self, request: ReplicaFetchRequest) -> ReplicaFetchResponse:
         """Answer at once if anything is there, else wait for records or a raised log start."""
@@ -215,19 +210,21 @@ class _Round:
             is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
             if result.records:
                 due[cached] = due.pop(cached)
-            elif not is_news and self._is_at_rest(partition, cached.wanted):
+            elif not is_news and self._is_at_rest(partition, cached):
                 del due[cached]
             said = _said_in(result)
             if is_news or cached in self._named or said != cached.said:
                 cached.said = said
                 yield result
 
-    def _is_at_rest(self, partition: "Partition | None", wanted: ReplicaFetchPartition) -> bool:
-        """Would the same fetch once more change nothing but the follower's time?"""
+    def _is_at_rest(self, partition: "Partition | None", cached: CachedPartition) -> bool:
+        """Would the same fetch once more change nothing but the follower's time, and does the watch
+        tell when that is over?"""
         return (
             partition is not None
             and partition.leader is not None
-            and wanted.fetch_offset >= partition.next_offset
+            and cached.tp is not None
+            and cached.wanted.fetch_offset >= partition.next_offset
             and partition.high_watermark >= partition.next_offset
             and self._request.replica_id in partition.leader.row.isr
         )
