@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench bench-failover bench-restarts simulate pins crds
+.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -49,6 +49,9 @@ bench-failover: $(READY)
 # RESTARTS: how often the leader is restarted (50).
 bench-restarts: $(READY)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
+
+bench-scale: $(READY)
+	@$(BIN)/python -W ignore -m tests.benchmarks.scale
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds

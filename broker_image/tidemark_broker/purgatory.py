@@ -11,8 +11,7 @@ on them instead: a notification notes what has changed, and only that is looked 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -21,7 +20,6 @@ Key = Hashable
 N = TypeVar("N", bound=Hashable)
 
 OPERATIONS_MAX = 100_000
-_NOBODY: Mapping["Watch[Any]", Hashable] = MappingProxyType({})
 
 
 class _Operation:
@@ -101,9 +99,11 @@ class Purgatory:
 
     def notify(self, key: Key) -> None:
         """State that operations under ``key`` look at has changed. Evaluates nothing."""
-        for watch, name in self._watches.get(key, _NOBODY).items():
-            watch.changed[name] = None
-            self._mark(watch)
+        watching = self._watches.get(key)
+        if watching is not None:
+            for watch, name in watching.items():
+                watch.changed[name] = None
+                self._mark(watch)
         self._mark(key)
 
     def watch(self, watch: Watch[N], key: Key, name: N) -> None:

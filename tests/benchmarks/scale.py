@@ -55,10 +55,14 @@ async def creation_ms(size: int) -> float:
             return (pair.cpu_s() - before_s) / size * 1000
 
 
-async def measure(sizes: tuple[int, ...], *, processes: bool) -> list[tuple[str, list[str]]]:
+async def measure(
+    sizes: tuple[int, ...], *, only: str, processes: bool
+) -> list[tuple[str, list[str]]]:
     """The table's rows, printed as they come."""
     rows: list[tuple[str, list[str]]] = []
     for operation in OPERATIONS:
+        if only not in operation.name:
+            continue
         costs = [await cost_us(operation, size) for size in sizes]
         name = f"{operation.name} ({operation.grows})"
         rows.append(_printed(name, [f"{cost:,.0f} µs" for cost in costs]))
@@ -79,10 +83,13 @@ def main() -> None:
     """Measure, print the table, and all of it once more in one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--only", default="", help="operations whose name contains this")
     parser.add_argument("--no-processes", action="store_true", help="only what runs in this one")
     options = parser.parse_args()
     _printed("CPU for one unit of work at", [f"{size:,}" for size in options.sizes])
-    rows = asyncio.run(measure(tuple(options.sizes), processes=not options.no_processes))
+    rows = asyncio.run(
+        measure(tuple(options.sizes), only=options.only, processes=not options.no_processes)
+    )
     print("bench-scale: " + "; ".join(f"{name}: {' '.join(cells)}" for name, cells in rows))
 
 

@@ -275,6 +275,7 @@ async def _size(folder: Path, count: int) -> AsyncIterator[Work]:
 @asynccontextmanager
 async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
     """One more closed segment goes to the tier (a directory); those before are still here, too."""
+    (folder / "tier").mkdir()
     host = TieredHost(folder, folder / "tier")
     await host.apply()
     log = host.partition.log

@@ -10,7 +10,7 @@ storage refuses, or works again, is reported at once: the controller moves leade
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.wire import control
@@ -77,7 +77,7 @@ def glance(partition: Partition) -> Hashable:
     """All that :func:`partition_status` is made of, cheaply: while this is equal, the figures are.
     Bytes move only with the log's ends; who is alive is the caller's to compare."""
     leader, log = partition.leader, partition.log
-    remote = partition.context.remote
+    remote, failures = partition.context.remote, partition.context.failures
     tiered = remote is not None and partition.tiering_state is not control.TieringState.NONE
     return (
         partition.role,
@@ -88,10 +88,9 @@ def glance(partition: Partition) -> Hashable:
         log.local_log_start_offset,
         log.high_watermark,
         log.next_offset,
-        None if leader is None else tuple(e.log_start_offset for e in leader.followers.values()),
+        None if leader is None else tuple(leader.followers.values()),
         remote.summary(partition) if remote is not None and tiered else None,
-        partition.context.failures.has_failed(partition.tp),
-        partition.context.failures.message(partition.tp),
+        failures.has_failed(partition.tp) and failures.message(partition.tp),
         partition.offline_message,
     )
 
@@ -103,7 +102,7 @@ class StatusReporter:
         self._manager = manager
         self._storage_error = storage_error
         self._acknowledged: dict[Key, control.PartitionStatus] = {}
-        self._glances: dict[Key, object] = {}
+        self._glances: dict[Partition, Hashable] = {}
         self._brokers: Mapping[int, control.BrokerState] | None = None
         self._health: _Health | None = None
         self._kicked = asyncio.Event()
@@ -135,22 +134,24 @@ class StatusReporter:
             self._brokers = self._manager.metadata.brokers
             self._glances.clear()
         before, self._glances = self._glances, {}
-        led = {
-            (each.topic_id, each.partition): each
-            for each in self._manager.partitions
-            if each.role in (Role.LEADER, Role.TAKING_OVER)
-        }
-        for key in [key for key in self._acknowledged if key not in led]:
-            del self._acknowledged[key]
+        led = [e for e in self._manager.partitions if e.role in (Role.LEADER, Role.TAKING_OVER)]
+        if len(led) < len(self._acknowledged):
+            self._forget_all_but(led)
         changed = []
-        for key, each in led.items():
+        for each in led:
             seen = glance(each)
-            status = None if before.get(key) == seen else partition_status(each)
-            if status is None or self._acknowledged.get(key) == status:
-                self._glances[key] = seen
-            else:
-                changed.append(status)
+            if before.get(each) != seen:
+                status = partition_status(each)
+                if self._acknowledged.get((each.topic_id, each.partition)) != status:
+                    changed.append(status)
+                    continue
+            self._glances[each] = seen
         return changed[:PARTITIONS_MAX]
+
+    def _forget_all_but(self, led: Iterable[Partition]) -> None:
+        keys = {(each.topic_id, each.partition) for each in led}
+        for key in [key for key in self._acknowledged if key not in keys]:
+            del self._acknowledged[key]
 
     def _look(self) -> _Health:
         partitions = self._manager.partitions

@@ -48,6 +48,20 @@ class Said(NamedTuple):
     remote_end_epoch: int
 
 
+class CachedPartition:
+    """One partition of a session (Kafka's name): what its follower last asked and was last told."""
+
+    __slots__ = ("is_forgotten", "key", "said", "tp", "wanted")
+
+    def __init__(self, key: Key, wanted: ReplicaFetchPartition) -> None:
+        self.key = key
+        self.wanted = wanted
+        self.said: Said | None = None
+        #: Under which name it is watched; None while it is not hosted here.
+        self.tp: TopicPartition | None = None
+        self.is_forgotten = False
+
+
 class FetchSession:
     """One follower's; ``session_id`` 0 for a single fetch that wants no session."""
 
@@ -61,52 +75,58 @@ class FetchSession:
         self.rounds = FetchRounds()
         #: A round that waits for the disk meanwhile has nobody left to answer.
         self.ended = False
-        self.watch = Watch[Key]()
-        self.wanted: dict[Key, ReplicaFetchPartition] = {}
-        self.said: dict[Key, Said] = {}
+        self.watch = Watch[CachedPartition]()
+        self.cached: dict[Key, CachedPartition] = {}
         #: To be looked at in the next round; who has waited longest comes first.
-        self.due: dict[Key, None] = {}
-        self._watched: dict[Key, TopicPartition] = {}
+        self.due: dict[CachedPartition, None] = {}
         self._purgatory = purgatory
 
-    def name(self, wanted: ReplicaFetchPartition, tp: TopicPartition | None) -> Key:
-        """The follower adds or changes a partition; ``tp`` None where it is not hosted here."""
+    def name(self, wanted: ReplicaFetchPartition) -> CachedPartition:
+        """The follower adds or changes a partition."""
         key = (wanted.topic_id, wanted.partition)
-        self.wanted[key] = wanted
-        self.due[key] = None
-        if tp is not None and key not in self._watched:
-            self._watched[key] = tp
-            for kind in _KINDS:
-                self._purgatory.watch(self.watch, (kind, tp), key)
-        return key
+        cached = self.cached.get(key)
+        if cached is None:
+            cached = self.cached[key] = CachedPartition(key, wanted)
+        cached.wanted = wanted
+        self.due[cached] = None
+        return cached
 
-    def additions(self, request: ReplicaFetchRequest) -> int:
-        """How many partitions a request adds."""
-        return sum(
-            (each.topic_id, each.partition) not in self.wanted for each in request.partitions
-        )
+    def watch_over(self, cached: CachedPartition, tp: TopicPartition) -> None:
+        """It is hosted here: whatever changes of it makes it due."""
+        cached.tp = tp
+        for kind in _KINDS:
+            self._purgatory.watch(self.watch, (kind, tp), cached)
 
     def forget(self, key: Key) -> None:
         """The follower fetches it no more."""
-        self.wanted.pop(key, None)
-        self.said.pop(key, None)
-        self.due.pop(key, None)
-        tp = self._watched.pop(key, None)
-        if tp is not None:
+        cached = self.cached.pop(key, None)
+        if cached is None:
+            return
+        cached.is_forgotten = True
+        self.due.pop(cached, None)
+        if cached.tp is not None:
             for kind in _KINDS:
-                self._purgatory.unwatch(self.watch, (kind, tp))
+                self._purgatory.unwatch(self.watch, (kind, cached.tp))
 
-    def changes(self) -> list[Key]:
+    def changes(self) -> list[CachedPartition]:
         """Partitions of which something has changed since this was last asked; they are due."""
-        changed = [key for key in self.watch.changed if key in self.wanted]
+        if not self.watch.changed:
+            return []
+        changed = [cached for cached in self.watch.changed if not cached.is_forgotten]
         self.watch.changed.clear()
         self.due.update(dict.fromkeys(changed))
         return changed
 
+    def additions(self, request: ReplicaFetchRequest) -> int:
+        """How many partitions a request adds."""
+        return sum(
+            (each.topic_id, each.partition) not in self.cached for each in request.partitions
+        )
+
     def close(self) -> None:
         """Watch nothing any more."""
         self.ended = True
-        for key in tuple(self.wanted):
+        for key in tuple(self.cached):
             self.forget(key)
 
 
@@ -131,7 +151,7 @@ class FetchSessionCache:
     @property
     def partitions(self) -> int:
         """Partitions of all sessions."""
-        return sum(len(session.wanted) for session in self._by_replica.values())
+        return sum(len(session.cached) for session in self._by_replica.values())
 
     def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
         """The session that a request goes on with or begins, or why it must name everything again."""
@@ -144,7 +164,10 @@ class FetchSessionCache:
         if (
             request.session_epoch != session.epoch
             or request.broker_epoch != session.broker_epoch
-            or self.partitions + session.additions(request) > self._partitions_max
+            or (
+                self.partitions + len(request.partitions) > self._partitions_max
+                and self.partitions + session.additions(request) > self._partitions_max
+            )
         ):
             self._end(request.replica_id)
             return ErrorCode.invalid_fetch_session_epoch

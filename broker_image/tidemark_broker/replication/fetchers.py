@@ -17,7 +17,7 @@ from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
-from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.follower import Outcome, apply_answer, is_as_asked, next_request
 from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
@@ -178,7 +178,7 @@ class Fetcher:
         wanted = [
             next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
         ]
-        for each in wanted:
+        for each in wanted if self._unwanted else ():
             self._unwanted.pop((each.topic_id, each.partition), None)
         named, forgotten = self._handler.name(wanted, self._unwanted)
         self._unwanted.clear()
@@ -195,16 +195,18 @@ class Fetcher:
         )
 
     def _candidates(self) -> list[Partition]:
-        """Partitions to be fetched of which the session may not know the present state; all of them
-        now and then, and in turning order where each request names all."""
+        """Partitions to be fetched of which the session may not know the present state; in turning
+        order where each request names all."""
         now_s = self._monotonic()
         tps: Iterable[TopicPartition] = [*self._marked, *self._backoffs]
-        if self._handler.is_full or now_s - self._looked_s >= _LOOK_S:
-            self._looked_s = now_s
+        if self._handler.is_full:
             self._turn += 1
             every = tuple(self.partitions)
             first = self._turn % max(len(every), 1)
             tps = every[first:] + every[:first]
+        elif now_s - self._looked_s >= _LOOK_S:
+            tps = [*tps, *self._moved()]
+            self._looked_s = now_s
         self._marked.clear()
         return [
             self.partitions[tp]
@@ -212,6 +214,15 @@ class Fetcher:
             if tp in self.partitions
             and tp not in self._from_tier
             and (tp not in self._backoffs or self._backoffs[tp].ready(now_s))
+        ]
+
+    def _moved(self) -> list[TopicPartition]:
+        """Look at all: nothing tells of what changes beside the fetching."""
+        asked = self._handler.asked
+        return [
+            partition.tp
+            for key, partition in self._by_key.items()
+            if key not in asked or not is_as_asked(partition, asked[key])
         ]
 
     async def _apply(

@@ -46,6 +46,19 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
     )
 
 
+def is_as_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+    """Would :func:`next_request` ask the same? Cheaper than asking it."""
+    log = partition.log
+    return (
+        log.next_offset == asked.fetch_offset
+        and log.local_log_start_offset == asked.local_log_start_offset
+        and log.durable_log_start_offset == asked.log_start_offset
+        and partition.leader_epoch == asked.current_leader_epoch
+        and partition.tiered_epoch == asked.tiered_epoch
+        and log.epochs.latest_epoch == asked.last_fetched_epoch
+    )
+
+
 async def apply_answer(
     partition: Partition, asked: ReplicaFetchPartition, result: ReplicaFetchResult
 ) -> Outcome:

@@ -94,13 +94,16 @@ class LeaderRole:
 
     def progress(self) -> Mapping[int, FollowerProgress]:
         """What is known of each follower, up to the last round of its session."""
-        if not self._rounds:
-            return self.followers
-        return {node: self._progress_of(node) for node in self.followers}
+        for node, rounds in self._rounds.items():
+            if rounds.last_s > self.followers[node].last_fetch_s:
+                return {node: self._progress_of(node) for node in self.followers}
+        return self.followers
 
     def _progress_of(self, node: int) -> FollowerProgress:
         progress, rounds = self.followers[node], self._rounds.get(node)
-        return progress if rounds is None else isr.at_rest(progress, rounds.last_s)
+        if rounds is None or rounds.last_s <= progress.last_fetch_s:
+            return progress
+        return isr.at_rest(progress, rounds.last_s)
 
     @property
     def maximal_isr(self) -> frozenset[int]:

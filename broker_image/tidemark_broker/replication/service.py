@@ -8,7 +8,7 @@ arrives, and in a session (see :mod:`fetch_session`) for the partitions that it 
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -17,9 +17,13 @@ from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
 from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import divergence, reads
-from tidemark_broker.replication.fetch_session import FetchSession, FetchSessionCache, Said
+from tidemark_broker.replication.fetch_session import (
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+    Said,
+)
 from tidemark_broker.replication.isr import FetchSeen
-from tidemark_broker.replication.removal import Key
 from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.wire import (
     NO_SESSION,
@@ -43,15 +47,10 @@ LOOK_S = 1.0
 class ReplicaFetchService:
     """Serves :data:`wire.REPLICA_FETCH`."""
 
-    def __init__(
-        self,
-        manager: "ReplicaManager",
-        purgatory: Purgatory,
-        sessions: FetchSessionCache | None = None,
-    ) -> None:
+    def __init__(self, manager: "ReplicaManager", purgatory: Purgatory) -> None:
         self._manager = manager
         self._purgatory = purgatory
-        self._sessions = sessions or FetchSessionCache(purgatory)
+        self._sessions = FetchSessionCache(purgatory)
 
     async def handle(self, request: ReplicaFetchRequest) -> ReplicaFetchResponse:
         """Answer at once if anything is there, else wait for records or a raised log start."""
@@ -88,7 +87,7 @@ class _Round:
         self._request = request
         self._session = session
         self._now_s = now_s
-        self._named: dict[Key, None] = {}
+        self._named: set[CachedPartition] = set()
 
     async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
         """The results that the follower should hear of."""
@@ -109,8 +108,11 @@ class _Round:
                 self._left(partition)
             session.forget((each.topic_id, each.partition))
         for wanted in self._request.partitions:
-            partition = self._manager.by_id(wanted.topic_id, wanted.partition)
-            self._named[session.name(wanted, None if partition is None else partition.tp)] = None
+            cached = session.name(wanted)
+            self._named.add(cached)
+            partition = None if cached.tp else self._manager.by_id(*cached.key)
+            if partition is not None:
+                session.watch_over(cached, partition.tp)
         session.changes()
         if self._now_s - session.looked_s >= LOOK_S:
             session.looked_s = self._now_s
@@ -119,57 +121,58 @@ class _Round:
     def _look_at_all(self) -> None:
         """What changes without a notification becomes due here."""
         session = self._session
-        for key in session.wanted:
-            partition = self._manager.by_id(*key)
-            if partition is None or _said(partition) != session.said.get(key):
-                session.due[key] = None
+        for cached in session.cached.values():
+            partition = self._manager.by_id(*cached.key)
+            if partition is None or _said(partition) != cached.said:
+                session.due[cached] = None
 
     def _something(self) -> bool:
         """Has anything changed that the follower should hear of now? Reads nothing from disk."""
-        return any(self._is_urgent(key) for key in self._session.changes())
+        return any(self._is_urgent(cached) for cached in self._session.changes())
 
-    def _is_urgent(self, key: Key) -> bool:
-        wanted, partition = self._session.wanted[key], self._manager.by_id(*key)
+    def _is_urgent(self, cached: CachedPartition) -> bool:
+        wanted, partition = cached.wanted, self._manager.by_id(*cached.key)
         return (
             partition is None
             or partition.check_leader(wanted.current_leader_epoch) is not ErrorCode.none
             or partition.next_offset > wanted.fetch_offset
-            or partition.log_start_offset > self._known_log_start(key)
+            or partition.log_start_offset > _known_log_start(cached)
         )
 
-    def _known_log_start(self, key: Key) -> int:
-        """The leader's log start as the follower was told it, or its own where it was not."""
-        said = self._session.said.get(key)
-        return self._session.wanted[key].log_start_offset if said is None else said.log_start_offset
-
-    def _enough(self, results: Mapping[Key, ReplicaFetchResult]) -> bool:
+    def _enough(self, results: "Results") -> bool:
         size = 0
-        for key, result in results.items():
+        for cached, (_, result) in results.items():
             if result.error_code or result.diverging_epoch >= 0:
                 return True
-            if result.log_start_offset > self._known_log_start(key):
+            if result.log_start_offset > _known_log_start(cached):
                 return True
             size += len(result.records)
-        return size >= max(self._request.min_bytes, 1) or not self._session.wanted
+        return size >= max(self._request.min_bytes, 1) or not self._session.cached
 
-    async def _collect(self, *, arrived: bool) -> dict[Key, ReplicaFetchResult]:
+    async def _collect(self, *, arrived: bool) -> "Results":
         """A result of each partition that is due. On arrival the fetch counts: the follower has
         everything below its offsets; of partitions at rest the time of the round says so."""
         session, left = self._session, self._request.max_bytes
-        results = {}
-        for key in tuple(session.due):
+        results: Results = {}
+        for cached in tuple(session.due):
             if session.ended:
                 return {}
-            results[key] = result = await self._one(session.wanted[key], left, arrived=arrived)
+            partition = self._manager.by_id(*cached.key)
+            result = await self._one(partition, cached.wanted, left, arrived=arrived)
+            results[cached] = (partition, result)
             left -= len(result.records)
         if arrived:
             session.rounds.last_s = self._now_s
         return {} if session.ended else results
 
     async def _one(
-        self, wanted: ReplicaFetchPartition, left: int, *, arrived: bool
+        self,
+        partition: "Partition | None",
+        wanted: ReplicaFetchPartition,
+        left: int,
+        *,
+        arrived: bool,
     ) -> ReplicaFetchResult:
-        partition = self._manager.by_id(wanted.topic_id, wanted.partition)
         if partition is None:
             return refusal(wanted, ErrorCode.unknown_topic_id)
         error = _check(partition, self._request.replica_id, wanted)
@@ -202,32 +205,42 @@ class _Round:
         if partition.leader is not None:
             partition.leader.left_session(self._request.replica_id)
 
-    def _told(self, results: Mapping[Key, ReplicaFetchResult]) -> Iterable[ReplicaFetchResult]:
+    def _told(self, results: "Results") -> Iterable[ReplicaFetchResult]:
         """What is sent: of the partitions that are named, and where there is news. Who was given
         records and is not done goes to the end of the queue, so that none starves."""
-        session = self._session
-        for key, result in results.items():
-            is_news = bool(result.error_code or result.diverging_epoch >= 0 or result.records)
-            if is_news or not self._is_at_rest(key):
-                if result.records:
-                    session.due[key] = session.due.pop(key)
-            else:
-                del session.due[key]
+        due = self._session.due
+        for cached, (partition, result) in results.items():
+            is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
+            if result.records:
+                due[cached] = due.pop(cached)
+            elif not is_news and self._is_at_rest(partition, cached):
+                del due[cached]
             said = _said_in(result)
-            if is_news or key in self._named or said != session.said.get(key):
-                session.said[key] = said
+            if is_news or cached in self._named or said != cached.said:
+                cached.said = said
                 yield result
 
-    def _is_at_rest(self, key: Key) -> bool:
-        """Would the same fetch once more change nothing but the follower's time?"""
-        partition = self._manager.by_id(*key)
-        if partition is None or partition.leader is None:
-            return False
+    def _is_at_rest(self, partition: "Partition | None", cached: CachedPartition) -> bool:
+        """Would the same fetch once more change nothing but the follower's time, and does the watch
+        tell when that is over?"""
         return (
-            self._session.wanted[key].fetch_offset >= partition.next_offset
+            partition is not None
+            and partition.leader is not None
+            and cached.tp is not None
+            and cached.wanted.fetch_offset >= partition.next_offset
             and partition.high_watermark >= partition.next_offset
             and self._request.replica_id in partition.leader.row.isr
         )
+
+
+#: By what was asked: the partition where it is hosted here, and what is to be answered.
+Results = dict[CachedPartition, "tuple[Partition | None, ReplicaFetchResult]"]
+
+
+def _known_log_start(cached: CachedPartition) -> int:
+    """The leader's log start as the follower was told it, or its own where it was not."""
+    said = cached.said
+    return cached.wanted.log_start_offset if said is None else said.log_start_offset
 
 
 def _refused(error: ErrorCode) -> ReplicaFetchResponse:

@@ -5,13 +5,11 @@ OffsetForLeaderEpoch for what they need when they are out of range. Ours is one 
 of it: the durable log start of the follower goes up, the leader's offsets, a DivergingEpoch and
 the end of the tier come down with the records. Served on the client listener, never advertised.
 
-Fetches are incremental (KIP-227): a session's id and epoch go with each, in tagged fields, and only
-partitions that changed are named. A broker that knows no sessions leaves the fields out and is
-asked, and answers, for everything each time.
+Fetches are incremental (KIP-227): a session's id and epoch go with each, and only partitions that
+changed are named.
 """
 
 import uuid
-from dataclasses import field
 
 from kio.static.constants import EntityType
 from kio.static.primitive import i32
@@ -64,9 +62,9 @@ class ReplicaFetchRequest:
     min_bytes: int = wire("int32")
     max_bytes: int = wire("int32")
     partitions: tuple[ReplicaFetchPartition, ...]
-    session_id: int = wire("int32", default=i32(NO_SESSION), tag=0)
-    session_epoch: int = wire("int32", default=i32(FINAL_EPOCH), tag=1)
-    forgotten: tuple[ForgottenPartition, ...] = field(default=(), metadata={"tag": 2})
+    session_id: int = wire("int32", default=i32(NO_SESSION))
+    session_epoch: int = wire("int32", default=i32(FINAL_EPOCH))
+    forgotten: tuple[ForgottenPartition, ...] = ()
 
 
 @entity(EntityType.nested, REPLICA_FETCH)
@@ -100,4 +98,4 @@ class ReplicaFetchResponse:
 
     error_code: int = wire("int16")
     partitions: tuple[ReplicaFetchResult, ...]
-    session_id: int = wire("int32", default=i32(NO_SESSION), tag=0)
+    session_id: int = wire("int32", default=i32(NO_SESSION))

@@ -12,6 +12,7 @@ from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, r
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_session import FetchSessionCache, after
 from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.isr import FollowerProgress
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.wire import (
@@ -61,6 +62,7 @@ class Pair:
             limits=FetchLimits(wait_max_ms=0),
             broker_epoch=lambda: 2,
             monotonic=lambda: two.now_s,
+            from_tier=FromTier(),
         )
 
     async def start(self, count: int = PARTITIONS) -> "Pair":
@@ -336,7 +338,7 @@ def test_sessions_and_their_partitions_are_limited() -> None:
         session = cache.of(request_of(replica_id, *numbers), now_s)
         assert not isinstance(session, ErrorCode)
         for wanted in request_of(replica_id, *numbers).partitions:
-            session.name(wanted, None)
+            session.name(wanted)
         return session.session_id
 
     assert begin(1, 0, 1, 2, 3) == 0, "more partitions than all sessions may have"
