@@ -151,10 +151,13 @@ class BucketStorageManager:
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
     """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error, not
-    a shorter object."""
+    a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
     position = 0
     while position < size_bytes:
-        part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        try:
+            part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        except OSError as error:
+            raise ValueError(f"the file to be copied cannot be read: {error}") from error
         if not part:
             raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
         digest.update(part)

@@ -98,6 +98,15 @@ def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
     assert not memory.objects
 
 
+def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
+    place: Any, directory: DirectoryStore, data: SegmentData
+) -> None:
+    unreadable = replace(data, log=Path("/proc/self/mem"))
+    with pytest.raises(ValueError, match="the file to be copied cannot be read"):
+        BucketStorageManager({"": directory}).copy_segment(place.segment(0, 9), unreadable)
+    assert list(directory.list("")) == []
+
+
 def test_an_aux_that_is_not_the_one_copied_is_refused(
     place: Any, memory: Any, data: SegmentData
 ) -> None:
