@@ -104,7 +104,7 @@ def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
     unreadable = replace(data, log=Path("/proc/self/mem"))
     with pytest.raises(ValueError, match="the file to be copied cannot be read"):
         BucketStorageManager({"": directory}).copy_segment(place.segment(0, 9), unreadable)
-    assert list(directory.list("")) == []
+    assert list(directory.list("data/")) == []
 
 
 def test_an_aux_that_is_not_the_one_copied_is_refused(
