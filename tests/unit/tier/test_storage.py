@@ -73,7 +73,7 @@ def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: Seg
     copied = manager.copy_segment(entry, data)
     custom = copied.custom_metadata
     assert custom == json.dumps({"n": 100 + len(pack(aux))}, separators=(",", ":")).encode()
-    assert copied.digests == Digests(digest_of(LOG), digest_of(pack(aux)))
+    assert copied.digests == Digests(digest_of(digest_of(LOG)), digest_of(pack(aux)))
     done = replace(entry, custom_metadata=custom, digests=copied.digests)
     assert manager.fetch(done, 5, 12) == b"5678901"
     assert manager.fetch(done, 95, 5000) == b"56789"
