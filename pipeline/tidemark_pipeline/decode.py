@@ -5,7 +5,7 @@ batch is passed on unless its CRC holds. The bytes of a segment, of a fetched ta
 all go through :func:`decode`: one decoder for every tier.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,20 +62,19 @@ def decode(data: bytes, source: Source) -> Iterator[pa.RecordBatch]:
     ``data`` begins at a batch; what is left of a partial batch at its end is not looked at.
     Raises :class:`CorruptData` where a checksum or a record's structure does not hold.
     """
-    for position, header in iter_headers(data):
+    yield from decode_batches(data, iter_headers(data), source)
+
+
+def decode_batches(
+    data: bytes, batches: Iterable[tuple[int, BatchHeader]], source: Source
+) -> Iterator[pa.RecordBatch]:
+    """:func:`decode` where the batches in ``data`` are known already, by position."""
+    for position, header in batches:
         if header.base_offset > source.to_offset_inclusive:
             return
         if header.last_offset < source.from_offset:
             continue
         yield from _decode_batch(data, position, header, source)
-
-
-def complete_bytes(data: bytes) -> int:
-    """How many bytes of ``data`` are whole batches."""
-    end = 0
-    for position, header in iter_headers(data):
-        end = position + header.size_bytes
-    return end
 
 
 def _decode_batch(

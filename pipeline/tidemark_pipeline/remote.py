@@ -17,7 +17,7 @@ from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.views import SegmentRange
-from tidemark_pipeline.decode import CorruptData, Source, complete_bytes, decode
+from tidemark_pipeline.decode import CorruptData, Source, decode_batches
 from tidemark_pipeline.tasks import RemoteTask
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -51,14 +51,14 @@ def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.R
     """A segment is always read whole, so that all of it is checked."""
     line = BatchLine(part.entry, tier.segments.describe(part.entry))
     planned = rows = 0
-    for position, data in _whole_batches(tier, part.entry):
-        for at, header in iter_headers(data):
+    for position, data, headers in _whole_batches(tier, part.entry):
+        for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
             if not header.is_control:
                 planned += _wanted(header, source)
-        for batch in decode(data, source):
+        for batch in decode_batches(data, headers, source):
             rows += batch.num_rows
             yield batch
     line.finish()
@@ -75,15 +75,18 @@ def _wanted(header: BatchHeader, source: Source) -> int:
     return max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
 
 
-def _whole_batches(tier: Tier, entry: SegmentEntry) -> Iterator[tuple[int, bytes]]:
-    """(position, whole batches that begin there), checked as far as digests go."""
+def _whole_batches(
+    tier: Tier, entry: SegmentEntry
+) -> Iterator[tuple[int, bytes, list[tuple[int, BatchHeader]]]]:
+    """(position, bytes, headers in them) of whole batches, checked as far as digests go."""
     pieces = () if entry.digests is None else tier.segments.fetch_aux(entry).pieces
     stream = CheckedStream(entry, pieces, tier.segments.describe(entry))
     position, held = 0, b""
     for begin in range(0, entry.size_bytes, PIECE_BYTES):
         held += stream.feed(tier.segments.fetch(entry, begin, begin + PIECE_BYTES))
-        whole = complete_bytes(held)
-        yield position, held[:whole]
+        headers = list(iter_headers(held))
+        whole = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
+        yield position, held, headers
         position, held = position + whole, held[whole:]
     stream.finish()
 

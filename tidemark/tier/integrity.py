@@ -2,10 +2,11 @@
 
 A batch's CRC-32C does not cover its base offset, and a whole segment of another partition has
 sound batches too: taken for good, it would be served under offsets that are not its own. So the
-copier hashes what it uploads, and the manifest keeps, for each object, its SHA-256 (what
-``sha256sum`` prints; with the processor's SHA instructions quicker than BLAKE2b). The auxiliary
-object is read whole and checked as such; it also holds the SHA-256 of every ``PIECE_BYTES`` of the
-log, so that a ranged read is checked as strictly as a whole one, before a byte of it is used.
+copier hashes what it uploads, with SHA-256 (with the processor's SHA instructions quicker than
+BLAKE2b), and the manifest keeps a digest of each object. That of the auxiliary object is of all of
+it, as it is read whole. That of the log is a tree of two levels: the digest of the digests of its
+pieces of ``PIECE_BYTES``, which the auxiliary object holds. So the log is hashed once, and a ranged
+read is checked as strictly as a whole one, before a byte of it is used.
 
 Entries of the manifest's first format have no digests. For them, and beside digests (which say
 that a copy is what the broker had, not that it was sound), the batches themselves are checked:
@@ -42,18 +43,21 @@ def digest_of(data: Buffer) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+def log_digest(pieces: Sequence[bytes]) -> bytes:
+    """The digest of a log, from those of its pieces."""
+    return digest_of(b"".join(pieces))
+
+
 class LogDigest:
-    """Digests of a log while it passes by in parts of any size: of the whole, and of each piece."""
+    """Digests of a log while it passes by in parts of any size."""
 
     def __init__(self) -> None:
-        self._whole = hashlib.sha256()
         self._piece = hashlib.sha256()
         self._in_piece = 0
         self._pieces: list[bytes] = []
 
     def update(self, part: bytes) -> None:
         """The next bytes of the log."""
-        self._whole.update(part)
         view = memoryview(part)
         while view:
             taken = view[: PIECE_BYTES - self._in_piece]
@@ -63,11 +67,11 @@ class LogDigest:
             if self._in_piece == PIECE_BYTES:
                 self._close_piece()
 
-    def finish(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """(digest of the log, digests of its pieces)."""
+    def finish(self) -> tuple[bytes, ...]:
+        """Digests of the pieces."""
         if self._in_piece:
             self._close_piece()
-        return self._whole.digest(), tuple(self._pieces)
+        return tuple(self._pieces)
 
     def _close_piece(self) -> None:
         self._pieces.append(self._piece.digest())
@@ -91,13 +95,17 @@ def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | No
 
 
 class CheckedStream:
-    """A log that is read whole, from its beginning: gives back only what is right already.
+    """A log that is read whole, from its beginning: gives back only what is right already. Where
+    the entry has no digests, nothing is known but its length, and bytes pass as they come.
 
-    ``pieces`` empty: nothing is known of it but its length, and its bytes pass as they come."""
+    ``pieces``: digests from the auxiliary object. Raises ObjectDamaged where they are not those of
+    this log."""
 
     def __init__(self, entry: SegmentEntry, pieces: Sequence[bytes], store: str) -> None:
         self._entry, self._pieces, self._store = entry, pieces, store
-        self._whole = hashlib.sha256()
+        if entry.digests is not None and log_digest(pieces) != entry.digests.log:
+            what = "the digests that it has of the log are not the manifest's"
+            raise damaged(entry, entry.aux_key, store, what)
         self._held = b""
         self._released = 0
 
@@ -105,16 +113,14 @@ class CheckedStream:
         """Take the next bytes; those that are checked now. Raises ObjectDamaged."""
         data = self._held + part
         ends = self._released + len(data) >= self._entry.size_bytes
-        size = len(data)
-        if self._pieces and not ends:
+        size, known = len(data), self._entry.digests is not None
+        if known and not ends:
             size -= size % PIECE_BYTES
         self._held, data = data[size:], data[:size]
-        if self._pieces:
+        if known:
             wrong = wrong_piece(data, self._released, self._pieces)
             if wrong is not None:
                 raise self._damaged(f"its digest differs at byte {wrong}")
-        if self._entry.digests is not None:
-            self._whole.update(data)
         self._released += size
         return data
 
@@ -123,9 +129,6 @@ class CheckedStream:
         size = self._released + len(self._held)
         if size != self._entry.size_bytes:
             raise self._damaged(f"it has {size} bytes, the manifest says {self._entry.size_bytes}")
-        digests = self._entry.digests
-        if digests is not None and self._whole.digest() != digests.log:
-            raise self._damaged("its SHA-256 is not the manifest's")
 
     def _damaged(self, what: str) -> ObjectDamaged:
         return damaged(self._entry, self._entry.log_key, self._store, what)

@@ -97,19 +97,24 @@ class S3Store:
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
         """Upload as the parts come: in one request where they are few, else in several."""
-        stream = iter(parts)
+        stream = _Stream(parts)
         first = b"".join(_at_least(stream, _PART_BYTES))
         source = first if len(first) < _PART_BYTES else itertools.chain((first,), stream)
-        self._call(
-            key,
-            lambda path: obstore.put(
-                self._uploads,
-                path,
-                source,
-                chunk_size=_PART_BYTES,
-                max_concurrency=_UPLOADS_AT_ONCE,
-            ),
-        )
+        try:
+            self._call(
+                key,
+                lambda path: obstore.put(
+                    self._uploads,
+                    path,
+                    source,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_UPLOADS_AT_ONCE,
+                ),
+            )
+        except StoreError:
+            if stream.error is not None:
+                raise stream.error from None
+            raise
 
     def create(self, key: str, data: bytes) -> Version:
         """Write only if nothing stands there (If-None-Match)."""
@@ -214,6 +219,26 @@ def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
 
 def _delete_all(bucket: _Bucket, paths: Sequence[str], _: str) -> None:
     obstore.delete(bucket, paths)
+
+
+class _Stream:
+    """Parts of an upload, and what taking one has raised: that is no trouble of the store."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = iter(parts)
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
 
 
 def _at_least(stream: Iterator[bytes], size: int) -> Iterator[bytes]:

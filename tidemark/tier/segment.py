@@ -26,7 +26,7 @@ class SegmentState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """SHA-256 of a segment's two objects, 32 bytes each (``integrity``)."""
+    """Of a segment's two objects, 32 bytes each (``integrity``)."""
 
     log: bytes
     aux: bytes

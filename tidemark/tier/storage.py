@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
-from tidemark.tier.integrity import LogDigest, damaged, digest_of
+from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
 from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.objects import ObjectInfo, ObjectStore, StoreUnavailable
 from tidemark.tier.segment import Digests, SegmentEntry
@@ -86,11 +86,11 @@ class BucketStorageManager:
         digest = LogDigest()
         with data.log.open("rb", buffering=0) as log:
             store.put_stream(entry.log_key, _parts(log.fileno(), data.size_bytes, digest))
-        whole, pieces = digest.finish()
+        pieces = digest.finish()
         aux = pack(replace(data.aux, pieces=pieces))
         store.put(entry.aux_key, aux)
         custom = encode_custom_metadata(bucket, data.size_bytes + len(aux))
-        return Copied(custom, Digests(whole, digest_of(aux)))
+        return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
         """Read from where the segment lies."""
@@ -151,10 +151,13 @@ class BucketStorageManager:
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
     """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error, not
-    a shorter object."""
+    a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
     position = 0
     while position < size_bytes:
-        part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        try:
+            part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        except OSError as error:
+            raise ValueError(f"the file to be copied cannot be read: {error}") from error
         if not part:
             raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
         digest.update(part)

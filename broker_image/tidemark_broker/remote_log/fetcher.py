@@ -97,9 +97,8 @@ class Fetcher:
             return self._by_timestamp(tier, partition, snapshot, timestamp_ms, log_start)
 
         deadline_s = self._shared.context.monotonic() + _LOOKUP_S
-        asked = ("time", timestamp_ms, log_start)
         try:
-            return await self._run(partition, asked, work, deadline_s, log_start)
+            return await self._run(partition, None, work, deadline_s, log_start)
         except RemoteOffsetOutOfRange as error:
             if log_start < partition.log_start_offset:
                 raise RemoteUnavailable(f"{error}; ask again") from error
@@ -122,20 +121,22 @@ class Fetcher:
         deadline_s: float,
         offset: int,
     ) -> R:
-        """In the pool, once for all that ask the same; the caller waits in the purgatory, where a
-        disablement ends it. What is read begins at ``offset``."""
+        """In the pool, once for all that ask the same; None is shared with nobody, as its answer is
+        of its moment. The caller waits in the purgatory, where a disablement ends it. What is read
+        begins at ``offset``."""
+        key = object() if asked is None else (_key(partition), asked)
         if not partition.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
             tier = self._shared.guard.tier()
-            job: Job[R] = self._jobs.ask((_key(partition), asked), lambda: work(tier))
+            job: Job[R] = self._jobs.ask(key, lambda: work(tier))
         except (StoreError, PoolFull) as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
         try:
             await self._wait(partition, job, deadline_s, offset)
         finally:
-            self._jobs.leave(job)
+            self._jobs.leave(job, keep=asked is not None)
         try:
             return job.future.result()
         except views.RemoteOffsetOutOfRange as error:
@@ -311,9 +312,9 @@ def _first_at_or_after(
     return reader.first_at_or_after(timestamp_ms, start_offset)
 
 
-def _size_of(result: object) -> int:
-    """Bytes of a result: of a read its records, of a look-up by time next to nothing."""
-    return len(result[0].data) if isinstance(result, tuple) else 64
+def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:
+    """Only reads are kept."""
+    return len(result[0].data)
 
 
 def _key(partition: Partition) -> tuple[uuid.UUID, int]:

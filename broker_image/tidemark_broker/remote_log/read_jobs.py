@@ -80,11 +80,15 @@ class ReadJobs(Generic[R]):
         job.future.add_done_callback(lambda _: soon(loop, ended))
         return job
 
-    def leave(self, job: Job[R]) -> None:
-        """A caller takes what there is, or waits no longer."""
+    def leave(self, job: Job[R], *, keep: bool = True) -> None:
+        """A caller takes what there is, or waits no longer; without ``keep`` the last one to leave
+        ends it."""
         job.waiters -= 1
         job.left_s = self._clock()
-        if job.future.done():
+        ends = not keep and not job.waiters
+        if ends:
+            job.future.cancel()
+        if ends or job.future.done():
             self._forget(job)
 
     def _unless_abandoned(self, job: Job[R], work: Callable[[], R]) -> R:

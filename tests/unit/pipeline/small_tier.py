@@ -20,13 +20,13 @@ from tidemark.wire.control import TieringState
 BY = Claim(1, 0)
 
 
-def _batch(base_offset: int, values: list[bytes], gap_at: int | None) -> bytes:
+def _batch(base_offset: int, values: list[bytes], gap_at: int | None, leader_epoch: int) -> bytes:
     records = [
         Record(b"k", value, (), base_offset + delta)
         for delta, value in enumerate(values)
         if base_offset + delta != gap_at
     ]
-    data = bytearray(build_batch(records, base_offset=base_offset, leader_epoch=1))
+    data = bytearray(build_batch(records, base_offset=base_offset, leader_epoch=leader_epoch))
     struct.pack_into(">i", data, 23, len(values) - 1)
     struct.pack_into(">I", data, 17, compute_crc(data, CRC_COVERS_FROM, len(data)))
     return bytes(data)
@@ -64,13 +64,21 @@ class SmallTier:
         )
 
     def copy(
-        self, values: list[bytes], *, batch_records: int = 3, gap_at: int | None = None
+        self,
+        values: list[bytes],
+        *,
+        batch_records: int = 3,
+        start: int | None = None,
+        gap_at: int | None = None,
+        older_below: int = 0,
     ) -> SegmentEntry:
-        """Copy a segment of ``values`` behind the last one, in batches of ``batch_records``; the
-        record of the offset ``gap_at`` is left out of its batch."""
-        start = self.loaded.head.next_copy_offset
+        """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
+        ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
+        that begin below ``older_below`` are of a leader epoch that the manifest does not name."""
+        if start is None:
+            start = self.loaded.head.next_copy_offset
         data = b"".join(
-            _batch(start + i, values[i : i + batch_records], gap_at)
+            _batch(start + i, values[i : i + batch_records], gap_at, int(start + i >= older_below))
             for i in range(0, len(values), batch_records)
         )
         file = self.path.parent / "segment.log"

@@ -74,6 +74,27 @@ def test_start_and_end_may_lie_inside_segments(small_tier: SmallTier) -> None:
     assert got == expected(4, 27)
 
 
+def test_an_overlap_is_read_once(small_tier: SmallTier) -> None:
+    """After a leader change a segment may begin below the end of the one before it, in the middle of
+    one of its batches too: it is checked as it was copied, and read from behind that end."""
+    small_tier.copy(values(0, 10))
+    overlapping = small_tier.copy(values(5, 15), start=5, batch_records=7)
+    small_tier.copy(values(20, 10))
+    assert small_tier.loaded.head.entries[1].segment_id == overlapping.segment_id
+    assert small_tier.loaded.head.entries[1].from_offset == 10
+    assert read(small_tier) == expected(0, 30)
+
+
+def test_batches_below_the_log_start_may_have_lost_their_leader_epoch(
+    small_tier: SmallTier,
+) -> None:
+    small_tier.copy(values(0, 12), older_below=6)
+    with pytest.raises(CorruptData, match="of leader epoch 0, the manifest names 1"):
+        read(small_tier)
+    small_tier.expire_to(7)
+    assert read(small_tier) == expected(7, 12)
+
+
 def test_deleted_records_are_not_read(small_tier: SmallTier) -> None:
     for number in range(3):
         small_tier.copy(values(number * 10, 10))

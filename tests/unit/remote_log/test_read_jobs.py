@@ -118,6 +118,19 @@ async def test_a_read_that_nobody_asks_for_any_more_is_not_begun(world: World) -
     assert (world.begun, len(world.jobs)) == (["a"], 0)
 
 
+async def test_what_is_not_to_be_kept_ends_with_the_last_who_waits(world: World) -> None:
+    running, queued = world.ask("a"), world.ask("b")
+    assert world.ask("b") is queued
+    world.jobs.leave(running, keep=False)
+    world.jobs.leave(queued, keep=False)
+    assert not queued.future.cancelled()
+    world.jobs.leave(queued, keep=False)
+    assert queued.future.cancelled()
+    await world.ended.get()
+    await world.end()
+    assert (world.begun, len(world.jobs), world.jobs.kept_bytes) == (["a"], 0, 0)
+
+
 async def test_a_failure_is_told_to_those_who_wait_and_kept_for_nobody(world: World) -> None:
     waiting = world.ask("a", b"")
     await world.end()

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import integrity
-from tidemark.tier.integrity import BatchLine, CheckedStream, LogDigest, ObjectDamaged, digest_of
+from tidemark.tier.integrity import (
+    BatchLine,
+    CheckedStream,
+    LogDigest,
+    ObjectDamaged,
+    digest_of,
+    log_digest,
+)
 from tidemark.tier.segment import Digests, SegmentEntry
 
 PIECE = 16
@@ -22,7 +29,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integrity, "PIECE_BYTES", PIECE)
 
 
-def digests_of(data: bytes, *sizes: int) -> tuple[bytes, tuple[bytes, ...]]:
+def pieces_of(data: bytes, *sizes: int) -> tuple[bytes, ...]:
     digest, begin = LogDigest(), 0
     for size in (*sizes, len(data)):
         digest.update(data[begin : begin + size])
@@ -34,8 +41,7 @@ def digests_of(data: bytes, *sizes: int) -> tuple[bytes, tuple[bytes, ...]]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("small_pieces")
 def test_digests_do_not_depend_on_the_parts(data: bytes, sizes: list[int]) -> None:
-    whole, pieces = digests_of(data, *sizes)
-    assert whole == digest_of(data)
+    pieces = pieces_of(data, *sizes)
     assert pieces == tuple(digest_of(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
     assert integrity.split_pieces(b"".join(pieces)) == pieces
     assert integrity.wrong_piece(data, 0, pieces) is None
@@ -51,10 +57,10 @@ class TestCheckedStream:
     DATA = bytes(range(50))
 
     def stream(self, place: Any, *, known: bool = True) -> CheckedStream:
-        whole, pieces = digests_of(self.DATA)
+        pieces = pieces_of(self.DATA)
         entry = place.segment(0, 9, size_bytes=len(self.DATA))
         if known:
-            entry = replace(entry, digests=Digests(whole, b""))
+            entry = replace(entry, digests=Digests(log_digest(pieces), b""))
         return CheckedStream(entry, pieces if known else (), "memory")
 
     @pytest.mark.parametrize("size", [1, 7, 16, 33, 50, 99])
@@ -85,15 +91,13 @@ class TestCheckedStream:
             with pytest.raises(ObjectDamaged, match="it has 49 bytes, the manifest says 50"):
                 stream.finish()
 
-    def test_the_whole_digest_counts_too(self, place: Any) -> None:
-        """The list of the pieces may be of another log."""
-        _, pieces = digests_of(self.DATA)
-        digests = Digests(digest_of(b"another"), b"")
+    def test_digests_of_another_logs_pieces_are_refused(self, place: Any) -> None:
+        """Before anything is held against them."""
+        digests = Digests(log_digest(pieces_of(self.DATA)), b"")
         entry = replace(place.segment(0, 9, size_bytes=50), digests=digests)
-        stream = CheckedStream(entry, pieces, "memory")
-        assert stream.feed(self.DATA) == self.DATA
-        with pytest.raises(ObjectDamaged, match="its SHA-256 is not the manifest's"):
-            stream.finish()
+        for other in ((), pieces_of(self.DATA[:48]), pieces_of(b"another")):
+            with pytest.raises(ObjectDamaged, match=r"\.aux in memory .* are not the manifest's"):
+                CheckedStream(entry, other, "memory")
 
 
 def log_of(*batches: tuple[int, int]) -> bytearray:

@@ -73,7 +73,7 @@ def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: Seg
     copied = manager.copy_segment(entry, data)
     custom = copied.custom_metadata
     assert custom == json.dumps({"n": 100 + len(pack(aux))}, separators=(",", ":")).encode()
-    assert copied.digests == Digests(digest_of(LOG), digest_of(pack(aux)))
+    assert copied.digests == Digests(digest_of(digest_of(LOG)), digest_of(pack(aux)))
     done = replace(entry, custom_metadata=custom, digests=copied.digests)
     assert manager.fetch(done, 5, 12) == b"5678901"
     assert manager.fetch(done, 95, 5000) == b"56789"
@@ -96,6 +96,15 @@ def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
     with pytest.raises(FileNotFoundError):
         manager.copy_segment(place.segment(0, 9), replace(data, log=data.log.with_name("none")))
     assert not memory.objects
+
+
+def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
+    place: Any, directory: DirectoryStore, data: SegmentData
+) -> None:
+    unreadable = replace(data, log=Path("/proc/self/mem"))
+    with pytest.raises(ValueError, match="the file to be copied cannot be read"):
+        BucketStorageManager({"": directory}).copy_segment(place.segment(0, 9), unreadable)
+    assert list(directory.list("data/")) == []
 
 
 def test_an_aux_that_is_not_the_one_copied_is_refused(

@@ -1,0 +1,173 @@
+"""Ranged reads of one copied segment: few requests of the store, and nothing that is damaged."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tidemark.logfiles.offset_index import OffsetIndex
+from tidemark.records.batch import iter_headers
+from tidemark.records.builder import Record, build_batch
+from tidemark.tier.auxiliary import Aux
+from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
+from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.storage import BucketStorageManager, SegmentData
+from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
+from tidemark_broker.remote_log.settings import RemoteSettings
+
+FIRST, BATCHES, RECORDS = 1000, 20, 5
+VALUE = bytes(15_000)
+
+
+class CountingStorage(BucketStorageManager):
+    """``asked``: (first chunk, chunks) of each ranged read."""
+
+    asked: list[tuple[int, int]]
+
+    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
+        data = super().fetch(entry, start, end_exclusive)
+        self.asked.append((start // PIECE_BYTES, -(-len(data) // PIECE_BYTES)))
+        return data
+
+
+@dataclass
+class Segment:
+    """About 1.5 MB, six chunks of one piece each, every fourth batch in the index."""
+
+    folder: Path
+    entry: SegmentEntry = field(init=False)
+    positions: Sequence[int] = field(init=False)
+    tier: Tier = field(init=False)
+    caches: Caches = field(init=False)
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        log = b"".join(self._batch(number) for number in range(BATCHES))
+        index = OffsetIndex(FIRST)
+        found = list(iter_headers(log))
+        self.positions = [position for position, _ in found]
+        for position, header in found[3::4]:
+            index.append(header.last_offset, position)
+        (self.folder / "log").write_bytes(log)
+        (self.folder / "tier").mkdir()
+        self.tier = open_tier(RemoteStorageConfig(filesystem=self.folder / "tier"))
+        entry = new_segment(
+            topic="t",
+            topic_id=uuid.UUID(int=1),
+            partition=0,
+            segment_id=uuid.UUID(int=2),
+            start_offset=FIRST,
+            end_offset_inclusive=FIRST + BATCHES * RECORDS - 1,
+            max_timestamp_ms=FIRST + BATCHES * RECORDS - 1,
+            size_bytes=len(log),
+            broker_id=1,
+            event_time_ms=0,
+            leader_epochs=((3, FIRST),),
+            leader_epoch=3,
+            tiered_epoch=0,
+        )
+        aux = Aux(
+            offset_index=index.to_bytes(), time_index=b"", leader_epochs=b"", producer_snapshot=b""
+        )
+        data = SegmentData(self.folder / "log", len(log), aux)
+        copied = self.tier.segments.copy_segment(entry, data)
+        self.entry = replace(entry, custom_metadata=copied.custom_metadata, digests=copied.digests)
+        storage = CountingStorage(self.tier.segments._buckets)
+        storage.asked = self.asked
+        self.tier = replace(self.tier, segments=storage)
+        self.caches = Caches(RemoteSettings(chunk_bytes=1))
+        assert self.caches.chunk_bytes == PIECE_BYTES
+        assert 5 * PIECE_BYTES < len(log) < 6 * PIECE_BYTES
+
+    def _batch(self, number: int) -> bytes:
+        base = FIRST + number * RECORDS
+        records = [Record(None, VALUE, (), base + delta) for delta in range(RECORDS)]
+        return build_batch(records, base_offset=base, leader_epoch=3)
+
+    def read(self, offset: int, max_bytes: int) -> list[int]:
+        """Base offsets of the batches."""
+        data, next_offset, _ = SegmentReader(self.tier, self.caches, self.entry).read(
+            offset, max_bytes
+        )
+        headers = [header for _, header in iter_headers(data)]
+        assert headers[-1].next_offset == next_offset
+        return [header.base_offset for header in headers]
+
+    def damage(self, position: int) -> None:
+        path = self.folder / "tier" / self.entry.log_key
+        log = bytearray(path.read_bytes())
+        log[position] ^= 1
+        path.write_bytes(log)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    return Segment(tmp_path)
+
+
+def test_what_stands_side_by_side_comes_in_one_request(segment: Segment) -> None:
+    size = segment.entry.size_bytes
+    assert segment.read(FIRST, size) == list(range(FIRST, FIRST + 100, RECORDS))
+    assert segment.asked == [(0, 6)]
+    assert segment.read(FIRST + 50, size)[0] == FIRST + 50
+    assert segment.asked == [(0, 6)]
+
+
+def test_only_what_is_missing_is_asked_for(segment: Segment) -> None:
+    middle = FIRST + (2 * PIECE_BYTES // (segment.entry.size_bytes // BATCHES) + 1) * RECORDS
+    segment.read(middle, 1)
+    before = len(segment.asked)
+    segment.read(FIRST, segment.entry.size_bytes)
+    chunks = {
+        number for first, count in segment.asked[:before] for number in range(first, first + count)
+    }
+    again = [
+        number for first, count in segment.asked[before:] for number in range(first, first + count)
+    ]
+    assert sorted([*chunks, *again]) == list(range(6))
+
+
+@pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])
+def test_a_trimmed_segment_is_read_from_where_it_answers(
+    segment: Segment, from_offset: int
+) -> None:
+    """Its log begins below that, and is checked from its own beginning."""
+    segment.entry = replace(segment.entry, from_offset=from_offset)
+    assert segment.read(from_offset, 100_000) == [FIRST + 20]
+    assert segment.read(FIRST + 99, 1) == [FIRST + 95]
+
+
+def test_beside_a_damaged_piece_the_others_are_read(segment: Segment) -> None:
+    segment.damage(segment.positions[10] + 100)
+    damaged_chunk = (segment.positions[10] + 100) // PIECE_BYTES
+    with pytest.raises(ObjectDamaged, match=f"differs at byte {damaged_chunk * PIECE_BYTES}\\."):
+        segment.read(FIRST + 50, 1)
+    assert segment.read(FIRST, 1) == [FIRST]
+    assert segment.read(FIRST + 95, 1) == [FIRST + 95]
+
+
+def test_nothing_of_a_damaged_piece_stays_in_memory(segment: Segment) -> None:
+    segment.damage(100)
+    with pytest.raises(ObjectDamaged):
+        segment.read(FIRST, 1)
+    assert len(segment.caches.chunks) == 0
+    segment.damage(100)
+    assert segment.read(FIRST, 1) == [FIRST]
+
+
+def test_an_index_of_another_log_is_found_out(segment: Segment) -> None:
+    """Where the manifest has no digest of it."""
+    other = OffsetIndex(FIRST)
+    other.append(FIRST + 11, segment.positions[2])
+    aux = Aux(
+        offset_index=other.to_bytes(), time_index=b"", leader_epochs=b"", producer_snapshot=b""
+    )
+    data = SegmentData(segment.folder / "log", segment.entry.size_bytes, aux)
+    segment.tier.segments.copy_segment(segment.entry, data)
+    segment.entry = replace(segment.entry, digests=None)
+    assert segment.read(FIRST, 1) == [FIRST]
+    with pytest.raises(ObjectDamaged, match=f"ends with offset {FIRST + 14}, its index says"):
+        segment.read(FIRST + 30, 1)
