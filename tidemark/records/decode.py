@@ -11,7 +11,7 @@ from tidemark.records.batch import (
     TimestampType,
     parse_header,
 )
-from tidemark.records.codecs import UNPACKED_BYTES_MAX, decompress
+from tidemark.records.codecs import UNPACKED_BYTES_MAX, UnpackedTooLarge, decompress
 from tidemark.records.varint import VarintError, read_varint
 
 
@@ -56,11 +56,16 @@ def decode_records(
 
 
 def decode_timestamps(
-    batch: Buffer, *, limit_bytes: int = UNPACKED_BYTES_MAX
+    batch: Buffer, *, limit_bytes: int, records_max: int
 ) -> Iterator[tuple[int, int]]:
     """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
-    the rest of a record is passed over unseen. Raises as :func:`decode_records` does."""
+    the rest of a record is passed over unseen. Raises as :func:`decode_records` does, and
+    :class:`UnpackedTooLarge` for a batch of more than ``records_max``."""
     header = parse_header(batch)
+    if header.count > records_max:
+        raise UnpackedTooLarge(
+            f"a batch of {header.count} records unpacks to more than {records_max}"
+        )
     payload = decompress(
         header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
     )

@@ -9,7 +9,7 @@ from tidemark.records.codecs import UnpackedTooLarge
 from tidemark.records.decode import decode_timestamps
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamps import UNPACKED_BYTES_MAX
+from tidemark_broker.log.timestamps import RECORDS_MAX, UNPACKED_BYTES_MAX
 from tidemark_broker.log.types import TimestampOffset
 from tidemark_broker.log.walk import BatchAt, walk_batches
 
@@ -54,7 +54,9 @@ def _first_in_batch(
         offset = max(batch.base_offset, start_offset)
         return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
     try:
-        for offset, record_ms in decode_timestamps(data, limit_bytes=UNPACKED_BYTES_MAX):
+        for offset, record_ms in decode_timestamps(
+            data, limit_bytes=UNPACKED_BYTES_MAX, records_max=RECORDS_MAX
+        ):
             if offset >= start_offset and record_ms >= timestamp_ms:
                 return TimestampOffset(offset, record_ms, batch.leader_epoch)
     except UnpackedTooLarge:

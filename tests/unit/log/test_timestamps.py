@@ -130,21 +130,24 @@ def test_records_that_cannot_be_read_are_refused(cut: int) -> None:
         record_times(bytes(broken))
 
 
-def _bomb(codec: int, *, largest: int = T0) -> bytes:
+def _bomb(codec: int, value_bytes: int, *, largest: int = T0) -> bytes:
     """A small batch that unpacks to more than a broker looks into."""
-    record = b"\x0e\x00\x00\x00\x01\x01\x00\x00"
-    count = timestamps.UNPACKED_BYTES_MAX // len(record) + 1
+    record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
+    count = min(timestamps.UNPACKED_BYTES_MAX // len(record), timestamps.RECORDS_MAX) + 1
     payload = compress(codec, record * count)
     front = bytearray(_batch(T0, codec=codec)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
     return _headed(bytes(front) + payload, largest=largest, count=count)
 
 
+@pytest.mark.parametrize("value_bytes", [0, 1000], ids=["records", "bytes"])
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(bench: Bench, codec: int) -> None:
+def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(
+    bench: Bench, codec: int, value_bytes: int
+) -> None:
     bench.config = LogConfig(retention_ms=-1)
     log = bench.create()
-    bomb = _bomb(codec)
+    bomb = _bomb(codec, value_bytes)
     assert len(bomb) < 1_000_000
     bench.fill(log, [1])
     log.append_as_leader(bomb, leader_epoch=0, now_ms=T0)
@@ -155,4 +158,4 @@ def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(bench: Bench, codec: i
     log.raise_log_start(3)
     assert log.offset_by_timestamp(T0) == TimestampOffset(3, T0, 0)
     with pytest.raises(RecordTooLarge, match="unpacks to more than"):
-        bench.append(log, _bomb(codec, largest=-1))
+        bench.append(log, _bomb(codec, value_bytes, largest=-1))
