@@ -83,6 +83,8 @@ class Profile:
     produce_s: float = 0.08
     consume_s: float = 0.25
     lag_ms: int = 2000
+    first_fault_s: float = 6.0
+    last_produce_s: float = 8.0
     settle_s: float = 120.0
     settle: bool = True
 
@@ -143,8 +145,8 @@ class Cluster:
             self.world.after(8.0 + 6 * chance.random(), last.start)
         self._make_topic()
         self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
-        self.world.after(6.0, self._fault)
-        self.world.after(8.0, self._user)
+        self.world.after(profile.first_fault_s, self._fault)
+        self.world.after(profile.first_fault_s + 2.0, self._user)
 
     def _make_cluster(self) -> None:
         config = {
@@ -389,7 +391,7 @@ class Cluster:
                 self.start_operator(name)
         until_s = world.now_s + self.profile.settle_s
         steps_max = world.steps + self.profile.steps_max
-        self._run(world.now_s + 10, steps_max)
+        self._run(world.now_s + self.profile.last_produce_s, steps_max)
         self.clients.producing = False
         why = "it was not looked at"
         while why and world.now_s < until_s and not world.over and world.steps < steps_max:
