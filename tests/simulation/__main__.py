@@ -51,7 +51,9 @@ def main() -> int:
     if asked.seed is not None:
         outcome = simulate(asked.seed)
         print(story(outcome, None))
-        print(_line(1, outcome.steps, outcome.seconds, outcome.seconds, outcome.violation is not None))
+        print(
+            _line(1, outcome.steps, outcome.seconds, outcome.seconds, outcome.violation is not None)
+        )
         return outcome.violation is not None
     return _many(range(asked.first, asked.first + asked.seeds), asked.processes)
 
@@ -67,7 +69,10 @@ def _many(seeds: range, processes: int) -> int:
         now_s = time.perf_counter()
         if now_s - told_s > 5:
             told_s = now_s
-            print(f"{number} of {len(seeds)} seeds, {steps} steps, {violations} violations", flush=True)
+            print(
+                f"{number} of {len(seeds)} seeds, {steps} steps, {violations} violations",
+                flush=True,
+            )
     print(_line(len(seeds), steps, seconds, time.perf_counter() - began_s, violations))
     return int(violations > 0)
 

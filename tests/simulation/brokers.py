@@ -8,7 +8,6 @@ changes this module, and no other of the simulation.
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.simulation.clockwork import PooledThreads, PowerCut, ProcessLoop
@@ -247,7 +246,9 @@ class BrokerProcess:
         on that."""
         manager = None if self.broker is None else self.broker.manager
         for change, result in zip(request.changes, answer.results, strict=False):
-            partition = None if manager is None else manager.by_id(change.topic_id, change.partition)
+            partition = (
+                None if manager is None else manager.by_id(change.topic_id, change.partition)
+            )
             if partition is not None:
                 self.loop.create_task(partition.isr_answered(change, result))
 
@@ -279,9 +280,7 @@ class BrokerProcess:
 class Machine:
     """A broker's machine: its disk outlives the processes. ``alive`` is the one that runs."""
 
-    def __init__(
-        self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int
-    ) -> None:
+    def __init__(self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.node_id = node_id

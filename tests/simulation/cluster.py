@@ -404,7 +404,9 @@ class Cluster:
         for key in self.clients.keys:
             self.checks.readable(key)
         if why:
-            self.checks.fail("convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}")
+            self.checks.fail(
+                "convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}"
+            )
             return
         for key in self.clients.keys:
             self.checks.equal_logs(key)

@@ -321,7 +321,7 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode())
 
     real_open = io.open
-    table = [
+    return [
         (os, "open", by_path(os.open, lambda path, flags, mode=0o777: disks.open(path, flags))),
         (os, "close", by_descriptor(os.close, disks.close)),
         (os, "pread", by_descriptor(os.pread, pread)),
@@ -334,7 +334,7 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         (os, "posix_fadvise", by_descriptor(os.posix_fadvise, lambda *_: None)),
         (os, "rename", by_path(os.rename, rename)),
         (os, "replace", by_path(os.replace, rename)),
-        (os, "unlink", by_path(os.unlink, lambda path: disks.unlink(path))),
+        (os, "unlink", by_path(os.unlink, disks.unlink)),
         (os, "mkdir", by_path(os.mkdir, lambda path, mode=0o777: disks.mkdir(path))),
         (os, "listdir", by_path(os.listdir, disks.listdir)),
         (os, "scandir", by_path(os.scandir, lambda path: _Scan(disks, path))),
@@ -344,7 +344,6 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         (io, "open", by_path(real_open, opened)),
         (builtins, "open", by_path(builtins.open, opened)),
     ]
-    return table
 
 
 class _Written(io.BytesIO):

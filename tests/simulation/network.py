@@ -50,6 +50,9 @@ class Network:
             return True
         return bool(self.lost) and self.world.chance.random() < self.lost
 
+    def overtakes(self) -> bool:
+        return bool(self.overtaken) and self.world.chance.random() < self.overtaken
+
     def send(
         self, sender: ProcessLoop, to: ProcessLoop, callback: Callable[..., object], *args: Any
     ) -> None:
@@ -143,14 +146,13 @@ class Connection:
         network, world = self.network, self.network.world
         if not number or self.closed:
             return
-        if network.overtaken and isinstance(answer, control.AlterPartitionResponse):
-            if world.chance.random() < network.overtaken:
-                late_s = network.slowest_s * world.chance.random()
-                world.at(world.now_s + late_s, self.mine, self._settle, number, answer)
-                again_s = late_s + network.slowest_s * world.chance.random()
-                again = self.mine.process.answered_again
-                world.at(world.now_s + again_s, self.mine, again, entity, answer)
-                return
+        if isinstance(answer, control.AlterPartitionResponse) and network.overtakes():
+            late_s = network.slowest_s * world.chance.random()
+            world.at(world.now_s + late_s, self.mine, self._settle, number, answer)
+            again_s = late_s + network.slowest_s * world.chance.random()
+            again = self.mine.process.answered_again
+            world.at(world.now_s + again_s, self.mine, again, entity, answer)
+            return
         network.send(self.theirs, self.mine, self._settle, number, answer)
 
     def _settle(self, number: int, answer: Any) -> None:

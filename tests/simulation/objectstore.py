@@ -85,9 +85,7 @@ class Store:
             return storage.world.chance.random()
         return 0.0
 
-    def _change(
-        self, key: str, data: bytes | None, check: Callable[[], Exception | None]
-    ) -> None:
+    def _change(self, key: str, data: bytes | None, check: Callable[[], Exception | None]) -> None:
         """A write that may go wrong; ``check`` says what forbids it at the moment it lands."""
         trouble, storage = self._trouble(), self._storage
         if trouble and trouble < 0.35:
@@ -176,5 +174,3 @@ class Store:
 def keys(storage: ObjectStorage, suffix: str) -> list[str]:
     """Keys by their ending."""
     return [key for key in storage.objects if key.endswith(suffix)]
-
-

@@ -5,7 +5,6 @@ listener's socket (its answers and sessions are the real ones). Whoever changes 
 operator changes this module, and no other of the simulation.
 """
 
-import asyncio
 import functools
 from typing import Any
 
@@ -25,9 +24,7 @@ from tidemark_operator.settings import Settings
 
 PORT = 9092
 NAMESPACE = "default"
-SETTINGS = Settings(
-    namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0
-)
+SETTINGS = Settings(namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0)
 
 
 @functools.cache
@@ -122,8 +119,8 @@ class OperatorProcess:
             None,  # type: ignore[arg-type]
             lease,
             SETTINGS.lease_times,
-            on_started=lambda: self.leader.won(),
-            on_stopped=lambda: self.leader.lost(),
+            on_started=self._won,
+            on_stopped=self._lost,
         )
         self.leader = Leader(
             SETTINGS, self.identity, _metrics(), leads=self.elector.leads, requests=requests
@@ -138,6 +135,12 @@ class OperatorProcess:
         create(self.elector._compete(api))
         create(self.listener._tick())
         create(self.leader.run(api, self.listener, lambda: None))
+
+    def _won(self) -> None:
+        self.leader.won()
+
+    def _lost(self) -> None:
+        self.leader.lost()
 
     def _watch(self, body: Json, gone: bool) -> None:
         """The watch brings it a little later, in order."""
@@ -173,5 +176,3 @@ class OperatorProcess:
             self.cluster.kube.watchers.remove(self._watch)
         if self.world.network.at.get((self.name, PORT)) is self:
             del self.world.network.at[self.name, PORT]
-
-
