@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench simulate pins crds
+.PHONY: demo up test lint bench bench-failover bench-restarts simulate pins crds
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -41,6 +41,14 @@ bench: $(READY)
 SEEDS ?= 1000
 simulate: $(READY)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# KILLS: how often the leader is killed (100).
+bench-failover: $(READY)
+	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS))
+
+# RESTARTS: how often the leader is restarted (50).
+bench-restarts: $(READY)
+	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds

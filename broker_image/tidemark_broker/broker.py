@@ -42,6 +42,8 @@ from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
 
+#: How long a shutdown waits for what was asked of the store.
+_STORE_TIMEOUT_S = 5.0
 CONTROLLER_EPOCH_FILE = "tidemark-controller-epoch.json"
 
 #: Makes the remote log manager of a broker, from what its replicas share and its configuration.
@@ -103,6 +105,7 @@ class Broker:
             persist=storage.persist,
             checkpoint_log_start=storage.checkpoint_log_start,
             failures=storage.failures,
+            stall=self.clock.stall,
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)
@@ -124,6 +127,7 @@ class Broker:
             self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
         )
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
+        self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client: ControlClient
 
     def _dispatcher(self) -> Dispatcher:
@@ -143,23 +147,28 @@ class Broker:
 
     # ------------------------------------------------------------ life
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
-        """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once."""
+    async def run(self, stop: asyncio.Event, ready: Callable[[Ready], None]) -> bool:
+        """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once.
+
+        False where calls to the store still hang in threads, which nothing can end: all else is
+        done, and the process is to end without them.
+        """
         self.storage.attach(self.manager)
         self.manager.load(self.storage.found())
-        await self.server.start(self.config.listener.host, self.config.listener.port)
+        await self.server.bind(self.config.listener.host, self.config.listener.port)
         self.client = self._control_client()
         metrics = self._metrics_server()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._background(metrics.port, ready)]
                 await stop.wait()
-                await self._shut_down()
+                store_is_left = await self._shut_down()
                 for task in tasks:
                     task.cancel()
         finally:
             await in_thread(metrics.stop)
         await in_thread(self.storage.close, self.client.proven_broker_epoch)
+        return store_is_left
 
     def _background(
         self, metrics_port: int, ready: Callable[[Ready], None]
@@ -169,6 +178,7 @@ class Broker:
         return [
             self.clock.run(),
             self.client.run(),
+            self._listen(),
             self.storage.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
             every(1.0, self.manager.retry),
@@ -184,6 +194,19 @@ class Broker:
     async def _shrink_isrs(self) -> None:
         self.manager.shrink_isrs()
 
+    async def _listen(self) -> None:
+        """Serve clients once a full snapshot is in force: one that asked before would hear that its
+        topic does not exist. An address that is another's by now ends the broker."""
+        await self._caught_up.wait()
+        await self.server.listen()
+        self._listens.set()
+
+    async def _snapshot_applied(self, controller_epoch: int) -> None:
+        """The controller unfences a broker that says so: it can be reached by then."""
+        self._caught_up.set()
+        await self._listens.wait()
+        self.client.snapshot_applied(controller_epoch)
+
     async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
         endpoint = self.config.advertised_endpoint(self.server.port)
@@ -195,8 +218,9 @@ class Broker:
             )
         )
 
-    async def _shut_down(self) -> None:
-        """Leaders move away while the controller answers; then nothing more is served."""
+    async def _shut_down(self) -> bool:
+        """Leaders move away while the controller answers; then nothing more is served. True once
+        nothing is asked of the store any more."""
         limit_s = self.config.milliseconds("controlled.shutdown.max.ms", 15_000)
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
@@ -208,9 +232,15 @@ class Broker:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
         await self.manager.close()
-        if self.context.remote is not None:
-            await self.context.remote.close()
-        await self.server.stop()
+        store_is_left, _ = await asyncio.gather(self._leave_store(), self.server.stop())
+        return store_is_left
+
+    async def _leave_store(self) -> bool:
+        remote = self.context.remote
+        if remote is None or await remote.close(_STORE_TIMEOUT_S):
+            return True
+        logger.warning("calls to the store did not return within %.0f s", _STORE_TIMEOUT_S)
+        return False
 
     def _control_client(self) -> ControlClient:
         config = self.config
@@ -237,7 +267,7 @@ class Broker:
             self.epoch,
             self.disablements,
             serve_kafka=self.dispatcher.serve,
-            snapshot_applied=client.snapshot_applied,
+            snapshot_applied=self._snapshot_applied,
         )
         return client
 

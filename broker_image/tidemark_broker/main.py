@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -48,8 +49,11 @@ async def serve(config: BrokerConfig) -> None:
     limit = descriptors.raise_limit()
     storage = await asyncio.to_thread(Storage.open, config)
     descriptors.report(limit, storage.log_count)
-    await Broker(config, storage, RemoteLogManager.of).run(stop, announce)
+    threads_ended = await Broker(config, storage, RemoteLogManager.of).run(stop, announce)
     logger.info("broker %d has shut down cleanly", config.node_id)
+    if not threads_ended:
+        logging.shutdown()
+        os._exit(0)  # the interpreter would wait for threads that may never end
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,12 +71,21 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    status = 0
     try:
         uvloop.run(serve(config))
-    except ConfigError as error:
-        logger.critical("%s", error)
-        return EXIT_CONFIG
-    except (StorageError, OSError) as error:
-        logger.critical("%s", error)
-        return EXIT_FAILED
-    return 0
+    except* ConfigError as errors:
+        status = _failed(errors, EXIT_CONFIG)
+    except* (StorageError, OSError) as errors:
+        status = _failed(errors, EXIT_FAILED)
+    return status
+
+
+def _failed(errors: BaseExceptionGroup[BaseException], status: int) -> int:
+    """One line for each error, however deep; gives ``status``."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _failed(error, status)
+        else:
+            logger.critical("%s", error)
+    return status

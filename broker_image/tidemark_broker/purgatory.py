@@ -4,17 +4,24 @@ Kafka's rule (kafka-facts section 4): try, register under every key, try again, 
 timer; completion happens exactly once. Here everything runs on one loop, so a notification only
 marks its key, and the operations under all keys marked in one turn of the loop are looked at once,
 afterwards: a condition is never evaluated from inside the code that changed the state.
+
+Who waits for thousands of keys again and again (a follower's fetch session) keeps a :class:`Watch`
+on them instead: a notification notes what has changed, and only that is looked at.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 Key = Hashable
+N = TypeVar("N", bound=Hashable)
 
 OPERATIONS_MAX = 100_000
+_NOBODY: Mapping["Watch[Any]", Hashable] = MappingProxyType({})
 
 
 class _Operation:
@@ -30,6 +37,16 @@ class _Operation:
         self.done = done
 
 
+class Watch(Generic[N]):
+    """What has changed since :attr:`changed` was last emptied, under the names that its owner gave to
+    the keys; whoever waits under the watch itself is woken by each of them."""
+
+    __slots__ = ("changed",)
+
+    def __init__(self) -> None:
+        self.changed: dict[N, None] = {}
+
+
 class Purgatory:
     """Waiting operations by key. Not safe for threads: call it on the loop's thread only."""
 
@@ -37,6 +54,7 @@ class Purgatory:
         self.name = name
         self._operations_max = operations_max
         self._by_key: dict[Key, dict[_Operation, None]] = {}
+        self._watches: dict[Key, dict[Watch[Any], Hashable]] = {}
         self._size = 0
         self._marked: dict[Key, None] = {}
         self._sweep_due = False
@@ -82,7 +100,23 @@ class Purgatory:
             self._remove(operation)
 
     def notify(self, key: Key) -> None:
-        """State that operations under ``key`` look at has changed. Constant time."""
+        """State that operations under ``key`` look at has changed. Evaluates nothing."""
+        for watch, name in self._watches.get(key, _NOBODY).items():
+            watch.changed[name] = None
+            self._mark(watch)
+        self._mark(key)
+
+    def watch(self, watch: Watch[N], key: Key, name: N) -> None:
+        """From now on a notification of ``key`` is noted as ``name``; until :meth:`unwatch`."""
+        self._watches.setdefault(key, {})[watch] = name
+
+    def unwatch(self, watch: Watch[Any], key: Key) -> None:
+        """Notifications of ``key`` are noted there no more."""
+        watching = self._watches.get(key)
+        if watching is not None and watching.pop(watch, None) is not None and not watching:
+            del self._watches[key]
+
+    def _mark(self, key: Key) -> None:
         if key not in self._by_key:
             return
         self._marked[key] = None

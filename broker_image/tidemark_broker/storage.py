@@ -18,6 +18,7 @@ from tidemark_broker.log import (
     OpenFailure,
     PartitionLog,
     StorageError,
+    probe_room,
     read_state,
     write_state,
 )
@@ -26,14 +27,15 @@ from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread, in_thread
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+#: A disk that was full has room again when it takes a batch of the largest usual size.
+_ROOM_BYTES = 1024 * 1024
 
 
 class Storage:
@@ -60,7 +62,10 @@ class Storage:
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
         logs.open_all(lambda _: defaults)
         storage = cls(logs)
-        storage._found = [FoundLog(log, _state_of(log)) for log in logs.logs()]
+        storage._found = [
+            FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
+            for log in logs.logs()
+        ]
         return storage
 
     # ------------------------------------------------------------ what it is
@@ -152,6 +157,10 @@ class Storage:
         logger.info("%s is open after all, its end is %d", log.directory, log.next_offset)
         return FoundLog(log, _state_of(log))
 
+    def probe(self) -> None:
+        """See :class:`LogStore` (blocks). All logs lie on one disk."""
+        probe_room(self._logs.directory, _ROOM_BYTES)
+
     def discard(self, tp: TopicPartition) -> None:
         """Remove one of them (blocks)."""
         failure = self._failure_of(tp)
@@ -163,7 +172,7 @@ class Storage:
 
     async def persist(self, directory: Path, state: StoredState) -> None:
         """Write a replica's state file; durable on return."""
-        await in_thread(write_state, directory, to_json(state))
+        await in_role_thread(write_state, directory, to_json(state))
 
     # ------------------------------------------------------------ checkpoints
 
@@ -219,21 +228,17 @@ class Storage:
 
     async def _retain(self, partition: Partition) -> None:
         if partition.tiering_state is not TieringState.NONE:
-            await partition.persist_remote_end()
+            await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
 
     async def _retain_locked(self, partition: Partition) -> None:
         now_ms = partition.context.wall_ms()
-        mode = retention_mode(
-            partition.tiering_state,
-            partition.disable_policy,
-            highest_remote_offset=partition.log.highest_remote_offset,
-            log_start_offset=partition.log_start_offset,
-            tier_available=_tier_available(partition),
-        )
-        before = partition.log_start_offset
+        mode = partition.local_retention(tier_available=_tier_available(partition))
+        before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        if partition.log.active_base_offset != active:
+            partition.context.purgatory.notify(("roll", partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)

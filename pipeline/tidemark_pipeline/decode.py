@@ -65,7 +65,7 @@ def decode(data: bytes, source: Source) -> Iterator[pa.RecordBatch]:
     for position, header in iter_headers(data):
         if header.base_offset > source.to_offset_inclusive:
             return
-        if header.is_control or header.last_offset < source.from_offset or header.count == 0:
+        if header.last_offset < source.from_offset:
             continue
         yield from _decode_batch(data, position, header, source)
 
@@ -83,6 +83,8 @@ def _decode_batch(
 ) -> Iterator[pa.RecordBatch]:
     try:
         check_crc(data, position, header)
+        if header.is_control or header.count == 0:
+            return
         payload = data[position + HEADER_BYTES : position + header.size_bytes]
         raw = decompress(header.codec, payload)
     except ValueError as error:

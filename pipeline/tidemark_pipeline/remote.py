@@ -1,8 +1,9 @@
-"""Read remote segments in bounded pieces and decode them.
+"""Read remote segments in bounded pieces, check and decode them.
 
-A segment is read a few MiB at a time; a batch that a piece cuts is finished by the next. Objects
-that are gone are judged by the head as it is now: below its log start they are expired data,
-otherwise the tier is corrupt.
+A segment is read a few MiB at a time; a batch that a piece cuts is finished by the next. What comes
+is held against the manifest's digests and the plan before it becomes rows. Objects that are gone
+are judged by the head as it is now: below its log start they are expired data, otherwise the tier
+is corrupt.
 """
 
 import uuid
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidemark.records.batch import HEADER_BYTES, batch_extent
+from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers
+from tidemark.tier.integrity import BatchLine, CheckedStream, ObjectDamaged, damaged
 from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
+from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.views import SegmentRange
 from tidemark_pipeline.decode import CorruptData, Source, complete_bytes, decode
 from tidemark_pipeline.tasks import RemoteTask
@@ -27,11 +30,17 @@ class DataLoss(RuntimeError):
 def read_task(
     tier: Tier, topic: str, topic_id: uuid.UUID, task: RemoteTask, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Every wanted record of the task's segments, in offset order."""
+    """Every wanted record of the task's segments, in offset order.
+
+    Raises :class:`CorruptData` where an object is not what was copied, or holds other rows than were
+    planned: before the first row of what is wrong, as far as the manifest has digests.
+    """
     for part in task.ranges:
         source = Source(topic, task.partition, "remote", part.from_offset, part.to_offset_inclusive)
         try:
             yield from _read_range(tier, part, source)
+        except (ObjectDamaged, CorruptBatch) as error:
+            raise _corrupt(tier, part.entry, source, error) from error
         except ObjectNotFound as error:
             loss = _judge_missing(tier, topic_id, part, source)
             if fail_on_data_loss or isinstance(loss, CorruptData):
@@ -39,28 +48,50 @@ def read_task(
 
 
 def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.RecordBatch]:
-    position, size = 0, part.entry.size_bytes
-    while position < size:
-        piece = tier.segments.fetch(part.entry, position, min(position + PIECE_BYTES, size))
-        whole = complete_bytes(piece)
-        if whole == 0:
-            piece = _one_batch(tier, part, position, piece, source)
-            whole = len(piece)
-        yield from decode(piece[:whole], source)
-        position += whole
-
-
-def _one_batch(
-    tier: Tier, part: SegmentRange, position: int, piece: bytes, source: Source
-) -> bytes:
-    """A batch that is larger than a piece, whole."""
-    size = batch_extent(piece, 0)[1] if len(piece) >= HEADER_BYTES else 0
-    if size <= len(piece) or position + size > part.entry.size_bytes:
+    """A segment is always read whole, so that all of it is checked."""
+    line = BatchLine(part.entry, tier.segments.describe(part.entry))
+    planned = rows = 0
+    for position, data in _whole_batches(tier, part.entry):
+        for at, header in iter_headers(data):
+            line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
+            if header.last_offset >= source.from_offset:
+                line.check_epoch(header)
+            if not header.is_control:
+                planned += _wanted(header, source)
+        for batch in decode(data, source):
+            rows += batch.num_rows
+            yield batch
+    line.finish()
+    if rows != planned:
         raise CorruptData(
-            f"{source.topic}-{source.partition}: object {part.entry.log_key} has no whole batch "
-            f"at byte {position} of {part.entry.size_bytes}"
+            f"{source.topic}-{source.partition}: object {part.entry.log_key} gave {rows} rows of the "
+            f"offsets {source.from_offset} to {source.to_offset_inclusive}, planned were {planned}"
         )
-    return tier.segments.fetch(part.entry, position, position + size)
+
+
+def _wanted(header: BatchHeader, source: Source) -> int:
+    """How many offsets of a batch are wanted; each is a row."""
+    first = max(header.base_offset, source.from_offset)
+    return max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
+
+
+def _whole_batches(tier: Tier, entry: SegmentEntry) -> Iterator[tuple[int, bytes]]:
+    """(position, whole batches that begin there), checked as far as digests go."""
+    pieces = () if entry.digests is None else tier.segments.fetch_aux(entry).pieces
+    stream = CheckedStream(entry, pieces, tier.segments.describe(entry))
+    position, held = 0, b""
+    for begin in range(0, entry.size_bytes, PIECE_BYTES):
+        held += stream.feed(tier.segments.fetch(entry, begin, begin + PIECE_BYTES))
+        whole = complete_bytes(held)
+        yield position, held[:whole]
+        position, held = position + whole, held[whole:]
+    stream.finish()
+
+
+def _corrupt(tier: Tier, entry: SegmentEntry, source: Source, error: Exception) -> CorruptData:
+    if isinstance(error, CorruptBatch):
+        error = damaged(entry, entry.log_key, tier.segments.describe(entry), str(error))
+    return CorruptData(f"{source.topic}-{source.partition}: {error}")
 
 
 def _judge_missing(

@@ -67,9 +67,10 @@ class OffsetIndex:
         return _bytes_of(both)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the batch that ends with ``last_offset`` and begins at ``position``."""
-        self._offsets.append(last_offset - self.base_offset)
+        """Add the batch that ends with ``last_offset`` and begins at ``position``. Other threads may
+        look up meanwhile: they find the offset only once its position is there."""
         self._positions.append(position)
+        self._offsets.append(last_offset - self.base_offset)
 
     def last(self) -> tuple[int, int]:
         """(last offset, position) of the last entry; (base offset, 0) when empty."""
@@ -79,8 +80,15 @@ class OffsetIndex:
 
     def position_for(self, offset: int) -> int:
         """Where to begin walking for the batch that holds ``offset``."""
+        return self.entry_for(offset)[1]
+
+    def entry_for(self, offset: int) -> tuple[int, int]:
+        """(last offset, position) of the batch from which to walk; (base offset, 0) where none is
+        indexed so early."""
         found = bisect_right(self._offsets, offset - self.base_offset)
-        return self._positions[found - 1] if found else 0
+        if not found:
+            return self.base_offset, 0
+        return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
 
     def floor_position(self, position: int, before_offset: int) -> int:
         """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or 0."""

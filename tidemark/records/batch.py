@@ -2,8 +2,8 @@
 
 A broker passes batches through as they came: it reads the 61 bytes of the header, checks the
 CRC-32C (over everything behind the CRC field), and writes base offset and partition leader epoch,
-which stand before the CRC so that they can change without a new one. Only LogAppendTime touches
-what the CRC covers.
+which stand before the CRC so that they can change without a new one. Only LogAppendTime, and a
+largest timestamp that the client left out, touch what the CRC covers.
 
 Layout (big endian): baseOffset i64@0, length i32@8 (of what follows it), partitionLeaderEpoch
 i32@12, magic i8@16, crc u32@17, attributes i16@21, lastOffsetDelta i32@23, baseTimestamp i64@27,
@@ -184,6 +184,13 @@ def set_log_append_time(
 ) -> None:
     """Stamp the whole batch with ``timestamp_ms`` (LogAppendTime) and renew its CRC."""
     struct.pack_into(">h", buffer, position + 21, header.attributes | _LOG_APPEND_TIME)
+    set_max_timestamp(buffer, position, header, timestamp_ms)
+
+
+def set_max_timestamp(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
+) -> None:
+    """Correct the largest timestamp of the batch and renew its CRC."""
     struct.pack_into(">q", buffer, position + 35, timestamp_ms)
     crc = compute_crc(buffer, position + CRC_COVERS_FROM, position + header.size_bytes)
     struct.pack_into(">I", buffer, position + 17, crc)

@@ -23,6 +23,10 @@ _FIRST_GUESS_BYTES = 64 * 1024
 _BUFFER_FULL = "whole buffer"
 
 
+class UnpackedTooLarge(CorruptBatch):
+    """A block that unpacks to more than the caller allows."""
+
+
 class Codec(enum.IntEnum):
     """Bits 0-2 of a batch's attributes."""
 
@@ -51,7 +55,8 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
-    """Unpack one block; :class:`CorruptBatch` if it is none, or larger than ``limit_bytes``."""
+    """Unpack one block; :class:`CorruptBatch` if it is none, :class:`UnpackedTooLarge` if it is
+    larger than ``limit_bytes``."""
     try:
         kind = Codec(codec)
     except ValueError as error:
@@ -74,11 +79,17 @@ def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
         try:
             written = _MODULES[kind].decompress_into(data, buffer)
         except cramjam.DecompressionError as error:
-            if size >= limit_bytes or _BUFFER_FULL not in str(error):
+            if _BUFFER_FULL not in str(error):
                 raise
+            if size >= limit_bytes:
+                raise UnpackedTooLarge(_too_large(kind, limit_bytes)) from error
         else:
             return bytes(memoryview(buffer)[:written])
         size = min(limit_bytes, size * 2)
+
+
+def _too_large(kind: Codec, limit_bytes: int) -> str:
+    return f"a {kind.name.lower()} block unpacks to more than {limit_bytes} bytes"
 
 
 def _compress_xerial(data: bytes) -> bytes:
@@ -106,5 +117,5 @@ def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
 
 def _decompress_raw_snappy(chunk: bytes, limit_bytes: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(chunk) > limit_bytes:
-        raise CorruptBatch(f"a snappy block unpacks to more than {limit_bytes} bytes")
+        raise UnpackedTooLarge(_too_large(Codec.SNAPPY, limit_bytes))
     return bytes(cramjam.snappy.decompress_raw(chunk))

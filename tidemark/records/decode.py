@@ -55,6 +55,38 @@ def decode_records(
         )
 
 
+def decode_timestamps(
+    batch: Buffer, *, limit_bytes: int = UNPACKED_BYTES_MAX
+) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
+    the rest of a record is passed over unseen. Raises as :func:`decode_records` does."""
+    header = parse_header(batch)
+    payload = decompress(
+        header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
+    )
+    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    position = 0
+    for _ in range(header.count):
+        try:
+            size, position = read_varint(payload, position)
+            delta, behind = read_varint(payload, position + 1)
+            offset_delta, behind = read_varint(payload, behind)
+        except VarintError as error:
+            raise CorruptBatch(
+                f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
+            ) from error
+        position += size
+        if behind > position or position > len(payload):
+            raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+        timestamp_ms = header.max_timestamp if append_time else header.base_timestamp + delta
+        yield header.base_offset + offset_delta, timestamp_ms
+    if position != len(payload):
+        raise CorruptBatch(
+            f"{len(payload) - position} bytes behind the last record "
+            f"of the batch at offset {header.base_offset}"
+        )
+
+
 def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[DecodedRecord, int]:
     size, position = read_varint(payload, position)
     end = position + size

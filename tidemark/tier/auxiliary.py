@@ -1,9 +1,11 @@
 """All that belongs to a copied segment beside its bytes, packed into one object.
 
 Two objects per segment keep the cost of an upload low (design, "The remote tier"). Layout, big
-endian: magic ``TMAX``, version u16, number of sections u16; per section kind u16, reserved u16,
+endian: magic ``TMAX``, version u16 (2; 1 has no piece digests), number of sections u16; per section kind u16, reserved u16,
 length u32, CRC-32C u32; then the sections in that order. A reader checks every CRC and passes over
 kinds that it does not know.
+
+Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``).
 
 The aborted ranges are complete for the segment: every aborted transaction that touches it, and the
 first offset of one that is still open at its end, so that a reader needs no other segment.
@@ -15,15 +17,18 @@ from dataclasses import dataclass
 
 import google_crc32c
 
+from tidemark.tier.integrity import ObjectDamaged, split_pieces
+
 _MAGIC = b"TMAX"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct(">4sHH")
 _SECTION = struct.Struct(">HHII")
 _OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
+_PIECES = 6
 _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
-class AuxCorrupt(Exception):
+class AuxCorrupt(ObjectDamaged):
     """The packed object is damaged, or of a version this code does not know."""
 
 
@@ -49,13 +54,15 @@ class AbortedRanges:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aux:
     """Bytes as in Kafka's files; ``leader_epochs`` is the checkpoint's text, from the very
-    beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end."""
+    beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end;
+    ``pieces``: digests of the log's pieces in order, empty where they are not known."""
 
     offset_index: bytes
     time_index: bytes
     leader_epochs: bytes
     producer_snapshot: bytes
     aborted: AbortedRanges = AbortedRanges()
+    pieces: tuple[bytes, ...] = ()
 
 
 def pack(aux: Aux) -> bytes:
@@ -66,6 +73,7 @@ def pack(aux: Aux) -> bytes:
         (_LEADER_EPOCHS, aux.leader_epochs),
         (_PRODUCER_SNAPSHOT, aux.producer_snapshot),
         (_ABORTED, _encode_aborted(aux.aborted)),
+        (_PIECES, b"".join(aux.pieces)),
     )
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
     header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
@@ -75,21 +83,22 @@ def pack(aux: Aux) -> bytes:
 def unpack(data: bytes, where: str) -> Aux:
     """What ``pack`` packed. ``where`` names the object in errors. Raises AuxCorrupt."""
     try:
-        sections = _sections(data)
+        version, sections = _sections(data)
         return Aux(
             offset_index=sections[_OFFSET_INDEX],
             time_index=sections[_TIME_INDEX],
             leader_epochs=sections[_LEADER_EPOCHS],
             producer_snapshot=sections[_PRODUCER_SNAPSHOT],
             aborted=_decode_aborted(sections[_ABORTED]),
+            pieces=split_pieces(sections[_PIECES]) if version > 1 else (),
         )
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error
 
 
-def _sections(data: bytes) -> dict[int, bytes]:
+def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:
     magic, version, count = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION:
+    if magic != _MAGIC or not 1 <= version <= _VERSION:
         raise ValueError(f"magic {magic!r}, version {version}")
     position = _HEADER.size + count * _SECTION.size
     sections: dict[int, bytes] = {}
@@ -102,7 +111,7 @@ def _sections(data: bytes) -> dict[int, bytes]:
         position += length
     if position != len(data):
         raise ValueError(f"{len(data) - position} bytes behind the last section")
-    return sections
+    return version, sections
 
 
 def _crc(data: bytes) -> int:

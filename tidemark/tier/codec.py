@@ -1,7 +1,9 @@
-"""Heads and pages as JSON bytes (format version 1).
+"""Heads and pages as JSON bytes (format version 2; version 1 is read too).
 
 A writer reads, changes and writes the whole head, so a field that it does not know would be lost:
 unknown fields and versions are refused, and every new field comes with a new ``formatVersion``.
+Version 2 has each copied entry's digests. What is written is always the newest version, so a head
+of version 1 becomes one of version 2 with its next commit; its entries stay without digests.
 Entries leave out what follows from the rest (their key) and what has its usual value. References to
 pages and marks are rows: there can be thousands.
 """
@@ -14,10 +16,13 @@ from typing import cast
 
 from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
 from tidemark.tier.layout import id_text, parse_id, segment_key
-from tidemark.tier.segment import SegmentEntry, SegmentState, check_range
+from tidemark.tier.segment import Digests, SegmentEntry, SegmentState, check_range
 from tidemark.wire.control import DisablePolicy, TieringState
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: The first version whose entries may have digests.
+_DIGESTS_SINCE = 2
+_DIGEST_BYTES = 32
 _Json = Mapping[str, object]
 
 
@@ -83,8 +88,8 @@ def decode_page(data: bytes, where: str) -> Page:
     """The page in ``data``. Raises ManifestCorrupt."""
     try:
         fields = _Fields(_parse(data), "page")
-        place = _place_of(fields)
-        page = Page(fields.text("name"), *place, _entries_of(fields, place))
+        version, place = _version_of(fields), _place_of(fields)
+        page = Page(fields.text("name"), *place, _entries_of(fields, place, version))
         fields.done()
     except (ValueError, KeyError, TypeError) as error:
         raise _corrupt(where, error) from error
@@ -99,7 +104,7 @@ def _corrupt(where: str, error: Exception) -> ManifestCorrupt:
 
 
 def _head_of(fields: "_Fields") -> Head:
-    place = _place_of(fields)
+    version, place = _version_of(fields), _place_of(fields)
     policy = fields.optional_text("policy")
     return Head(
         topic=place[0],
@@ -119,7 +124,7 @@ def _head_of(fields: "_Fields") -> Head:
         next_page=fields.integer("nextPage"),
         marks=tuple(Mark(*_integers(row, 3)) for row in fields.items("marks")),
         pages=tuple(_decode_ref(row) for row in fields.items("pages")),
-        entries=_entries_of(fields, place),
+        entries=_entries_of(fields, place, version),
         trash=tuple(_text(name) for name in fields.items("trash")),
         deleted_at_ms=fields.optional_integer("deletedAtMs"),
     )
@@ -128,16 +133,21 @@ def _head_of(fields: "_Fields") -> Head:
 _Place = tuple[str, uuid.UUID, int]
 
 
-def _place_of(fields: "_Fields") -> _Place:
+def _version_of(fields: "_Fields") -> int:
     version = fields.integer("formatVersion")
-    if version != FORMAT_VERSION:
-        raise ValueError(f"format version {version}, known is {FORMAT_VERSION}")
+    if not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(f"format version {version}, known are 1 to {FORMAT_VERSION}")
+    return version
+
+
+def _place_of(fields: "_Fields") -> _Place:
     return fields.text("topic"), parse_id(fields.text("topicId")), fields.integer("partition")
 
 
-def _entries_of(fields: "_Fields", place: _Place) -> tuple[SegmentEntry, ...]:
+def _entries_of(fields: "_Fields", place: _Place, version: int) -> tuple[SegmentEntry, ...]:
     return tuple(
-        _decode_entry(_Fields(_object(item), "entry"), place) for item in fields.items("entries")
+        _decode_entry(_Fields(_object(item), "entry"), place, version)
+        for item in fields.items("entries")
     )
 
 
@@ -162,10 +172,13 @@ def _encode_entry(entry: SegmentEntry) -> dict[str, object]:
         fields["customMetadata"] = base64.b64encode(entry.custom_metadata).decode("ascii")
     if entry.marked_at_ms is not None:
         fields["markedAtMs"] = entry.marked_at_ms
+    if entry.digests is not None:
+        joined = entry.digests.log + entry.digests.aux
+        fields["digests"] = base64.b64encode(joined).decode("ascii")
     return fields
 
 
-def _decode_entry(fields: "_Fields", place: _Place) -> SegmentEntry:
+def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntry:
     segment_id, start = parse_id(fields.text("segmentId")), fields.integer("startOffset")
     from_offset = fields.optional_integer("fromOffset")
     custom = fields.optional_text("customMetadata")
@@ -187,10 +200,22 @@ def _decode_entry(fields: "_Fields", place: _Place) -> SegmentEntry:
         state=SegmentState.COPY_FINISHED if state is None else SegmentState[state],
         custom_metadata=None if custom is None else base64.b64decode(custom, validate=True),
         marked_at_ms=fields.optional_integer("markedAtMs"),
+        digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
     check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
     fields.done()
     return entry
+
+
+def _decode_digests(fields: "_Fields") -> Digests | None:
+    """Of the log, then of the auxiliary object, as one text."""
+    text = fields.optional_text("digests")
+    if text is None:
+        return None
+    joined = base64.b64decode(text, validate=True)
+    if len(joined) != 2 * _DIGEST_BYTES:
+        raise ValueError(f"digests of {len(joined)} bytes, not two of {_DIGEST_BYTES}")
+    return Digests(joined[:_DIGEST_BYTES], joined[_DIGEST_BYTES:])
 
 
 def _encode_ref(ref: PageRef) -> list[object]:

@@ -20,7 +20,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from tidemark.tier.objects import (
 _INTERNAL = ".tidemark-store"
 _LOCKS = 64
 _MKDIR_ATTEMPTS = 16
-_COPY_BYTES = 1 << 20
 _TEMPORARY_AGE_S = 24 * 3600.0
 
 
@@ -68,13 +67,10 @@ class DirectoryStore:
         with self._translated(key):
             self._write(key, lambda temporary: _write_bytes(temporary, data))
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        """Copy the first ``size_bytes`` of a local file."""
-        with path.open("rb", buffering=0) as source, self._translated(key):
-            descriptor = source.fileno()
-            size = os.fstat(descriptor).st_size if size_bytes is None else size_bytes
-            self._write(key, lambda temporary: _copy_file(descriptor, temporary, size))
-        return size
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        """Write part by part, atomically and durably as one."""
+        with self._translated(key):
+            self._write(key, lambda temporary: _write_parts(temporary, parts))
 
     def create(self, key: str, data: bytes) -> Version:
         """Write only if nothing stands there."""
@@ -105,6 +101,11 @@ class DirectoryStore:
                 return
             _sync_folder(target.parent)
             self._prune(target.parent)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """One after another."""
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below a folder, in the order of its keys."""
@@ -260,25 +261,16 @@ def _read_fully(descriptor: int, start: int, count: int) -> bytes:
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    _write_parts(path, (data,))
 
 
-def _copy_file(source: int, path: Path, size_bytes: int) -> None:
-    """Copy exactly ``size_bytes``; a source that is shorter is an error, not a shorter object."""
-    with path.open("xb", buffering=0) as writer:
-        position = 0
-        while position < size_bytes:
-            part = os.pread(source, min(_COPY_BYTES, size_bytes - position), position)
-            if not part:
-                raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
+def _write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    with path.open("xb", buffering=0) as file:
+        for part in parts:
             view = memoryview(part)
             while view:
-                view = view[writer.write(view) :]
-            position += len(part)
-        os.fsync(writer.fileno())
+                view = view[file.write(view) :]
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

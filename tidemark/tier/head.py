@@ -23,7 +23,7 @@ from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.wire.control import DisablePolicy, TieringState
 
 #: Entries of a sealed page. The head of 100,000 segments then has 390 references and at most 256
-#: entries: below 150 KB.
+#: entries: below 190 KB.
 PAGE_ENTRIES = 256
 #: Limits of what a head may hold; beyond them nothing new is copied.
 PAGES_MAX = 4096

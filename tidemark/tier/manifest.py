@@ -14,11 +14,10 @@ the strength of an error.
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from threading import Lock
 
+from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
 from tidemark.tier.layout import head_key, heads_prefix, page_key, page_name, partition_of_head
@@ -36,6 +35,9 @@ from tidemark.tier.transitions import seal
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 6
+#: Memory for sealed pages, of all partitions together: some 50,000 entries.
+PAGE_CACHE_BYTES = 64 << 20
+_ENTRY_BYTES, _EPOCH_BYTES = 1200, 130
 _BACKOFF_S = 0.05
 _BACKOFF_MAX_S = 1.0
 
@@ -60,34 +62,21 @@ class LoadedHead:
 
 
 class PageCache:
-    """Sealed pages of one partition by name, loaded when asked for. Pages never change, so a cached
-    one is right for ever; at most ``limit`` are kept. Safe between threads."""
+    """Sealed pages of one partition by name, loaded when asked for into ``kept``, which all
+    partitions share. Pages never change, so a cached one is right for ever. Safe between threads."""
 
-    def __init__(self, store: ObjectStore, topic_id: uuid.UUID, partition: int, limit: int) -> None:
-        self._store, self._topic_id, self._partition = store, topic_id, partition
-        self._limit = limit
-        self._pages: OrderedDict[str, Page] = OrderedDict()
-        self._lock = Lock()
+    def __init__(
+        self, store: ObjectStore, kept: ByteCache[str, Page], topic_id: uuid.UUID, partition: int
+    ) -> None:
+        self._store, self._kept = store, kept
+        self._topic_id, self._partition = topic_id, partition
 
     def __getitem__(self, name: str, /) -> Page:
-        """The page; blocks on the store for one not seen yet. Raises PageNotFound."""
-        with self._lock:
-            if name in self._pages:
-                self._pages.move_to_end(name)
-                return self._pages[name]
-        page = self._load(name)
-        self.add(page)
-        return page
-
-    def add(self, page: Page) -> None:
-        """Keep a page that is at hand already."""
-        with self._lock:
-            self._pages[page.name] = page
-            while len(self._pages) > self._limit:
-                self._pages.popitem(last=False)
-
-    def _load(self, name: str) -> Page:
+        """The page; blocks on the store for one not at hand. Raises PageNotFound."""
         key = page_key(self._topic_id, self._partition, name)
+        return self._kept.get(key, lambda: self._load(key))
+
+    def _load(self, key: str) -> Page:
         try:
             data = self._store.get(key).data
         except ObjectNotFound as error:
@@ -100,18 +89,21 @@ class PageCache:
 
 class ManifestStore:
     """The manifests of one store. All calls block. ``sleep`` takes seconds (back-off between
-    attempts); ``page_entries``: entries of a sealed page."""
+    attempts); ``page_entries``: entries of a sealed page; ``page_cache_bytes``: how much memory the
+    pages of all partitions together may take."""
 
     def __init__(
         self,
         store: ObjectStore,
         *,
         page_entries: int = PAGE_ENTRIES,
+        page_cache_bytes: int = PAGE_CACHE_BYTES,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._page_entries = page_entries
         self._sleep = sleep
+        self._kept_pages: ByteCache[str, Page] = ByteCache(page_cache_bytes, _memory_of)
 
     def load(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
         """The head as it is now. Raises HeadNotFound, ManifestCorrupt, StoreUnavailable."""
@@ -130,9 +122,14 @@ class ManifestStore:
         prefix = heads_prefix(topic_id)
         return tuple(sorted(partition_of_head(info.key) for info in self._store.list(prefix)))
 
-    def pages(self, topic_id: uuid.UUID, partition: int, *, limit: int = 64) -> PageCache:
-        """A loading cache of a partition's pages."""
-        return PageCache(self._store, topic_id, partition, limit)
+    def pages(self, topic_id: uuid.UUID, partition: int) -> PageCache:
+        """A partition's pages; they share the limit with all others of this store."""
+        return PageCache(self._store, self._kept_pages, topic_id, partition)
+
+    @property
+    def page_cache_bytes(self) -> int:
+        """About how much memory the pages at hand take."""
+        return self._kept_pages.size_bytes
 
     def create(self, head: Head) -> LoadedHead:
         """Create a partition's head (``head.new_head``), or give back the one that stands there
@@ -248,6 +245,14 @@ class _Commit:
             logger.warning("%s: page %s is not deleted yet: %s", head.name, name, error)
             return False
         return True
+
+
+def _memory_of(page: Page) -> int:
+    """About what a page takes in memory (measured: a plain entry takes about a kilobyte)."""
+    return sum(
+        _ENTRY_BYTES + len(entry.custom_metadata or b"") + _EPOCH_BYTES * len(entry.leader_epochs)
+        for entry in page.entries
+    )
 
 
 def _backoff_s(attempt: int) -> float:

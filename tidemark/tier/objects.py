@@ -15,9 +15,8 @@ What every implementation keeps to:
   us from knowing is ``StoreUnavailable``: absence is not evidence unless the store said so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NewType, Protocol
 
 Version = NewType("Version", str)
@@ -79,9 +78,9 @@ class ObjectStore(Protocol):
     def put(self, key: str, data: bytes) -> None:
         """Write, whatever stood there."""
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        """Write the first ``size_bytes`` of a local file (all of it by default); returns how many
-        bytes were stored."""
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        """Write the parts, one behind the other. What taking a part raises is raised, and nothing
+        is written."""
 
     def create(self, key: str, data: bytes) -> Version:
         """Write only if nothing stands there. Raises AlreadyExists."""
@@ -91,6 +90,10 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove; a missing object is fine."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove all of them, in as few requests as the store needs. Where it raises, some may be
+        gone."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""

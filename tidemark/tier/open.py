@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from tidemark.tier.directory import DirectoryStore
-from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.manifest import PAGE_CACHE_BYTES, ManifestStore
 from tidemark.tier.objects import ObjectStore
 from tidemark.tier.reader import TierReader
 from tidemark.tier.s3 import S3Config, S3Store
@@ -87,20 +87,17 @@ def open_store(config: RemoteStorageConfig) -> ObjectStore:
     raise InvalidConfig("remoteStorage: give either filesystem or s3")
 
 
-def open_tier(config: RemoteStorageConfig) -> Tier:
+def open_tier(config: RemoteStorageConfig, *, page_cache_bytes: int = PAGE_CACHE_BYTES) -> Tier:
     """Stores and everything on them; ``identity.ensure_identity(tier.store, ...)`` comes first."""
     store = open_store(config)
     buckets = {NO_BUCKET: store}
     if config.s3 is not None:
         first, *others = config.s3.buckets
         buckets = {first: store} | {name: S3Store(config.s3, name) for name in others}
-    return Tier(
-        store,
-        ManifestStore(store),
-        BucketStorageManager(buckets),
-        TopicCatalog(store),
-        TierReader(store),
-    )
+    manifests = ManifestStore(store, page_cache_bytes=page_cache_bytes)
+    topics = TopicCatalog(store)
+    reader = TierReader(manifests, topics)
+    return Tier(store, manifests, BucketStorageManager(buckets), topics, reader)
 
 
 def _s3_of(fields: dict[str, object]) -> S3Config:

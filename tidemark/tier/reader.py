@@ -7,14 +7,12 @@ tells (design, "The pipeline": on a missing object the head is read again).
 """
 
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
-from threading import Lock
 
 from tidemark.tier import views
 from tidemark.tier.head import Head
 from tidemark.tier.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
-from tidemark.tier.objects import ObjectStore, Version
+from tidemark.tier.objects import Version
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicCatalog, TopicObject
 from tidemark.tier.views import SegmentRange
@@ -44,17 +42,11 @@ class Snapshot:
 
 
 class TierReader:
-    """Reads manifests and topic objects of one store. Calls block; safe between threads.
-    ``partitions_max``: partitions whose page caches are kept, ``pages_max``: pages in each."""
+    """Reads manifests and topic objects of one store. Calls block; safe between threads."""
 
-    def __init__(
-        self, store: ObjectStore, *, partitions_max: int = 1024, pages_max: int = 64
-    ) -> None:
-        self._manifests = ManifestStore(store)
-        self._topics = TopicCatalog(store)
-        self._partitions_max, self._pages_max = partitions_max, pages_max
-        self._caches: OrderedDict[tuple[uuid.UUID, int], PageCache] = OrderedDict()
-        self._lock = Lock()
+    def __init__(self, manifests: ManifestStore, topics: TopicCatalog) -> None:
+        self._manifests = manifests
+        self._topics = topics
 
     def snapshot(self, topic_id: uuid.UUID, partition: int) -> Snapshot:
         """The partition as it is now. Raises HeadNotFound, StoreUnavailable."""
@@ -88,16 +80,5 @@ class TierReader:
 
     def _snapshot_of(self, loaded: LoadedHead) -> Snapshot:
         head = loaded.head
-        return Snapshot(head, loaded.version, self._cache(head.topic_id, head.partition))
-
-    def _cache(self, topic_id: uuid.UUID, partition: int) -> PageCache:
-        key = (topic_id, partition)
-        with self._lock:
-            if key not in self._caches:
-                self._caches[key] = self._manifests.pages(
-                    topic_id, partition, limit=self._pages_max
-                )
-            self._caches.move_to_end(key)
-            while len(self._caches) > self._partitions_max:
-                self._caches.popitem(last=False)
-            return self._caches[key]
+        pages = self._manifests.pages(head.topic_id, head.partition)
+        return Snapshot(head, loaded.version, pages)

@@ -9,11 +9,12 @@ never look like a missing object. Time-outs are short and explicit: a request ta
 meant for a silent server.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -43,6 +44,8 @@ RETRIES = 4
 _PART_BYTES = 8 << 20
 _UPLOADS_AT_ONCE = 4
 _LIST_CHUNK = 1000
+#: S3's limit of DeleteObjects.
+_DELETES_AT_ONCE = 1000
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
@@ -92,19 +95,21 @@ class S3Store:
         """Write, whatever stood there."""
         self._call(key, lambda path: obstore.put(self._bucket, path, data))
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        """Upload the first ``size_bytes`` of a local file, large ones in parts."""
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            wanted = size if size_bytes is None else size_bytes
-            if wanted > size:
-                raise ValueError(f"{path} has {size} of the {wanted} bytes to be copied")
-            if wanted == size:
-                self._upload(key, path)
-            else:
-                self._upload(key, file.read(wanted))
-        return wanted
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        """Upload as the parts come: in one request where they are few, else in several."""
+        stream = iter(parts)
+        first = b"".join(_at_least(stream, _PART_BYTES))
+        source = first if len(first) < _PART_BYTES else itertools.chain((first,), stream)
+        self._call(
+            key,
+            lambda path: obstore.put(
+                self._uploads,
+                path,
+                source,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_UPLOADS_AT_ONCE,
+            ),
+        )
 
     def create(self, key: str, data: bytes) -> Version:
         """Write only if nothing stands there (If-None-Match)."""
@@ -125,6 +130,12 @@ class S3Store:
         except ObjectNotFound:
             return
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """DeleteObjects, ``_DELETES_AT_ONCE`` keys in a request."""
+        for begin in range(0, len(keys), _DELETES_AT_ONCE):
+            paths = [check_key(key) for key in keys[begin : begin + _DELETES_AT_ONCE]]
+            self._call("", partial(_delete_all, self._bucket, paths))
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in a folder and below it."""
         folder = check_prefix(prefix).rstrip("/") or None
@@ -144,18 +155,6 @@ class S3Store:
         """``bucket NAME at ENDPOINT``; no keys."""
         prefix = f", prefix {self._config.prefix}" if self._config.prefix else ""
         return f"bucket {self._name} at {self._config.endpoint or 'AWS ' + self._config.region}{prefix}"
-
-    def _upload(self, key: str, source: Path | bytes) -> None:
-        self._call(
-            key,
-            lambda path: obstore.put(
-                self._uploads,
-                path,
-                source,
-                chunk_size=_PART_BYTES,
-                max_concurrency=_UPLOADS_AT_ONCE,
-            ),
-        )
 
     def _part(self, key: str, start: int, end: int) -> bytes:
         def read(path: str) -> bytes:
@@ -211,6 +210,20 @@ def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
             },
         },
     )
+
+
+def _delete_all(bucket: _Bucket, paths: Sequence[str], _: str) -> None:
+    obstore.delete(bucket, paths)
+
+
+def _at_least(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Parts of the stream until there are ``size`` bytes, or no more."""
+    while size > 0:
+        part = next(stream, None)
+        if part is None:
+            return
+        size -= len(part)
+        yield part
 
 
 class _RangeBeyondEnd(StoreError):

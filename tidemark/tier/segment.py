@@ -24,6 +24,14 @@ class SegmentState(enum.IntEnum):
     DELETE_FINISHED = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """SHA-256 of a segment's two objects, 32 bytes each (``integrity``)."""
+
+    log: bytes
+    aux: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
     """``state`` is what was written last; what counts is the head's overlay (``views.state_of``).
@@ -31,7 +39,8 @@ class SegmentEntry:
     ``leader_epochs``: (epoch, first offset) ascending, the first not above ``start_offset``.
     ``size_bytes``: of the log file, without indexes. ``leader_epoch``, ``broker_id``: of the
     copier. ``event_time_ms``: when the copy began. ``marked_at_ms``: when a copy was given up.
-    ``key``: of both objects, without suffix."""
+    ``key``: of both objects, without suffix. ``digests``: known once the copy is finished; None also
+    where the manifest's first format recorded it, which had none."""
 
     segment_id: uuid.UUID
     start_offset: int
@@ -48,6 +57,7 @@ class SegmentEntry:
     state: SegmentState = SegmentState.COPY_STARTED
     custom_metadata: bytes | None = None
     marked_at_ms: int | None = None
+    digests: Digests | None = None
 
     @property
     def log_key(self) -> str:

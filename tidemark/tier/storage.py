@@ -13,16 +13,20 @@ question.
 
 import hashlib
 import json
+import os
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tidemark.tier.auxiliary import Aux, pack, unpack
+from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
+from tidemark.tier.integrity import LogDigest, damaged, digest_of
 from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.objects import ObjectInfo, ObjectStore, StoreUnavailable
-from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segment import Digests, SegmentEntry
+
+_READ_BYTES = 1 << 20
 
 #: The one "bucket" of a directory.
 NO_BUCKET = ""
@@ -37,21 +41,33 @@ class SegmentData:
     aux: Aux
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is to be recorded of a copy: see KIP-917, and ``integrity``."""
+
+    custom_metadata: bytes | None
+    digests: Digests
+
+
 class RemoteStorageManager(Protocol):
     """Calls block. Errors: ObjectNotFound where a segment's object is gone, StoreUnavailable,
-    AuxCorrupt."""
+    ObjectDamaged."""
 
-    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> bytes | None:
-        """Upload both objects; returns the custom metadata to be recorded."""
+    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
+        """Upload both objects; their digests are made as they pass by."""
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
         """Bytes of the segment's log from position ``start``, cut off at its end."""
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Indexes, epochs, producer snapshot, aborted ranges."""
+        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
+        were copied, or ObjectDamaged."""
 
-    def delete(self, entry: SegmentEntry) -> None:
-        """Remove both objects."""
+    def delete(self, entries: Sequence[SegmentEntry]) -> None:
+        """Remove both objects of each. Where it raises, some may be gone."""
+
+    def describe(self, entry: SegmentEntry) -> str:
+        """Where a segment lies, for messages."""
 
 
 class BucketStorageManager:
@@ -63,14 +79,18 @@ class BucketStorageManager:
         self._buckets = dict(buckets)
         self._names = tuple(buckets)
 
-    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> bytes | None:
-        """Upload to the bucket that the segment id chooses."""
+    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
+        """Upload to the bucket that the segment id chooses: the log, then what tells its digests."""
         bucket = self._choose(entry)
         store = self._buckets[bucket]
-        aux = pack(data.aux)
+        digest = LogDigest()
+        with data.log.open("rb", buffering=0) as log:
+            store.put_stream(entry.log_key, _parts(log.fileno(), data.size_bytes, digest))
+        whole, pieces = digest.finish()
+        aux = pack(replace(data.aux, pieces=pieces))
         store.put(entry.aux_key, aux)
-        stored = store.put_file(entry.log_key, data.log, data.size_bytes) + len(aux)
-        return encode_custom_metadata(bucket, stored)
+        custom = encode_custom_metadata(bucket, data.size_bytes + len(aux))
+        return Copied(custom, Digests(whole, digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
         """Read from where the segment lies."""
@@ -80,14 +100,28 @@ class BucketStorageManager:
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
         """Read and check the packed object."""
         store = self._where(entry)
-        return unpack(store.get(entry.aux_key).data, f"{entry.aux_key} in {store.describe()}")
+        data = store.get(entry.aux_key).data
+        if entry.digests is not None and digest_of(data) != entry.digests.aux:
+            what = "its SHA-256 is not the manifest's"
+            raise damaged(entry, entry.aux_key, store.describe(), what)
+        try:
+            return unpack(data, "it")
+        except AuxCorrupt as error:
+            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
-    def delete(self, entry: SegmentEntry) -> None:
-        """Delete where the segment lies; everywhere, for a copy that was never finished."""
-        unknown = entry.custom_metadata is None
-        for store in self._buckets.values() if unknown else (self._where(entry),):
-            store.delete(entry.log_key)
-            store.delete(entry.aux_key)
+    def delete(self, entries: Sequence[SegmentEntry]) -> None:
+        """Delete where each segment lies; everywhere, for a copy that was never finished."""
+        keys: dict[str, list[str]] = {}
+        for entry in entries:
+            unknown = entry.custom_metadata is None
+            for name in self._names if unknown else (self._bucket_of(entry),):
+                keys.setdefault(name, []).extend((entry.log_key, entry.aux_key))
+        for name, there in keys.items():
+            self._buckets[name].delete_many(there)
+
+    def describe(self, entry: SegmentEntry) -> str:
+        """The bucket, or the directory."""
+        return self._where(entry).describe()
 
     def list_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[ObjectInfo]:
         """Data objects of a topic in all buckets: none when nothing of it is left."""
@@ -99,18 +133,33 @@ class BucketStorageManager:
         return self._names[int.from_bytes(digest[:8]) % len(self._names)]
 
     def _where(self, entry: SegmentEntry) -> ObjectStore:
+        return self._buckets[self._bucket_of(entry)]
+
+    def _bucket_of(self, entry: SegmentEntry) -> str:
         if entry.custom_metadata is None:
-            return self._buckets[self._choose(entry)]
+            return self._choose(entry)
         bucket, _ = decode_custom_metadata(entry.custom_metadata)
-        store = self._buckets.get(bucket)
-        if store is None:
+        if bucket not in self._buckets:
             raise StoreUnavailable(
                 f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it to the "
                 "remote storage's buckets again",
                 reason="BucketNotConfigured",
                 retriable=False,
             )
-        return store
+        return bucket
+
+
+def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
+    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error, not
+    a shorter object."""
+    position = 0
+    while position < size_bytes:
+        part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
+        if not part:
+            raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
+        digest.update(part)
+        yield part
+        position += len(part)
 
 
 def encode_custom_metadata(bucket: str, stored_bytes: int) -> bytes:

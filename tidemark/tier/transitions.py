@@ -37,7 +37,7 @@ from tidemark.tier.rules import (
     check_policy,
     check_room,
 )
-from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.segment import Digests, SegmentEntry, SegmentState
 from tidemark.wire.control import DisablePolicy, TieringState
 
 
@@ -118,9 +118,16 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
     return replace(head, entries=(*head.entries, entry))
 
 
-def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: bytes | None) -> Head:
-    """Record COPY_FINISHED with the storage manager's custom metadata (KIP-917), byte for byte.
-    From this commit on the segment is live for what it answers for."""
+def finish_copy(
+    head: Head,
+    by: Claim,
+    entry: SegmentEntry,
+    custom_metadata: bytes | None,
+    digests: Digests | None = None,
+) -> Head:
+    """Record COPY_FINISHED with the storage manager's custom metadata (KIP-917), byte for byte, and
+    the digests of what was stored. From this commit on the segment is live for what it answers
+    for."""
     check_holder(head, by)
     check_copying_allowed(head)
     known = _find(head, entry)
@@ -129,14 +136,17 @@ def finish_copy(head: Head, by: Claim, entry: SegmentEntry, custom_metadata: byt
             f"{head.name}: the copy {entry.key} was given up meanwhile; copy again under a new id"
         )
     if known.state is SegmentState.COPY_FINISHED:
-        if known.custom_metadata == custom_metadata:
+        if (known.custom_metadata, known.digests) == (custom_metadata, digests):
             return head
-        raise IllegalTransition(f"{head.name}: {entry.key} was finished with other custom metadata")
+        raise IllegalTransition(
+            f"{head.name}: {entry.key} was finished with other custom metadata or digests"
+        )
     start = answering_from(head, known)
     finished = replace(
         known,
         state=SegmentState.COPY_FINISHED,
         custom_metadata=custom_metadata,
+        digests=digests,
         from_offset=start,
     )
     others = tuple(e for e in head.entries if e.segment_id != known.segment_id)

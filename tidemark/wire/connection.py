@@ -122,11 +122,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """Send what is buffered (a second at most), end the connection, wait until it has ended."""
         self._end("closed by this side")
-        try:
-            await asyncio.wait_for(asyncio.shield(self._lost), _LINGER_S)
-        except TimeoutError:
-            if self._transport is not None:
-                self._transport.abort()
+        # Not wait_for: before Python 3.12 it swallows a cancellation when both come at once.
+        await asyncio.wait([self._lost], timeout=_LINGER_S)
+        if not self._lost.done() and self._transport is not None:
+            self._transport.abort()
 
     # ------------------------------------------------------------ asyncio.BufferedProtocol
 

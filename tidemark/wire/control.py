@@ -7,8 +7,8 @@ address it was given and keeps two connections to the one that leads:
   BrokerStatus from broker to controller, in Kafka's manner;
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
-  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, and ordinary Kafka requests
-  (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener that the operator can
+  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966), and
+  ordinary Kafka requests (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener that the operator can
   reach, and a command can never overtake the snapshot that it builds on: ``PartitionStates`` are
   applied in the order in which they come; other commands may be answered out of order.
 
@@ -33,11 +33,15 @@ PARTITION_STATES = 10001
 DISABLE_REMOTE_TOPIC = 10002
 DELETE_REMOTE_TOPIC = 10003
 BROKER_STATUS = 10004
+REPLICA_LOG_INFO = 10005
 
 #: No Kafka release has this error (KIP-950 names it); the code lies far above Kafka's own.
 TIERED_STORAGE_DISABLEMENT_IN_PROGRESS = 10950
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+#: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
+TIER_INTEGRITY = "TierIntegrity"
 
 
 class TieringState(enum.IntEnum):
@@ -67,6 +71,14 @@ class LeaderRecoveryState(enum.IntEnum):
 _nested = EntityType.nested
 _request = EntityType.request
 _response = EntityType.response
+
+
+@entity(_nested, BROKER_STATUS)
+class TopicPartitions:
+    """Some partitions of one topic."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partitions: tuple[int, ...] = wire("int32")
 
 
 # ---------------------------------------------------------------- broker -> controller
@@ -171,6 +183,7 @@ class IsrResult:
     partition_epoch: int = wire("int32")
     isr: tuple[int, ...] = wire("int32")
     leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
+    has_eligible_leaders: bool = wire("bool", default=False, tag=1)
 
 
 @entity(_response, ALTER_PARTITION)
@@ -211,10 +224,12 @@ class PartitionStatus:
 
 @entity(_request, BROKER_STATUS)
 class BrokerStatusRequest:
-    """Level-based, at most one a second: every partition this broker leads, or was elected for and cannot lead yet, that changed since the
-    last acknowledged report (all of them after a reconnect), and the broker's own health.
-    ``storage_error`` / ``remote_error`` are empty when all is well (disk full; store
-    unavailable, wrong key, wrong identity)."""
+    """Level-based, at most one a second: every partition this broker leads, or was elected for and
+    cannot lead yet, that changed since the last acknowledged report (all of them after a
+    reconnect), and the broker's own health. ``storage_error`` / ``remote_error`` are empty when
+    all is well (disk full; store unavailable, wrong key, wrong identity). ``failed_replicas`` are
+    all those, led or followed, whose storage refuses at present, in every report: what is not
+    named works (again)."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -224,6 +239,7 @@ class BrokerStatusRequest:
     remote_error: str = wire("string")
     store_id: str = wire("string")
     partitions: tuple[PartitionStatus, ...]
+    failed_replicas: tuple[TopicPartitions, ...] = wire(None, default=(), tag=0)
 
 
 @entity(_response, BROKER_STATUS)
@@ -276,7 +292,9 @@ class PartitionState:
     """A row of the slices. ``leader`` -1 is offline; ids below zero in ``replicas`` are
     placeholders (KIP-409); ``manifest``: the head object exists in the tier;
     ``leader_recovery_state``: a :class:`LeaderRecoveryState`, RECOVERING after an unclean election
-    until the leader reports that it has recovered."""
+    until the leader reports that it has recovered. ``has_eligible_leaders`` (KIP-966): replicas
+    outside the ISR are kept as holders of all that is committed; so the leader's high watermark
+    stands still, whatever it believes min.insync.replicas to be."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -286,6 +304,7 @@ class PartitionState:
     isr: tuple[int, ...] = wire("int32")
     manifest: bool = wire("bool")
     leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
+    has_eligible_leaders: bool = wire("bool", default=False, tag=1)
 
 
 @entity(_nested, PARTITION_STATES)
@@ -408,3 +427,40 @@ class DeleteRemoteTopicResponse:
     error_code: int = wire("int16")
     remaining_segments: int = wire("int64")
     message: str = wire("string")
+
+
+@entity(_request, REPLICA_LOG_INFO)
+class ReplicaLogInfoRequest:
+    """KIP-966's GetReplicaLogInfo: how far the receiver's replicas reach. Asked before one of
+    several replicas is elected of which each may have lost what it had not synced; an answer is
+    void under another broker epoch."""
+
+    controller_epoch: int = wire("int32")
+    topics: tuple[TopicPartitions, ...]
+
+
+@entity(_nested, REPLICA_LOG_INFO)
+class ReplicaLog:
+    """One replica's log. ``last_epoch`` is the leader epoch of its last record (-1: it holds none),
+    ``next_offset`` its LEO, ``leader_epoch`` the newest the broker was told. ``lost_start_offset``
+    to ``lost_end_offset`` (exclusive) is what its checkpoint knew to be committed and was gone
+    when the log was opened, -1 to -1 for nothing. ``error_code``: 0, UNKNOWN_TOPIC_OR_PARTITION
+    (3): not hosted here; KAFKA_STORAGE_ERROR (56): its storage refuses."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    last_epoch: int = wire("int32")
+    next_offset: int = wire("int64")
+    leader_epoch: int = wire("int32")
+    lost_start_offset: int = wire("int64")
+    lost_end_offset: int = wire("int64")
+
+
+@entity(_response, REPLICA_LOG_INFO)
+class ReplicaLogInfoResponse:
+    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); one log per partition asked for."""
+
+    error_code: int = wire("int16")
+    broker_epoch: int = wire("int64")
+    logs: tuple[ReplicaLog, ...]

@@ -19,9 +19,10 @@ KafkaType = Literal["int8", "int16", "int32", "int64", "bool", "string", "bytes"
 _MISSING: Any = dataclasses.MISSING
 
 
-def wire(kafka_type: KafkaType, *, default: Any = _MISSING, tag: int | None = None) -> Any:
-    """A field of an entity: its Kafka type, its default, and its tag where it is a tagged field."""
-    metadata: dict[str, object] = {"kafka_type": kafka_type}
+def wire(kafka_type: KafkaType | None, *, default: Any = _MISSING, tag: int | None = None) -> Any:
+    """A field of an entity: its Kafka type (None for entities), its default, and its tag where it
+    is a tagged field."""
+    metadata: dict[str, object] = {} if kafka_type is None else {"kafka_type": kafka_type}
     if tag is not None:
         metadata["tag"] = tag
     return dataclasses.field(default=default, metadata=metadata)

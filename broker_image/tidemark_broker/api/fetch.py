@@ -5,12 +5,13 @@ full one (kafka-facts 5.3). Followers of this cluster use an Api of their own. R
 the log to the socket as one object.
 """
 
+import time
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import node_endpoints
-from tidemark_broker.api.fetch_read import Asked, Read
+from tidemark_broker.api.fetch_read import Asked, Read, read_from_disk
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
 from tidemark_broker.api.schema import ZERO, milliseconds
@@ -27,15 +28,18 @@ async def handle(request: Any, call: Call) -> Any:
     if refusal is not ErrorCode.none:
         return _answer(call, refusal, ())
     services = call.services
+    max_wait_s = milliseconds(request.max_wait) / 1000
+    deadline_s = time.monotonic() + max_wait_s
     asked = [_asked(topic, part, call) for topic in request.topics for part in topic.partitions]
     reads = await read_until_enough(
         asked,
         services,
         max_bytes=min(request.max_bytes, services.settings.fetch_bytes_max),
         min_bytes=request.min_bytes,
-        max_wait_s=milliseconds(request.max_wait) / 1000,
+        max_wait_s=max_wait_s,
     )
-    await read_remote(reads, services)
+    await read_from_disk(reads)
+    await read_remote(reads, services, deadline_s)
     return _answer(call, ErrorCode.none, _topics(request, call, reads), _leaders(reads))
 
 

@@ -1,5 +1,6 @@
 """One pass of a Fetch over its partitions, and how much it found."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,7 @@ class Read:
             result.error is not ErrorCode.none
             or result.diverging is not None
             or result.remote is not None
+            or result.from_disk is not None
         )
 
 
@@ -49,11 +51,24 @@ def read_all(asked: Sequence[Asked], services: Services, max_bytes: int) -> list
     for one in asked:
         read = _read(one, services, left, min_one=left == max_bytes)
         found = len(read.result.data)
-        if read.result.remote is not None:
-            found = read.result.remote.max_bytes
+        need = read.result.remote or read.result.from_disk
+        if need is not None:
+            found = need.max_bytes
         left -= found
         reads.append(read)
     return reads
+
+
+async def read_from_disk(reads: Sequence[Read]) -> None:
+    """Fill in what was not in memory; on return no read needs the disk any more."""
+    needed = [read for read in reads if read.result.from_disk is not None]
+    if needed:
+        await asyncio.gather(*map(_fill_from_disk, needed))
+
+
+async def _fill_from_disk(read: Read) -> None:
+    if read.partition is not None:
+        read.result = await read.partition.read_from_disk(read.result)
 
 
 def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read:

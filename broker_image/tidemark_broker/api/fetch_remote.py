@@ -1,8 +1,11 @@
 """The part of a Fetch that lies in the tier only.
 
-All such partitions of a request are read at once, for ``remote.fetch.max.wait.ms`` at most and not
-for the client's own wait (kafka-facts 2.13). One that is late is answered empty and asked for again;
-one whose tier does not answer gets KAFKA_STORAGE_ERROR, which consumers retry.
+All such partitions of a request are read at once. Where other partitions have something for the
+client already, they wait ``remote.fetch.max.wait.ms`` (Kafka's DelayedRemoteFetch, which always
+does); a request that would be answered empty waits as long as its client is ready to, if that is
+longer. What is late is answered empty and asked for again. One whose tier does not answer gets
+KAFKA_STORAGE_ERROR, which consumers retry; one whose tier holds something else than was copied gets
+CORRUPT_MESSAGE, as Kafka's RemoteLogInputStream raises CorruptRecordException.
 """
 
 import asyncio
@@ -13,24 +16,38 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.fetch_read import Read
+from tidemark_broker.api.fetch_read import Read, total_bytes
 from tidemark_broker.api.ports import RemotePort, Services
-from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
+from tidemark_broker.replication.remote import (
+    RemoteDataCorrupt,
+    RemoteOffsetOutOfRange,
+    RemoteUnavailable,
+)
 from tidemark_broker.replication.types import FetchResult, RemoteFetchNeed
 
 logger = logging.getLogger(__name__)
 
 
-async def read_remote(reads: Sequence[Read], services: Services) -> None:
-    """Fill in what is in the tier; on return no read needs it any more."""
+async def read_remote(reads: Sequence[Read], services: Services, client_deadline_s: float) -> None:
+    """Fill in what is in the tier; on return no read needs it any more. ``client_deadline_s``: until
+    when the client waits (monotonic)."""
     needed = [(read, read.result.remote) for read in reads if read.result.remote is not None]
     if not needed:
         return
     deadline_s = time.monotonic() + services.settings.remote_wait_ms / 1000
+    if not _something_at_hand(reads):
+        deadline_s = max(deadline_s, client_deadline_s)
     async with asyncio.TaskGroup() as group:
         for read, need in needed:
             group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
     _keep_to_limits(reads, needed)
+
+
+def _something_at_hand(reads: Sequence[Read]) -> bool:
+    """Records, or an answer that the client should have at once."""
+    return total_bytes(reads) > 0 or any(
+        read.settled for read in reads if read.result.remote is None
+    )
 
 
 def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFetchNeed]]) -> None:
@@ -72,5 +89,7 @@ async def _read(
             need.offset,
             error,
         )
-        return replace(local, error=ErrorCode.kafka_storage_error)
+        corrupt = isinstance(error, RemoteDataCorrupt)
+        code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
+        return replace(local, error=code)
     return replace(local, data=found.data)

@@ -1,6 +1,7 @@
 """The long poll of a Fetch: wait in the purgatory until there are ``min_bytes``, then read again.
 
-While it waits nothing is read. What has arrived is estimated from how the logs have grown since the
+While it waits nothing is read, and a partition is looked at only when something of it has changed.
+What has arrived is estimated from how the logs have grown since the
 last pass (as Kafka estimates from positions), and an estimate that proves too high only means
 another wait with the time that is left.
 """
@@ -12,9 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Asked, Read, read_all, total_bytes
 from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.purgatory import Watch
 
 
-class _Watch:
+class _Before:
     """A partition as it was at the last pass."""
 
     __slots__ = ("high_watermark", "partition", "size_bytes")
@@ -64,15 +66,23 @@ async def read_until_enough(
 
 async def _wait_for(reads: Sequence[Read], missing: int, services: Services, left_s: float) -> bool:
     """Whether it is worth reading again and waiting on; False once time is up."""
-    watches = [_Watch(read.partition) for read in reads if read.partition is not None]
+    watch, advanced = Watch[_Before](), set[_Before]()
 
     def enough() -> bool:
-        if any(watch.lost for watch in watches):
+        changed = tuple(watch.changed)
+        watch.changed.clear()
+        if any(each.lost for each in changed):
             return True
-        advanced = [watch for watch in watches if watch.advanced]
+        advanced.update(each for each in changed if each.advanced)
         if len(advanced) >= missing:
             return True
-        return sum(watch.grown_bytes for watch in advanced) >= missing
+        return sum(each.grown_bytes for each in advanced) >= missing
 
-    keys = [("hw", watch.partition.tp) for watch in watches]
-    return await services.purgatory.wait(keys, enough, left_s)
+    watched = [_Before(read.partition) for read in reads if read.partition is not None]
+    for each in watched:
+        services.purgatory.watch(watch, ("hw", each.partition.tp), each)
+    try:
+        return await services.purgatory.wait([watch], enough, left_s)
+    finally:
+        for each in watched:
+            services.purgatory.unwatch(watch, ("hw", each.partition.tp))

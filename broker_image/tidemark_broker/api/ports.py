@@ -64,6 +64,9 @@ class PartitionPort(Protocol):
     ) -> FetchResult:
         """A consumer's read of committed data."""
 
+    async def read_from_disk(self, asked: FetchResult) -> FetchResult:
+        """The rest of a :meth:`fetch` whose records were not in memory."""
+
     async def list_offset(self, timestamp: int, *, current_leader_epoch: int = -1) -> OffsetResult:
         """ListOffsets for one timestamp or special value."""
 

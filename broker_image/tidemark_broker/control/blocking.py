@@ -1,5 +1,6 @@
 """One Kafka connection over a blocking socket, for the thread that sends heartbeats."""
 
+import selectors
 import socket
 import struct
 import time
@@ -9,6 +10,7 @@ from tidemark.wire.framing import FrameError, decode_response, encode_request
 
 R = TypeVar("R")
 _FRAME_BYTES_MAX = 1024 * 1024
+_KICKS_MAX = 4096
 
 
 class BlockingConnection:
@@ -43,6 +45,20 @@ class BlockingConnection:
         if correlation_id != self._correlation_id:
             raise FrameError(f"an answer to request {correlation_id}, not {self._correlation_id}")
         return answer
+
+    def wait(self, kicks: socket.socket, timeout_s: float) -> None:
+        """Until the time is over or there are kicks, which are taken; raises ``OSError`` as soon as
+        the other side has ended the connection, ``FrameError`` if it speaks without being asked."""
+        with selectors.PollSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(kicks, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        if self._socket in ready:
+            if not self._socket.recv(1):
+                raise ConnectionResetError("the other side ended the connection")
+            raise FrameError("an answer to no request")
+        if kicks in ready:
+            kicks.recv(_KICKS_MAX)
 
     def _receive(self, count: int, deadline_s: float) -> bytes:
         parts = bytearray()

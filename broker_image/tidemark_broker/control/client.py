@@ -2,7 +2,8 @@
 
 A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
 that report and propose. Whatever ends one of them ends the session; then every address is tried
-again, with a growing pause between rounds. Between sessions the broker goes on with what it was
+again, with a growing pause between rounds; with a short one while the controller waits for the end
+of this broker's former process. Between sessions the broker goes on with what it was
 told last. A broker whose disk lost records cannot answer for its ISRs any more: it registers as
 if it were another process, without the proof of a clean shutdown.
 """
@@ -10,16 +11,25 @@ if it were another process, without the proof of a clean shutdown.
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+
+from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.commands import Commands
 from tidemark_broker.control.epoch_file import ControllerEpoch
-from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
+from tidemark_broker.control.errors import (
+    AliveElsewhere,
+    NotController,
+    Refused,
+    SessionEnded,
+    check,
+)
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.status import StatusReporter
@@ -34,6 +44,7 @@ Address = tuple[str, int]
 _TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
+_FORMER_PROCESS_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,8 @@ class ControlClient:
         self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
         self._ended: asyncio.Future[None] | None = None
+        #: When the present session began, and when the one whose heartbeats are sent did.
+        self._session_began_s = self._heartbeat_of_s = time.monotonic()
         self._last_problem = ""
         self.broker_epoch = -1
         self.fenced = True
@@ -91,24 +104,31 @@ class ControlClient:
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
             began_s = clock()
-            for address in self._addresses:
-                await self._try(address)
+            errors = [await self._try(address) for address in self._addresses]
+            if any(isinstance(error, AliveElsewhere) for error in errors):
+                await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
+                continue
             if clock() - began_s > _LONGEST_PAUSE_S:
                 backoff = backoff.succeeded()
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
-    async def _try(self, address: Address) -> None:
+    async def _try(self, address: Address) -> Exception | None:
+        """One session; why it has ended."""
         try:
             await self._session(address)
         except NotController as error:
             logger.debug("%s:%d: %s", *address, error)
+            return error
         except (SessionEnded, OSError, TimeoutError, FrameError, StorageError) as error:
             self._note_problem(address, error)
-        except Exception:
+            return error
+        except Exception as error:
             logger.exception("the session with the controller at %s:%d failed", *address)
+            return error
         finally:
             self.connected = False
+        return None
 
     def _note_problem(self, address: Address, error: Exception) -> None:
         """One line for each new problem, not one for each try."""
@@ -118,6 +138,7 @@ class ControlClient:
         self._last_problem = problem
 
     async def _session(self, address: Address) -> None:
+        self._session_began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             requests = await self._connect(address, "requests")
             stack.push_async_callback(requests.close)
@@ -150,6 +171,7 @@ class ControlClient:
             raise SessionEnded("the broker is not ready for commands")
         node, epoch = self._identity.broker_id, self.broker_epoch
         reporter = StatusReporter(self._manager, self._storage_error)
+        self._manager.context.failures.changed = reporter.kick
         await first_of(
             self.commands.run(commands, epoch),
             self._isr_changes.run(requests, node, epoch),
@@ -175,7 +197,9 @@ class ControlClient:
             _TIMEOUT_S,
         )
         if answer.error_code and answer.error_message and answer.error_code != 41:
-            raise Refused(f"registration refused: {answer.error_message}")
+            former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
+            kind = AliveElsewhere if former else Refused
+            raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")
         if not await self._epoch.accept(answer.controller_epoch):
             raise SessionEnded(
@@ -237,6 +261,8 @@ class ControlClient:
         )
         thread.want_shut_down = self.want_shut_down
         self._heartbeat = thread
+        self._heartbeat_of_s = self._session_began_s
+        self._clock.stall.session_of(session_timeout_s)
         thread.start()
         return thread
 
@@ -268,6 +294,10 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
+        told = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
+        if told and not self._clock.stall.heard(self._heartbeat_of_s):
+            self._end_session(SessionEnded("the loop stood still for longer than the session"))
+            return
         if answer.should_shut_down:
             self.may_shut_down.set()
 

@@ -2,12 +2,15 @@
 
 ``PartitionStates`` are applied in the order in which they come, and nothing that came after one
 begins before it was applied; everything else runs beside the rest and may be answered out of
-order. Requests of an older controller epoch are refused.
+order. States never wait for commands, however many of these take their time: beyond those at work
+commands wait for their turn, and beyond those that wait they are dropped. The controller repeats
+what was not answered. Requests of an older controller epoch are refused.
 """
 
 import asyncio
+import collections
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +27,7 @@ from tidemark.wire.framing import (
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.disablement import Disablements
 from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
@@ -34,13 +38,52 @@ logger = logging.getLogger(__name__)
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
 AT_ONCE = 32
+WAITING_MAX = 1024
 _STALE = int(ErrorCode.stale_controller_epoch.value)
 _TIMED_OUT = int(ErrorCode.request_timed_out.value)
 _STORAGE = int(ErrorCode.kafka_storage_error.value)
 
 
+class Turns:
+    """Commands of one connection: :data:`AT_ONCE` at work, :data:`WAITING_MAX` that wait."""
+
+    def __init__(self, work: Callable[[Frame], Coroutine[None, None, None]]) -> None:
+        self._work = work
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: collections.deque[Frame] = collections.deque()
+
+    def take(self, frame: Frame) -> bool:
+        """Begin with it now or later; False if too many wait already. Never waits itself."""
+        if len(self._tasks) < AT_ONCE:
+            self._begin(frame)
+        elif len(self._waiting) < WAITING_MAX:
+            self._waiting.append(frame)
+        else:
+            return False
+        return True
+
+    def _begin(self, frame: Frame) -> None:
+        task = asyncio.create_task(self._work(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+
+    async def close(self) -> None:
+        """Forget those that wait, end those at work."""
+        self._waiting.clear()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Commands:
-    """Serves one command connection after another; one at a time."""
+    """Serves one command connection after another; one at a time. ``snapshot_applied`` is told the
+    controller epoch of each full snapshot, before that is acknowledged."""
 
     def __init__(
         self,
@@ -49,7 +92,7 @@ class Commands:
         disablements: Disablements,
         *,
         serve_kafka: Serve,
-        snapshot_applied: Callable[[int], None],
+        snapshot_applied: Callable[[int], Awaitable[None]],
     ) -> None:
         self._manager = manager
         self._epoch = epoch
@@ -59,8 +102,7 @@ class Commands:
 
     async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
         """Serve until the connection ends (raises) or the task is cancelled."""
-        limit = asyncio.Semaphore(AT_ONCE)
-        tasks: set[asyncio.Task[None]] = set()
+        turns = Turns(lambda frame: self._one(connection, frame, broker_epoch))
         try:
             while True:
                 frame = await connection.read_frame()
@@ -69,16 +111,10 @@ class Commands:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
                     connection.write(encode_response(answer, correlation_id))
-                    continue
-                await limit.acquire()
-                task = asyncio.create_task(self._one(connection, frame, broker_epoch))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                task.add_done_callback(lambda _: limit.release())
+                elif not turns.take(frame):
+                    logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
         finally:
-            for task in tuple(tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await turns.close()
 
     async def _one(self, connection: KafkaConnection, frame: Frame, broker_epoch: int) -> None:
         try:
@@ -102,6 +138,8 @@ class Commands:
             )
         elif key == control.DELETE_REMOTE_TOPIC:
             answer = await self._delete(_body(control.DeleteRemoteTopicRequest, frame))
+        elif key == control.REPLICA_LOG_INFO:
+            answer = self._logs(_body(control.ReplicaLogInfoRequest, frame), broker_epoch)
         else:
             return await self._serve_kafka(frame, peer)
         return [encode_response(answer, correlation_id)]
@@ -132,7 +170,7 @@ class Commands:
             len(errors),
         )
         if request.full:
-            self._snapshot_applied(request.controller_epoch)
+            await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
 
     async def _disable(
@@ -161,6 +199,16 @@ class Commands:
         except RemoteUnavailable as error:
             return _delete_answer(_STORAGE, -1, str(error))
         return _delete_answer(_TIMED_OUT if remaining else 0, remaining, "")
+
+    def _logs(
+        self, request: control.ReplicaLogInfoRequest, broker_epoch: int
+    ) -> control.ReplicaLogInfoResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        return control.ReplicaLogInfoResponse(
+            error_code=_STALE if stale else 0,
+            broker_epoch=broker_epoch,
+            logs=() if stale else replica_logs(self._manager, request),
+        )
 
 
 def _body(entity_type: Any, frame: Frame) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemark_broker.log import StorageError
 from tidemark_broker.log.files import write_whole
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class ControllerEpoch:
             return False
         if epoch > self.highest:
             data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
-            await in_thread(write_whole, self._path, data)
+            await in_role_thread(write_whole, self._path, data)
             if epoch > self.highest:
                 self.highest = epoch
                 logger.info("controller epoch %d", epoch)

@@ -15,6 +15,10 @@ class Refused(SessionEnded):
     """The controller refuses this broker; the text says why. Worth a pause before another try."""
 
 
+class AliveElsewhere(Refused):
+    """The former process of this broker still counts as alive: that is over within a session."""
+
+
 def name_of(code: int) -> str:
     """Kafka's name of an error code."""
     try:

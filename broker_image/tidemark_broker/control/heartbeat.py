@@ -1,11 +1,15 @@
 """Heartbeats from a thread of their own, with the age of the main loop's last turn.
 
 A loop that is busy for a while must not cost the session; a loop that stands still must. So the
-thread reports how long ago the loop last turned and leaves the judgement to the controller.
+thread reports how long ago the loop last turned and leaves the judgement to the controller. A
+connection that breaks is made again at once, also between two heartbeats: a controller that sees it
+close suspects that this process is dead.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,17 +18,20 @@ from dataclasses import dataclass
 from tidemark.wire import control
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.blocking import BlockingConnection
+from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _MS_MAX = 2**31 - 1
+_RETRY_S = 0.2
 
 
 class LoopClock:
-    """When the loop last turned; ticked on the loop, read from any thread."""
+    """When the loop last turned; ticked on the loop, read from any thread. ``stall`` is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, stall: Stall | None = None) -> None:
+        self.stall = Stall() if stall is None else stall
         self.turned_s = time.monotonic()
 
     def age_ms(self) -> int:
@@ -35,6 +42,7 @@ class LoopClock:
         """Tick until cancelled."""
         while True:
             self.turned_s = time.monotonic()
+            self.stall.turned(self.turned_s)
             await asyncio.sleep(_TICK_S)
 
 
@@ -74,7 +82,8 @@ class HeartbeatThread:
         self._answered = answered
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._wake = threading.Event()
+        self._kicks, self._kicked = socket.socketpair()
+        self._kicks.setblocking(False)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.snapshot_controller_epoch = -1
@@ -86,23 +95,33 @@ class HeartbeatThread:
 
     def kick(self) -> None:
         """Send the next heartbeat now."""
-        self._wake.set()
+        with contextlib.suppress(OSError):  # enough kicks wait already, or the thread has ended
+            self._kicks.send(b"!")
 
     def stop(self) -> None:
         """Ask the thread to end; it does at the latest after its request's time-out."""
         self._stopping.set()
-        self._wake.set()
+        self.kick()
+
+    def join(self) -> None:
+        """Wait until it has ended (blocks)."""
+        self._thread.join()
 
     def _run(self) -> None:
-        """Beat until stopped; give the session up after half of it without an answer."""
+        with self._kicks, self._kicked:
+            self._beat_until_stopped()
+
+    def _beat_until_stopped(self) -> None:
+        """Give the session up after half of it without an answer."""
         last_answer_s = time.monotonic()
         while not self._stopping.is_set():
+            began_s = time.monotonic()
             try:
                 with self._connect() as connection:
                     while not self._stopping.is_set():
                         self._beat(connection)
                         last_answer_s = time.monotonic()
-                        self._pause(self._target.interval_s)
+                        connection.wait(self._kicked, self._target.interval_s)
             except (OSError, FrameError) as error:
                 if self._stopping.is_set():
                     return
@@ -110,7 +129,8 @@ class HeartbeatThread:
                 if time.monotonic() - last_answer_s > self._target.session_timeout_s / 2:
                     self._post(self._lost, f"no heartbeat was answered: {error}")
                     return
-                self._pause(min(0.2, self._target.interval_s))
+                if time.monotonic() - began_s < _RETRY_S:
+                    self._stopping.wait(min(_RETRY_S, self._target.interval_s))
 
     def _connect(self) -> BlockingConnection:
         return BlockingConnection(
@@ -133,10 +153,6 @@ class HeartbeatThread:
             self._target.interval_s,
         )
         self._post(self._answered, answer)
-
-    def _pause(self, seconds: float) -> None:
-        self._wake.wait(seconds)
-        self._wake.clear()
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -57,14 +57,14 @@ class IsrChanges:
                     request, control.AlterPartitionResponse, _TIMEOUT_S
                 )
                 check(answer.error_code, "AlterPartition")
-                await self._answered(batch, answer)
+                self._answered(batch, answer)
 
     def _batch(self) -> "list[tuple[Partition, control.IsrChange]]":
         for key in [key for key, entry in self._waiting.items() if not _still_meant(*entry)]:
             del self._waiting[key]
         return list(self._waiting.values())[:BATCH_MAX]
 
-    async def _answered(
+    def _answered(
         self,
         batch: "list[tuple[Partition, control.IsrChange]]",
         answer: control.AlterPartitionResponse,
@@ -78,7 +78,7 @@ class IsrChanges:
             if result is None:
                 logger.warning("%s: AlterPartition was not answered", partition.tp)
             else:
-                await partition.isr_answered(change, result)
+                partition.isr_answered(change, result)
 
 
 def _still_meant(partition: "Partition", change: control.IsrChange) -> bool:

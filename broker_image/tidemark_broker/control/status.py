@@ -1,13 +1,16 @@
 """BrokerStatus: what the operator shows of this broker and of the partitions it leads, or was
 elected for and cannot lead yet.
 
-Level-based: at most one report a second, with the partitions that differ from the last report
-that was acknowledged; all of them after a reconnect.
+Level-based: one report a second, if there is anything to report, with the partitions that differ
+from the last report that was acknowledged; all of them after a reconnect. A partition of which
+nothing has moved since its figures were last put together is only glanced at. That a replica's
+storage refuses, or works again, is reported at once: the controller moves leaders away.
 """
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from tidemark.wire import control
@@ -19,6 +22,7 @@ from tidemark_broker.replication.remote import RemoteSummary
 
 PARTITIONS_MAX = 5000
 INTERVAL_S = 1.0
+_LEAST_PAUSE_S = 0.1
 _TIMEOUT_S = 10.0
 _MESSAGE_MAX = 1000
 
@@ -34,6 +38,7 @@ class _Health:
     storage_error: str
     remote_error: str
     store_id: str
+    failed_replicas: tuple[control.TopicPartitions, ...]
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
@@ -68,6 +73,29 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     )
 
 
+def glance(partition: Partition) -> Hashable:
+    """All that :func:`partition_status` is made of, cheaply: while this is equal, the figures are.
+    Bytes move only with the log's ends; who is alive is the caller's to compare."""
+    leader, log = partition.leader, partition.log
+    remote = partition.context.remote
+    tiered = remote is not None and partition.tiering_state is not control.TieringState.NONE
+    return (
+        partition.role,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        log.log_start_offset,
+        log.durable_log_start_offset,
+        log.local_log_start_offset,
+        log.high_watermark,
+        log.next_offset,
+        None if leader is None else tuple(e.log_start_offset for e in leader.followers.values()),
+        remote.summary(partition) if remote is not None and tiered else None,
+        partition.context.failures.has_failed(partition.tp),
+        partition.context.failures.message(partition.tp),
+        partition.offline_message,
+    )
+
+
 class StatusReporter:
     """One per session, so that a reconnect reports everything again."""
 
@@ -75,29 +103,53 @@ class StatusReporter:
         self._manager = manager
         self._storage_error = storage_error
         self._acknowledged: dict[Key, control.PartitionStatus] = {}
+        self._glances: dict[Key, object] = {}
+        self._brokers: Mapping[int, control.BrokerState] | None = None
         self._health: _Health | None = None
+        self._kicked = asyncio.Event()
+
+    def kick(self) -> None:
+        """Report what has changed now."""
+        self._kicked.set()
 
     async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
         """Report until the session ends (raises) or the task is cancelled."""
         while True:
+            self._kicked.clear()
             changed = self._changed()
             health = self._look()
             if changed or health != self._health:
                 await self._send(connection, broker_id, broker_epoch, health, changed)
-            await asyncio.sleep(INTERVAL_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """A disk that fills up fails many replicas, one soon after the other."""
+        await asyncio.sleep(_LEAST_PAUSE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERVAL_S - _LEAST_PAUSE_S):
+                await self._kicked.wait()
 
     def _changed(self) -> list[control.PartitionStatus]:
-        led = [
-            partition_status(each)
+        """At most :data:`PARTITIONS_MAX`; what did not fit comes with the next report."""
+        if self._brokers is not self._manager.metadata.brokers:
+            self._brokers = self._manager.metadata.brokers
+            self._glances.clear()
+        before, self._glances = self._glances, {}
+        led = {
+            (each.topic_id, each.partition): each
             for each in self._manager.partitions
             if each.role in (Role.LEADER, Role.TAKING_OVER)
-        ]
-        keys = {(each.topic_id, each.partition) for each in led}
-        for key in [key for key in self._acknowledged if key not in keys]:
+        }
+        for key in [key for key in self._acknowledged if key not in led]:
             del self._acknowledged[key]
-        changed = [
-            each for each in led if self._acknowledged.get((each.topic_id, each.partition)) != each
-        ]
+        changed = []
+        for key, each in led.items():
+            seen = glance(each)
+            status = None if before.get(key) == seen else partition_status(each)
+            if status is None or self._acknowledged.get(key) == status:
+                self._glances[key] = seen
+            else:
+                changed.append(status)
         return changed[:PARTITIONS_MAX]
 
     def _look(self) -> _Health:
@@ -110,6 +162,7 @@ class StatusReporter:
             storage_error=self._storage_error()[:_MESSAGE_MAX],
             remote_error="" if status is None else status.error[:_MESSAGE_MAX],
             store_id="" if status is None else status.store_id,
+            failed_replicas=self._manager.failed_replicas(),
         )
 
     async def _send(
@@ -129,6 +182,7 @@ class StatusReporter:
             remote_error=health.remote_error,
             store_id=health.store_id,
             partitions=tuple(changed),
+            failed_replicas=health.failed_replicas,
         )
         answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
         check(answer.error_code, "BrokerStatus")

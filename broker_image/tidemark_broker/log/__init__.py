@@ -10,9 +10,12 @@ from tidemark_broker.log.errors import (
     RecordTooLarge,
     StorageError,
 )
+from tidemark_broker.log.files import probe_room
 from tidemark_broker.log.manager import LogManager, OpenFailure
+from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.state import read_state, write_state
+from tidemark_broker.log.timestamps import RecordTimes, TimestampsInDoubt, record_times
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -30,16 +33,21 @@ __all__ = [
     "LogConfig",
     "LogError",
     "LogManager",
+    "NotCached",
     "OffsetOutOfRange",
     "OpenFailure",
     "PartitionLog",
     "ReadResult",
+    "RecordTimes",
     "RecordTooLarge",
     "SegmentFiles",
     "SegmentInfo",
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
+    "TimestampsInDoubt",
+    "probe_room",
     "read_state",
+    "record_times",
     "write_state",
 ]

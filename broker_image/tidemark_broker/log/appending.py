@@ -1,10 +1,11 @@
 """Appending: batches of a client are checked and stamped, those of a leader are taken as they are.
 
-Called on the loop thread. What a roll does there is small: save the index entries of the closed
-segment, write a snapshot of a few bytes, create three empty files.
+Called on the loop thread. What a roll does there is small: it makes one empty file, the rest is
+left to the next flush.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
@@ -15,10 +16,13 @@ from tidemark.records.batch import (
     TimestampType,
     restamp,
     set_log_append_time,
+    set_max_timestamp,
 )
 from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.shrinking import ShrinkingLog
+from tidemark_broker.log.timestamps import RecordTimes
 from tidemark_broker.log.types import AppendInfo
 from tidemark_broker.log.validate import (
     check_follower_batches,
@@ -31,9 +35,16 @@ from tidemark_broker.log.walk import BatchAt
 class AppendingLog(ShrinkingLog):
     """Appends and rolls; :class:`PartitionLog` is the whole."""
 
-    def append_as_leader(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append the one batch that a client sent: checked, given offsets and the leader epoch."""
-        header = check_leader_batch(data, self.config, now_ms)
+    def append_as_leader(
+        self, data: Buffer, *, leader_epoch: int, now_ms: int, times: RecordTimes | None = None
+    ) -> AppendInfo:
+        """Append the one batch that a client sent: checked, given offsets and the leader epoch.
+
+        :class:`TimestampsInDoubt` asks for the ``times`` of its records (:func:`record_times`).
+        """
+        header = check_leader_batch(data, self.config, now_ms, times)
+        if times is not None and header.max_timestamp != times.largest_ms:
+            data, header = _corrected(data, header, times.largest_ms)
         with self._lock:
             self._check_usable()
             if leader_epoch < self.epochs.latest_epoch:
@@ -104,7 +115,7 @@ class AppendingLog(ShrinkingLog):
         is_empty = not self._segments.size_bytes
         if is_empty and first.base_offset < self._next_offset <= first.last_offset:
             start = self._log_start_offset
-            self._replace_all_segments(first.base_offset)
+            remove_files(self._replace_all_segments(first.base_offset))
             self._log_start_offset = self._local_log_start_offset = start
             return
         raise CorruptRecords(
@@ -115,14 +126,16 @@ class AppendingLog(ShrinkingLog):
         """Write one run of batches into one segment; whether a new one was begun for it."""
         last = batches[-1]
         rolled = self._roll_if_due(batches[0], last, now_ms)
-        self._segments.active.append(buffers, batches, self.config.index_interval_bytes)
+        active = self._segments.active
+        active.append(buffers, batches, self.config.index_interval_bytes)
+        active.modified_ms = now_ms
         self._next_offset = last.last_offset + 1
         self._note_epochs(batches)
         return rolled
 
     def _note_epochs(self, batches: Sequence[BatchAt]) -> None:
-        """New epochs go to their file at once but without fsync: until the next flush the batches
-        themselves tell them to a recovery."""
+        """New epochs go to their file with the next flush: until then the batches themselves tell
+        them to a recovery."""
         latest = self.epochs.latest_epoch
         if batches[-1].leader_epoch == latest:
             return
@@ -131,9 +144,7 @@ class AppendingLog(ShrinkingLog):
             if batch.leader_epoch > latest and batch.leader_epoch != UNKNOWN_EPOCH:
                 epochs = epochs.assign(batch.leader_epoch, batch.base_offset)
                 latest = batch.leader_epoch
-        if epochs is not self.epochs:
-            self.epochs = epochs
-            self._epoch_file.save_soon(epochs)
+        self.epochs = epochs
 
     def roll(self, now_ms: int) -> bool:
         """Begin a new segment at the log's end; False when the active one is still empty."""
@@ -163,3 +174,10 @@ class AppendingLog(ShrinkingLog):
         if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
             return timestamp_ms - active.first_timestamp_ms
         return now_ms - active.created_ms
+
+
+def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[bytearray, BatchHeader]:
+    """The batch with its largest timestamp as its records have it."""
+    whole = bytearray(data)
+    set_max_timestamp(whole, 0, header, largest_ms)
+    return whole, replace(header, max_timestamp=largest_ms)

@@ -13,6 +13,7 @@ from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import OffsetOutOfRange, StorageError
+from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.segment_list import SegmentList
 
 
@@ -37,6 +38,7 @@ class LogBounds:
         log_start_offset: int,
         recovery_point: int,
         high_watermark: int,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self.directory = directory
         self.topic = topic
@@ -50,8 +52,14 @@ class LogBounds:
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
+        #: (end, former high watermark) where the log was opened below what it knew to be committed.
+        self.lost_at_open: tuple[int, int] | None = None
+        #: Guards what is in memory; held for no longer than that takes, as appends wait for it.
         self._lock = threading.RLock()
+        #: Held by what changes files from a thread, one at a time; taken before ``_lock``.
+        self._shaping = threading.RLock()
         self._truncations = 0
+        self._open_segments = open_segments or OpenSegments()
         self._set(segments, epochs, epoch_file, log_start_offset, recovery_point, high_watermark)
 
     def _set(
@@ -66,6 +74,7 @@ class LogBounds:
         """Segments as they were opened. What lies below the first of them was committed before it
         went, so the high watermark is never below the local log start."""
         self._segments = segments
+        segments.share(self._open_segments, self._lock)
         self.epochs = epochs
         self._epoch_file = epoch_file
         self._next_offset = segments.active.next_offset
@@ -73,6 +82,9 @@ class LogBounds:
         self._log_start_offset = log_start_offset
         #: Log start that a crash cannot take back (its checkpoint is on disk); set by the manager.
         self.durable_log_start_offset = log_start_offset
+        #: The log start that the last checkpoint holds; set by the manager.
+        self.checkpointed_log_start_offset = log_start_offset
+        self._announced_log_start_offset = log_start_offset
         self._local_log_start_offset = max(log_start_offset, segments.items[0].base_offset)
         self._high_watermark = min(
             max(high_watermark, self._local_log_start_offset), self._next_offset
@@ -84,6 +96,11 @@ class LogBounds:
     def log_start_offset(self) -> int:
         """First offset a client may see, in either tier."""
         return self._log_start_offset
+
+    @property
+    def announced_log_start_offset(self) -> int:
+        """The log start that the next checkpoint is to hold."""
+        return max(self._log_start_offset, self._announced_log_start_offset)
 
     @property
     def local_log_start_offset(self) -> int:
@@ -111,20 +128,14 @@ class LogBounds:
         return self._recovery_point
 
     @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins: another one after each roll."""
+        return self._segments.active.base_offset
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all local log files."""
         return self._segments.size_bytes
-
-    @property
-    def needs_flush(self) -> bool:
-        """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
-        if self._failure is not None:
-            return False  # it must be opened again first
-        point, segments = self._recovery_point, tuple(self._segments.items)
-        return bool(segments) and (
-            point < segments[-1].base_offset
-            or self._next_offset - point >= self.config.flush_messages
-        )
 
     @property
     def failure(self) -> str | None:
@@ -155,6 +166,28 @@ class LogBounds:
             self.epochs = self.epochs.truncate_from_start(offset)
             return True
 
+    def announce_log_start(self, offset: int) -> bool:
+        """Have the log start raised once a checkpoint holds it, so that what clients were shown no
+        crash takes back (invariant 2); bounded as :meth:`raise_log_start` is. Whether it is new."""
+        with self._lock:
+            if offset > self._high_watermark:
+                raise OffsetOutOfRange(
+                    f"log start {offset} is above the high watermark {self._high_watermark}"
+                )
+            if offset <= self.announced_log_start_offset:
+                return False
+            self._announced_log_start_offset = offset
+            return True
+
+    def adopt_checkpointed_log_start(self) -> bool:
+        """What was announced and is in the checkpoint comes into force; whether the log start
+        moved."""
+        with self._lock:
+            held = min(self.checkpointed_log_start_offset, self.announced_log_start_offset)
+            moved = self.raise_log_start(held)
+            self.durable_log_start_offset = max(self.durable_log_start_offset, held)
+            return moved
+
     def raise_local_log_start(self, offset: int) -> bool:
         """Raise the first offset that is read from here; never back, never above the HW."""
         with self._lock:
@@ -177,16 +210,19 @@ class LogBounds:
             return True
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it."""
-        with self._lock:
-            self._check_usable()
-            before = self.epochs
-            if epoch <= before.latest_epoch:
-                return False
-            self.epochs = before.assign(epoch, self._next_offset)
-        if before.entries:  # the first one ever: a crash that takes it back takes nothing else
-            self._epoch_file.save(self.epochs)
-        return True
+        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it.
+        It is on disk before it is in use: a :class:`StorageError` leaves all as it was."""
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                before = self.epochs
+                if epoch <= before.latest_epoch:
+                    return False
+            if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+                self._epoch_file.save(before.assign(epoch, self._next_offset))
+            with self._lock:
+                self.epochs = self.epochs.assign(epoch, self._next_offset)
+            return True
 
     def _lower_bounds(self, offset: int) -> None:
         """No bound stays above ``offset``; a recovery point that goes back is on disk before any
@@ -196,6 +232,8 @@ class LogBounds:
         self._log_start_offset = min(self._log_start_offset, offset)
         self._local_log_start_offset = min(self._local_log_start_offset, offset)
         self.durable_log_start_offset = min(self.durable_log_start_offset, offset)
+        self.checkpointed_log_start_offset = min(self.checkpointed_log_start_offset, offset)
+        self._announced_log_start_offset = min(self._announced_log_start_offset, offset)
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._persist_checkpoints()

@@ -1,7 +1,9 @@
 """``leader-epoch-checkpoint`` of one log: what it tells at start, and when it is written.
 
-A new epoch is written as soon as its first batch is appended, but made durable only with the next
-flush: until then the batches themselves tell it to a recovery.
+It is only ever replaced durably: a rename whose bytes are not on the disk yet may leave an empty
+file after a power cut, and the older epochs would be gone with it. So an append that begins an
+epoch leaves the file as it is; until the next flush the batches themselves tell that epoch to a
+start. An epoch in which a replica leads is written before it is in use.
 """
 
 import logging
@@ -10,9 +12,10 @@ from pathlib import Path
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs, write_epochs
 from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.log.batch_epochs import correct
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.files import write_whole
-from tidemark_broker.log.recovery import LoadedSegments, epochs_of_batches
+from tidemark_broker.log.recovery import LoadedSegments
 
 logger = logging.getLogger(__name__)
 
@@ -26,24 +29,20 @@ class EpochFile:
         self._saved: LeaderEpochs | None = None
 
     def load(self, loaded: LoadedSegments) -> LeaderEpochs:
-        """The epochs as file and log tell them together; from the log alone if the file is lost."""
+        """T: the epochs as file and batches tell them together; where they differ the batches are
+        right. What lies below the first segment only the file can tell."""
         end = loaded.segments[-1].next_offset
         try:
-            saved = read_epochs(self._path.read_text())
+            self._saved = read_epochs(self._path.read_text())
         except FileNotFoundError:  # no flush since the first epoch: its batches tell it
-            return epochs_of_batches(loaded.segments)
+            self._saved = None
         except (CheckpointFormatError, UnicodeDecodeError, OSError) as error:
             logger.warning("%s: the epochs are read from the log: %s", self._path, error)
-            return epochs_of_batches(loaded.segments)
-        self._saved = saved
-        epochs = saved.truncate_from_end(end)
-        for epoch, offset in loaded.batch_epochs:
-            if epochs.epoch_for_offset(offset) != epoch:
-                epochs = epochs.assign(epoch, offset)
-        return epochs
+            self._saved = None
+        return correct((self._saved or LeaderEpochs()).truncate_from_end(end), loaded.epochs)
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """Durably, unless it stands there already, or there is nothing to tell (blocks)."""
+        """T: durably, unless it stands there already, or there is nothing to tell."""
         if epochs == self._saved or not (epochs.entries or self._saved or self._path.exists()):
             return
         write_whole(self._path, write_epochs(epochs).encode())
@@ -53,14 +52,5 @@ class EpochFile:
         """:meth:`save` for what was read at a start: a full disk must not keep a log from opening."""
         try:
             self.save(epochs)
-        except StorageError as error:
-            self._saved = None
-            logger.warning("%s (tried again at the next flush)", error)
-
-    def save_soon(self, epochs: LeaderEpochs) -> None:
-        """Without fsync, for the append path; a failure is made good by the next :meth:`save`."""
-        self._saved = None
-        try:
-            write_whole(self._path, write_epochs(epochs).encode(), durable=False)
         except StorageError as error:
             logger.warning("%s (tried again at the next flush)", error)

@@ -1,39 +1,47 @@
 """Small files written whole: temporary name, fsync, rename, fsync of the directory."""
 
+import logging
 import os
 import threading
 from pathlib import Path
 
-from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.errors import StorageError, storage_errors
+
+logger = logging.getLogger(__name__)
 
 #: Of files that a crash may leave; whoever opens a directory removes them.
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace ``path`` by ``data``; a crash leaves the old file or the new one.
-
-    Not ``durable``: without the fsyncs, for what can be told again from the log after a power cut.
-    """
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``, durably; a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
     with storage_errors(f"{path} cannot be written"):
-        put(temporary, data, durable=durable)
+        put(temporary, data)
         temporary.replace(path)
-        if durable:
-            sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
-def put(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file where a crash may leave a torn one (``OSError`` as it comes)."""
+def put(path: Path, data: bytes) -> None:
+    """Write and sync a new file where a crash may leave a torn one (``OSError`` as it comes)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        if durable:
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def probe_room(directory: Path, size_bytes: int) -> None:
+    """T: write that much into a new file, durably, and remove it. Raises :class:`StorageError`."""
+    path = directory / f"room.{threading.get_ident()}{TEMPORARY_SUFFIX}"
+    with storage_errors(f"{directory} has no room for {size_bytes} bytes"):
+        try:
+            put(path, bytes(size_bytes))
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
@@ -54,16 +62,30 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_by_rename(paths: list[Path], suffix: str) -> None:
-    """Rename each to ``<name><suffix>``, then unlink: a half-done removal is recognised later."""
+def rename_files(paths: list[Path], suffix: str) -> list[Path]:
+    """Rename each to ``<name><suffix>``: a removal that a crash cuts short is recognised later.
+
+    The first one counts: if it cannot be renamed, nothing is (:class:`StorageError`). The others
+    mean nothing without it, and are passed over where they are not there or cannot be renamed.
+    """
     renamed = []
+    for path in paths:
+        target = path.with_name(path.name + suffix)
+        try:
+            path.rename(target)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if path is paths[0]:
+                raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
+            logger.warning("%s cannot be removed: %s", path, error.strerror)
+            continue
+        renamed.append(target)
+    return renamed
+
+
+def remove_files(paths: list[Path]) -> None:
+    """Remove files that were renamed."""
     with storage_errors("segment files cannot be removed"):
         for path in paths:
-            target = path.with_name(path.name + suffix)
-            try:
-                path.rename(target)
-            except FileNotFoundError:
-                continue
-            renamed.append(target)
-        for target in renamed:
-            target.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

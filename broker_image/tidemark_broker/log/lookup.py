@@ -1,10 +1,15 @@
-"""ListOffsets by time within one segment: time index, offset index, then one batch is decoded."""
+"""ListOffsets by time within one segment: time index, offset index, then one batch is looked into.
+
+A client made that batch: no more of it is unpacked than a broker has room for.
+"""
 
 from tidemark.logfiles.offset_index import IndexFormatError
 from tidemark.records.batch import CorruptBatch, TimestampType, parse_header
-from tidemark.records.decode import decode_records
+from tidemark.records.codecs import UnpackedTooLarge
+from tidemark.records.decode import decode_timestamps
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.timestamps import UNPACKED_BYTES_MAX
 from tidemark_broker.log.types import TimestampOffset
 from tidemark_broker.log.walk import BatchAt, walk_batches
 
@@ -34,7 +39,10 @@ def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int
         indexed = segment.read_times().lookup(timestamp_ms - 1).offset
     except (IndexFormatError, OSError):
         indexed = segment.base_offset
-    return segment.find(max(indexed, start_offset, segment.base_offset)).position
+    offset = max(indexed, start_offset, segment.base_offset)
+    if offset >= segment.next_offset:  # an entry of what was appended since the segment was pinned
+        return segment.size_bytes
+    return segment.find(offset).position
 
 
 def _first_in_batch(
@@ -46,9 +54,13 @@ def _first_in_batch(
         offset = max(batch.base_offset, start_offset)
         return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
     try:
-        for record in decode_records(data):
-            if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
-                return TimestampOffset(record.offset, record.timestamp_ms, batch.leader_epoch)
+        for offset, record_ms in decode_timestamps(data, limit_bytes=UNPACKED_BYTES_MAX):
+            if offset >= start_offset and record_ms >= timestamp_ms:
+                return TimestampOffset(offset, record_ms, batch.leader_epoch)
+    except UnpackedTooLarge:
+        # The record is in here: who reads on from the batch's start will find it.
+        offset = max(batch.base_offset, start_offset)
+        return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
     except CorruptBatch as error:
         raise CorruptRecords(f"the batch at offset {batch.base_offset}: {error}") from error
     return None

@@ -28,6 +28,7 @@ from tidemark_broker.log.identity import (
     mark_clean_shutdown,
     take_clean_shutdown,
 )
+from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.shared_work import SharedWork
 from tidemark_broker.log.state import encode_state
@@ -78,6 +79,7 @@ class LogManager:
         self._changed = threading.Condition()
         self._sync_names = SharedWork(self._sync_directory).run
         self._shared_checkpoint = SharedWork(self._write_checkpoints).run
+        self._open_segments = OpenSegments()
         self._config_of: Callable[[Path], LogConfig] | None = None
         self._recovery_points = OffsetCheckpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
         self._high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
@@ -157,6 +159,7 @@ class LogManager:
                 clean_shutdown=clean_shutdown,
                 log_start_offset=self._log_starts.offsets.get(key),
                 high_watermark=self._high_watermarks.offsets.get(key),
+                open_segments=self._open_segments,
             )
         except (LogError, OSError, ValueError) as error:
             failure = OpenFailure(
@@ -223,6 +226,7 @@ class LogManager:
                 config=config,
                 state=None if state is None else encode_state(state),
                 sync_parent=self._sync_names,
+                open_segments=self._open_segments,
             )
             self._adopt(key, log)
         finally:
@@ -286,9 +290,10 @@ class LogManager:
     def _write_checkpoints(self) -> None:
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
-        starts = {key: log.log_start_offset for key, log in logs.items()}
+        starts = {key: log.announced_log_start_offset for key, log in logs.items()}
         self._log_starts.save(starts, kept)
         for key, log in logs.items():
+            log.checkpointed_log_start_offset = starts[key]
             log.durable_log_start_offset = min(starts[key], log.log_start_offset)
             log.has_log_start_checkpoint = True
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)

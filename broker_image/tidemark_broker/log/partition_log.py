@@ -1,19 +1,18 @@
 """One replica's log: the segments of one directory and the offsets that bound them.
 
-The loop thread appends and reads; calls marked T block on the disk and are run in a thread by
-their callers. A lock guards the segment list; T calls hold it only for what is in memory, except
-truncations, which stop everything else on the log anyway. A log whose disk failed in a way that
-leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
+The loop thread appends, and reads what is in memory; calls marked T block on the disk and are run
+in a thread by their callers. A lock guards what is in memory; T calls hold it no longer than that
+takes, except truncations, which stop everything else on the log anyway. A log whose disk failed in
+a way that leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
 """
 
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark_broker.log.appending import AppendingLog
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.creation import make_directory
 from tidemark_broker.log.deletion import (
@@ -23,19 +22,17 @@ from tidemark_broker.log.deletion import (
 )
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import StorageError
-from tidemark_broker.log.files import sync_directory, sync_file
-from tidemark_broker.log.lookup import first_at_or_after
+from tidemark_broker.log.open_segments import OpenSegments
+from tidemark_broker.log.reading import ReadingLog
 from tidemark_broker.log.recovery import forget_cached_pages, load_segments
-from tidemark_broker.log.segment import Segment, wall_clock_ms
+from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.segment_list import SegmentList
 from tidemark_broker.log.topic_id_file import check_topic_id
-from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo, TimestampOffset
-from tidemark_broker.log.validate import check_read_range
 
 logger = logging.getLogger(__name__)
 
 
-class PartitionLog(AppendingLog):
+class PartitionLog(ReadingLog):
     """Append, read, roll, truncate, delete; see the module for who may call what from where."""
 
     # -- opening -----------------------------------------------------------------------------
@@ -51,6 +48,7 @@ class PartitionLog(AppendingLog):
         config: LogConfig,
         state: bytes | None = None,
         sync_parent: Callable[[], None] | None = None,
+        open_segments: OpenSegments | None = None,
     ) -> "PartitionLog":
         """T: a new, empty log at offset 0. The directory must not exist, or be empty.
 
@@ -70,6 +68,7 @@ class PartitionLog(AppendingLog):
             log_start_offset=0,
             recovery_point=0,
             high_watermark=0,
+            open_segments=open_segments,
         )
         try:
             sync_parent_of(directory, sync_parent)
@@ -92,6 +91,7 @@ class PartitionLog(AppendingLog):
         clean_shutdown: bool,
         log_start_offset: int | None,
         high_watermark: int | None = None,
+        open_segments: OpenSegments | None = None,
     ) -> "PartitionLog":
         """T: open what is there and repair what a crash left.
 
@@ -123,8 +123,11 @@ class PartitionLog(AppendingLog):
             log_start_offset=min(start, end),
             recovery_point=recovery_point,
             high_watermark=high_watermark or 0,
+            open_segments=open_segments,
         )
         log.truncated_at_open = loaded.truncated or end < recovery_point
+        if max(start, end) < (high_watermark or 0):
+            log.lost_at_open = (max(start, end), high_watermark or 0)
         epoch_file.try_to_save(log.epochs)
         if start > end:
             logger.warning(
@@ -159,6 +162,8 @@ class PartitionLog(AppendingLog):
         epoch_file.try_to_save(epochs)
         end = loaded.segments[-1].next_offset
         with self._lock:
+            if end < self._high_watermark:
+                self.lost_at_open = (end, self._high_watermark)
             start, durable = self._log_start_offset, self.durable_log_start_offset
             self._set(
                 SegmentList(self.directory, loaded.segments),
@@ -175,89 +180,7 @@ class PartitionLog(AppendingLog):
         logger.info("%s is open again, its end is %d (was %d)", self.directory, end, held)
         return end >= held
 
-    # -- reading -----------------------------------------------------------------------------
-
-    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool) -> ReadResult:
-        """Whole batches from the one that holds ``offset`` on, all of one segment.
-
-        Only batches that end below ``up_to_offset`` (exclusive), at most ``max_bytes`` of them;
-        with ``min_one`` the first one even if it is larger.
-        """
-        with self._lock:
-            self._check_usable()
-            check_read_range(offset, self._local_log_start_offset, self._next_offset)
-            if offset >= min(up_to_offset, self._next_offset):
-                return ReadResult(b"", offset)
-            return self._segments.read(offset, max_bytes, up_to_offset, min_one=min_one)
-
-    def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """T: the first local record at or behind the local log start that is not older."""
-        with self._lock:
-            start = self._local_log_start_offset
-            for segment in self._segments.items:
-                if segment.largest_timestamp_ms < timestamp_ms or segment.next_offset <= start:
-                    continue
-                found = first_at_or_after(self._segments.loaded(segment), timestamp_ms, start)
-                if found is not None:
-                    return found
-        return None
-
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        """The segments of this moment, oldest first; the last one is active."""
-        with self._lock:
-            return self._segments.infos()
-
-    def segment_files(self, base_offset: int) -> SegmentFiles:
-        """T: the files of a closed segment, for copying (flush up to its end first)."""
-        with self._lock:
-            return self._segments.files_of(base_offset)
-
-    # -- durability --------------------------------------------------------------------------
-
-    def flush(self, up_to_offset: int | None = None) -> int:
-        """T: fsync all below ``up_to_offset`` (default: everything); the new recovery point.
-
-        A failed fsync may have lost pages for good, so nothing is appended any more until the log
-        is opened again (which checks every byte).
-        """
-        with self._lock:
-            self._check_usable()
-            target = self._next_offset if up_to_offset is None else up_to_offset
-            target = min(target, self._next_offset)
-            if target <= self._recovery_point:
-                return self._recovery_point
-            active = self._segments.active
-            active.save_indexes()
-            first = self._segments.number_of(self._recovery_point)
-            due = [s for s in self._segments.items[first:] if s.base_offset < target]
-            if not due:  # all below the target went by retention
-                return self._recovery_point
-            # A flush of the active segment covers all that was appended before it began.
-            reached = self._next_offset if due[-1] is active else due[-1].next_offset
-            truncations = self._truncations
-        try:
-            self._sync(due)
-        except OSError as error:
-            self._failure = (
-                f"{self.directory} cannot be synced ({error.strerror}): bytes may be lost; the log "
-                "takes nothing more until it was opened again"
-            )
-            logger.warning(self._failure)
-            raise StorageError(self._failure) from error
-        self._epoch_file.save(self.epochs)
-        with self._lock:
-            if truncations == self._truncations:
-                self._recovery_point = max(self._recovery_point, reached)
-            return self._recovery_point
-
-    def _sync(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            for path in (segment.log_path, segment.index_path, segment.time_index_path):
-                try:
-                    sync_file(path)
-                except FileNotFoundError:
-                    continue  # retention was quicker
-        sync_directory(self.directory)
+    # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """T: flush everything and let go of the files. A closed log refuses all else.
@@ -271,14 +194,12 @@ class PartitionLog(AppendingLog):
         if self._closed:
             return
         try:
-            with self._lock:
-                self._segments.active.finish()
-            self.flush()
-            self._epoch_file.save(self.epochs)
+            with self._shaping:
+                self._save_indexes(closing=True)
+                self.flush()
+                self._save_epochs()
         finally:
             self._let_go()
-
-    # -- deletion ----------------------------------------------------------------------------
 
     def delete(self) -> None:
         """T: rename the directory out of the way, then remove it."""

@@ -16,7 +16,6 @@ from pathlib import Path
 import google_crc32c
 
 from tidemark.logfiles import names
-from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark.logfiles.offset_index import IndexFormatError
 from tidemark.records.batch import (
     CRC_COVERS_FROM,
@@ -25,8 +24,9 @@ from tidemark.records.batch import (
     CorruptBatch,
     parse_header,
 )
+from tidemark_broker.log.batch_epochs import SegmentEpochs
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
-from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_by_rename
+from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
@@ -37,11 +37,11 @@ _CRC_PIECE_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class LoadedSegments:
-    """Segments oldest first, the last one open for appending; ``batch_epochs`` are the (epoch,
-    first offset) pairs seen in batches that were checked."""
+    """Segments oldest first, the last one open for appending; ``epochs`` is what their batches tell
+    of leader epochs, in the same order."""
 
     segments: list[Segment]
-    batch_epochs: list[tuple[int, int]] = field(default_factory=list)
+    epochs: list[SegmentEpochs] = field(default_factory=list)
     #: Whether anything was cut off or removed.
     truncated: bool = False
 
@@ -79,8 +79,8 @@ def _settle(
     for segment, following in zip(
         loaded.segments[:checked_from], loaded.segments[1 : checked_from + 1], strict=True
     ):
-        _settle_closed(segment, following.base_offset, index_interval_bytes)
-    if not (clean_shutdown and _settle_active(loaded.segments[-1])):
+        _settle_closed(loaded, segment, following.base_offset, index_interval_bytes)
+    if not (clean_shutdown and _settle_active(loaded, loaded.segments[-1])):
         _recover_from(loaded, checked_from, index_interval_bytes)
 
 
@@ -97,21 +97,6 @@ def forget_cached_pages(directory: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
-
-
-def epochs_of_batches(segments: Sequence[Segment]) -> LeaderEpochs:
-    """The leader epochs as the headers of all batches tell them (the checkpoint is lost)."""
-    epochs = LeaderEpochs()
-    for segment in segments:
-        is_open = segment.descriptor is not None
-        segment.load()
-        assert segment.descriptor is not None
-        for batch in walk_batches(segment.descriptor, 0, segment.size_bytes):
-            if batch.leader_epoch > epochs.latest_epoch:
-                epochs = epochs.assign(batch.leader_epoch, batch.base_offset)
-        if not is_open:
-            segment.unload()
-    return epochs
 
 
 def _segments_of(directory: Path) -> list[Segment]:
@@ -149,12 +134,17 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
     return found
 
 
-def _settle_closed(segment: Segment, next_base: int, index_interval_bytes: int) -> None:
+def _settle_closed(
+    loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
+) -> None:
     """The figures of a closed segment from the ends of its indexes; rebuilt where they do not fit."""
-    if not _try_figures(segment) or segment.next_offset != next_base:
+    epochs = _try_figures(segment)
+    if epochs is None or segment.next_offset != next_base:
         logger.warning("the indexes of %s are built anew", segment.log_path)
-        segment.rescan(index_interval_bytes)
-        segment.finish_anew()
+        epochs = SegmentEpochs(segment, whole=True)
+        segment.rescan(index_interval_bytes, epochs.note)
+        segment.seal_anew()
+    loaded.epochs.append(epochs)
     segment.unload()
     if segment.next_offset != next_base:
         raise StorageError(
@@ -164,44 +154,59 @@ def _settle_closed(segment: Segment, next_base: int, index_interval_bytes: int) 
         )
 
 
-def _settle_active(segment: Segment) -> bool:
+def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
     """After a clean shutdown: the figures from the ends of the indexes, or False to check it all."""
     if not segment.size_bytes:
         segment.open_for_recovery()
         return True
-    segment.load(writable=True)
-    if not _try_figures(segment):
+    segment.open_file(writable=True)
+    epochs = _try_figures(segment)
+    if epochs is None:
         return False
-    segment.adopt_times(segment.read_times())
+    try:
+        segment.read_index()
+        segment.adopt_times(segment.read_times())
+    except (IndexFormatError, OSError) as error:
+        logger.warning("%s: %s", segment.log_path, error)
+        return False
+    loaded.epochs.append(epochs)
     return True
 
 
-def _try_figures(segment: Segment) -> bool:
-    """:func:`_figures_from_ends`, with False also where index or log cannot be made out."""
+def _try_figures(segment: Segment) -> SegmentEpochs | None:
+    """:func:`_figures_from_ends`, with None also where index or log cannot be made out."""
     try:
         return _figures_from_ends(segment)
     except (CorruptRecords, IndexFormatError, OSError) as error:
         logger.warning("%s: %s", segment.log_path, error)
-        return False
+        return None
 
 
-def _figures_from_ends(segment: Segment) -> bool:
-    """Figures by the last index entries and a walk to the end; False if they cannot tell."""
-    index, times = segment.read_index(), segment.read_times()
-    segment.load()
+def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
+    """Figures by the last index entries and a walk to the end, and the epochs of the batches at the
+    ends; None if they cannot tell."""
+    epochs = SegmentEpochs(segment, whole=False)
+    index, times = segment.index_ends()
+    segment.open_file()
     assert segment.descriptor is not None
     if not len(times) and segment.size_bytes:
-        return False
+        return None
     last = times.last()
     segment.largest_timestamp_ms, segment.offset_of_largest = last.timestamp_ms, last.offset
     if not segment.size_bytes:
         segment.next_offset = segment.base_offset
-        return True
-    for batch in walk_batches(segment.descriptor, index.last()[1], segment.size_bytes):
-        segment.next_offset = batch.last_offset + 1
+        return epochs
     first = next(walk_batches(segment.descriptor, 0, segment.size_bytes))
     segment.first_timestamp_ms = first.max_timestamp
-    return first.base_offset == segment.base_offset and last.offset < segment.next_offset
+    epochs.note(first)
+    for batch in walk_batches(segment.descriptor, index.last()[1], segment.size_bytes):
+        segment.next_offset = batch.last_offset + 1
+        if batch.max_timestamp > segment.largest_timestamp_ms:  # closed, its last entry not saved
+            segment.largest_timestamp_ms = batch.max_timestamp
+            segment.offset_of_largest = batch.last_offset
+        epochs.note(batch)
+    fits = first.base_offset == segment.base_offset and last.offset < segment.next_offset
+    return epochs if fits else None
 
 
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
@@ -214,7 +219,7 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
         if following is not None and (not whole or following.base_offset != segment.next_offset):
             _remove_behind(loaded, number)
         if number + 1 < len(segments):
-            segment.finish_anew()
+            segment.seal_anew()
             segment.unload()
         else:
             _try_to_write_indexes(segment)
@@ -236,7 +241,7 @@ def _remove_behind(loaded: LoadedSegments, number: int) -> None:
     for segment in reversed(loaded.segments[number + 1 :]):
         logger.warning("%s lies behind the end of the clean log and goes", segment.log_path)
         segment.unload()
-        remove_by_rename(segment.paths(), names.DELETED_SUFFIX)
+        remove_files(rename_files(segment.paths(), names.DELETED_SUFFIX))
     del loaded.segments[number + 1 :]
 
 
@@ -245,6 +250,8 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
     segment.unload()
     segment.open_for_recovery()
     assert segment.descriptor is not None
+    epochs = SegmentEpochs(segment, whole=True)
+    loaded.epochs.append(epochs)
     end = segment.size_bytes
     position, expected = 0, segment.base_offset
     try:
@@ -259,7 +266,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
                 header.max_timestamp,
             )
             segment.note_batch(batch, position, index_interval_bytes)
-            _note_epoch(loaded.batch_epochs, batch)
+            epochs.note(batch)
             position, expected = batch.end_position, header.next_offset
     except CorruptBatch as error:
         logger.warning(
@@ -270,11 +277,6 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
         loaded.truncated = True
         return False
     return True
-
-
-def _note_epoch(epochs: list[tuple[int, int]], batch: BatchAt) -> None:
-    if batch.leader_epoch >= 0 and (not epochs or epochs[-1][0] != batch.leader_epoch):
-        epochs.append((batch.leader_epoch, batch.base_offset))
 
 
 def _checked_header(descriptor: int, position: int, end: int, expected: int) -> BatchHeader:

@@ -3,7 +3,8 @@
 Always oldest first, stopping at the first that must stay; never a segment whose end the high
 watermark has not reached. A tiered log with copying enabled lets a segment go only when it is in
 the tier (or already below the log start), and moves the *local* log start; any other log moves the
-log start itself.
+log start itself. The active segment of a tiered log is rolled once retention reaches it: only a
+closed one is ever copied, so that of a quiet partition would stay for ever.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,49 +47,60 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
     if tiered is not None and tiered.suspended:
         return _NOTHING
     keeps_remote = tiered is not None and tiered.copy_enabled
-    goes = _run_length(log, 0, _time_breached(log, keeps_remote=keeps_remote))
-    goes = _run_length(log, goes, _size_breached(log, goes, keeps_remote=keeps_remote))
-    goes = _run_length(log, goes, _start_breached(log, tiered=tiered is not None))
+    by_time = _time_breached(log, keeps_remote=keeps_remote)
+    goes, active_by_time = _run_length(log, 0, by_time)
+    by_size = _size_breached(log, goes, keeps_remote=keeps_remote)
+    goes, active_by_size = _run_length(log, goes, by_size)
+    goes, _ = _run_length(log, goes, _start_breached(log, tiered=tiered is not None))
+    roll = active_by_time or active_by_size
+    if keeps_remote:
+        return _local_plan(log, min(goes, len(log.segments) - 1), roll_active=roll)
     if not goes:
         return _NOTHING
-    all_go = goes == len(log.segments)
-    if all_go and keeps_remote:
-        goes -= 1
-    if not goes:
-        return RetentionPlan(roll_active=True)
     new_start = log.segments[goes - 1].next_base_offset
-    if keeps_remote:
-        return RetentionPlan(
-            delete=goes,
-            roll_active=all_go,
-            local_log_start_offset=max(new_start, log.local_log_start_offset),
-        )
     return RetentionPlan(
-        delete=goes, roll_active=all_go, log_start_offset=max(new_start, log.log_start_offset)
+        delete=goes, roll_active=roll, log_start_offset=max(new_start, log.log_start_offset)
+    )
+
+
+def _local_plan(log: RetentionInput, goes: int, *, roll_active: bool) -> RetentionPlan:
+    if not goes:
+        return RetentionPlan(roll_active=roll_active)
+    new_start = log.segments[goes - 1].next_base_offset
+    return RetentionPlan(
+        delete=goes,
+        roll_active=roll_active,
+        local_log_start_offset=max(new_start, log.local_log_start_offset),
     )
 
 
 Breach = Callable[[SegmentInfo], bool]
 
 
-def _run_length(log: RetentionInput, already: int, breached: Breach) -> int:
-    """How many of the oldest segments go once ``breached`` was asked too."""
+def _run_length(log: RetentionInput, already: int, breached: Breach) -> tuple[int, bool]:
+    """(how many of the oldest segments go once ``breached`` was asked too, whether the active one
+    is breached after all before it)."""
     count = already
     for segment in log.segments[already:]:
-        if not (_may_go(log, segment) and breached(segment)):
+        if not (_is_committed(log, segment) and breached(segment)):
             break
+        if not _is_kept_elsewhere(log, segment):
+            return count, segment.is_active
         count += 1
-    return count
+    return count, count == len(log.segments)
 
 
-def _may_go(log: RetentionInput, segment: SegmentInfo) -> bool:
+def _is_committed(log: RetentionInput, segment: SegmentInfo) -> bool:
     end = segment.next_base_offset
-    if segment.is_active and end == segment.base_offset:
-        return False
-    if log.high_watermark < end:
-        return False
+    is_empty = segment.is_active and end == segment.base_offset
+    return not is_empty and log.high_watermark >= end
+
+
+def _is_kept_elsewhere(log: RetentionInput, segment: SegmentInfo) -> bool:
+    """Or need not be kept at all."""
     if log.tiered is None or not log.tiered.copy_enabled:
         return True
+    end = segment.next_base_offset
     return end - 1 <= log.tiered.highest_remote_offset or log.log_start_offset >= end
 
 
@@ -97,10 +109,8 @@ def _time_breached(log: RetentionInput, *, keeps_remote: bool) -> Breach:
     limit_ms = config.effective_local_retention_ms if keeps_remote else config.retention_ms
 
     def breached(segment: SegmentInfo) -> bool:
-        timestamp_ms = segment.largest_timestamp_ms
-        if timestamp_ms < 0:
-            timestamp_ms = segment.created_ms
-        return config.deletes and limit_ms >= 0 and log.now_ms - timestamp_ms > limit_ms
+        age_ms = log.now_ms - segment.age_timestamp_ms
+        return config.deletes and limit_ms >= 0 and age_ms > limit_ms
 
     return breached
 

@@ -10,11 +10,16 @@ Nothing here locks: the log does.
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tidemark.logfiles import names
+from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError, OffsetIndex
+from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
@@ -24,6 +29,20 @@ from tidemark_broker.log.walk import BatchAt, pread_exactly, walk_batches
 logger = logging.getLogger(__name__)
 
 _REBUILT_INTERVAL_BYTES = 4096
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class UnsavedEntries:
+    """Index entries as bytes, and how many of each index are in their files already."""
+
+    segment: "Segment"
+    index_saved: int
+    index: bytes
+    times_saved: int
+    times: bytes
 
 
 class Segment:
@@ -42,6 +61,7 @@ class Segment:
         "first_timestamp_ms",
         "index",
         "largest_timestamp_ms",
+        "modified_ms",
         "next_offset",
         "offset_of_largest",
         "size_bytes",
@@ -52,6 +72,8 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.created_ms = created_ms
+        #: When it was appended to last.
+        self.modified_ms = created_ms
         self.next_offset = base_offset
         self.size_bytes = 0
         self.largest_timestamp_ms = NO_TIMESTAMP
@@ -112,7 +134,7 @@ class Segment:
             next_base_offset=self.next_offset,
             size_bytes=self.size_bytes,
             largest_timestamp_ms=self.largest_timestamp_ms,
-            created_ms=self.created_ms,
+            modified_ms=self.modified_ms,
             is_active=is_active,
         )
 
@@ -183,49 +205,53 @@ class Segment:
         except OSError as error:
             logger.warning("%s cannot be cut back: %s", self.log_path, error.strerror)
 
-    def save_indexes(self) -> None:
-        """Append the entries that are not in the index files yet (and cut a torn tail if one is due)."""
-        if self.index is None or self.times is None:
-            return
-        if self._cut_due:
-            self._try_to_cut()
-            if self._cut_due:
-                raise StorageError(f"{self.log_path} has a torn tail that cannot be cut off")
-        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
-            if len(self.index) > self._index_saved:
-                _put_at(
-                    self.index_path, self.index.to_bytes(self._index_saved), self._index_saved * 8
-                )
-                self._index_saved = len(self.index)
-            if len(self.times) > self._times_saved:
-                _put_at(
-                    self.time_index_path,
-                    self.times.to_bytes(self._times_saved),
-                    self._times_saved * 12,
-                )
-                self._times_saved = len(self.times)
-
-    def finish(self) -> None:
-        """Give the time index its final entry and save both: at roll and at close."""
-        assert self.index is not None
+    def seal(self) -> None:
+        """Give the time index its final entry: at roll and at close. Nothing is appended after it."""
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
-        self.save_indexes()
-        if self.size_bytes:
-            with storage_errors(f"the indexes of {self.log_path} cannot be written"):
-                if not len(self.index):
-                    _put_at(self.index_path, b"", 0)
-                if not len(self.times):
-                    _put_at(self.time_index_path, b"", 0)
+
+    def cut_torn_tail(self) -> None:
+        """Cut what a failed append left behind the last batch, if that was not possible then."""
+        if self._cut_due:
+            self._try_to_cut()
+        if self._cut_due:
+            raise StorageError(f"{self.log_path} has a torn tail that cannot be cut off")
+
+    def unsaved(self) -> "UnsavedEntries":
+        """The index entries of this moment that are not in their files yet."""
+        assert self.index is not None
+        assert self.times is not None
+        return UnsavedEntries(
+            self,
+            self._index_saved,
+            self.index.to_bytes(self._index_saved),
+            self._times_saved,
+            self.times.to_bytes(self._times_saved),
+        )
+
+    def save(self, entries: "UnsavedEntries", *, whole: bool) -> None:
+        """Blocks: append ``entries`` to the index files; one thread at a time. ``whole``: these are
+        the last ones, so that there must be files even where there is no entry."""
+        with storage_errors(f"the indexes of {self.log_path} cannot be written"):
+            if entries.index or (whole and self.size_bytes):
+                _put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
+                self._index_saved = entries.index_saved + len(entries.index) // INDEX_ENTRY_BYTES
+            if entries.times or (whole and self.size_bytes):
+                _put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
+                self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
 
     # -- opening, closing, rebuilding --------------------------------------------------------
 
-    def load(self, *, writable: bool = False) -> None:
-        """Open the log file and read the offset index, if that is not done yet."""
+    def open_file(self, *, writable: bool = False) -> None:
+        """Open the log file, if that is not done yet."""
         if self.descriptor is None:
             with storage_errors(f"{self.log_path} cannot be opened"):
                 mode = os.O_RDWR if writable else os.O_RDONLY
                 self.descriptor = os.open(self.log_path, mode | os.O_CLOEXEC)
+
+    def load(self) -> None:
+        """Open the log file and read the offset index, if that is not done yet."""
+        self.open_file()
         if self.index is None:
             try:
                 self.read_index()
@@ -236,10 +262,23 @@ class Segment:
     def read_index(self) -> OffsetIndex:
         """The offset index from its file; ``IndexFormatError`` or ``OSError`` if that is no use."""
         index = OffsetIndex.from_bytes(self.base_offset, self.index_path.read_bytes())
-        if len(index) and index.last()[1] >= self.size_bytes:
-            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
+        self._check_within(index)
         self.index, self._index_saved = index, len(index)
         return index
+
+    def index_ends(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Of each index file the first and the last entry, which are all that opening a log needs;
+        ``IndexFormatError`` or ``OSError`` if they are no use."""
+        index = OffsetIndex.from_bytes(self.base_offset, _ends(self.index_path, INDEX_ENTRY_BYTES))
+        self._check_within(index)
+        times = TimeIndex.from_bytes(
+            self.base_offset, _ends(self.time_index_path, TIME_ENTRY_BYTES)
+        )
+        return index, times
+
+    def _check_within(self, index: OffsetIndex) -> None:
+        if len(index) and index.last()[1] >= self.size_bytes:
+            raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
 
     def read_times(self) -> TimeIndex:
         """The time index from memory, else from its file (it is looked at seldom and not kept)."""
@@ -285,13 +324,26 @@ class Segment:
                 else:
                     path.unlink(missing_ok=True)
         self._index_saved = self._times_saved = 0
-        self.save_indexes()
+        self.save(self.unsaved(), whole=False)
 
-    def finish_anew(self) -> None:
-        """:meth:`finish` for indexes that were rebuilt: the files are replaced."""
-        assert self.times is not None
-        self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
+    def seal_anew(self) -> None:
+        """:meth:`seal` for indexes that were rebuilt: the files are replaced."""
+        self.seal()
         self.write_indexes_anew()
+
+    def pinned(self) -> "Segment":
+        """The segment as it stands, with a descriptor of its own if it is open: a thread reads it
+        while the log goes on, and unloads it in the end."""
+        pinned = copy(self)
+        if self.descriptor is not None:
+            with storage_errors(f"{self.log_path} cannot be opened"):
+                pinned.descriptor = os.dup(self.descriptor)
+        return pinned
+
+    @property
+    def index_bytes(self) -> int:
+        """What the offset index takes in memory."""
+        return 0 if self.index is None else len(self.index) * INDEX_ENTRY_BYTES
 
     def cut(self, size_bytes: int) -> None:
         """Cut the log file at a batch's start; figures and indexes are the caller's to rebuild."""
@@ -307,29 +359,38 @@ class Segment:
             self.descriptor = os.open(self.log_path, os.O_RDWR | os.O_CLOEXEC)
         self.reset()
 
-    def rescan(self, index_interval_bytes: int) -> None:
-        """Build figures and indexes anew from the headers of the log file (no CRC)."""
+    def rescan(self, index_interval_bytes: int, seen: Callable[[BatchAt], None]) -> None:
+        """Build figures and indexes anew from the headers of the log file (no CRC); ``seen`` is
+        told of each batch."""
         self.unload()
         self.open_for_recovery()
-        self.count_batches(index_interval_bytes)
+        for batch in self.count_batches(index_interval_bytes):
+            seen(batch)
 
-    def count_batches(self, index_interval_bytes: int) -> None:
-        """:meth:`note_batch` for everything that stands in the log file."""
+    def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
+        """:meth:`note_batch` for everything that stands in the log file, batch by batch."""
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
             self.note_batch(batch, batch.position, index_interval_bytes)
+            yield batch
 
     # -- reading -----------------------------------------------------------------------------
 
-    def find(self, offset: int) -> BatchAt:
-        """The batch that holds ``offset``, by the index and a walk over headers."""
-        assert self.index is not None
+    def with_good_index(self, work: Callable[[], R]) -> R:
+        """Blocks: ``work`` with the index as it is; where that misleads, once more with one that is
+        built anew in memory."""
         try:
-            return self._walk_to(offset, self.index.position_for(offset))
+            return work()
         except CorruptRecords as error:
             logger.warning("%s misleads (%s) and is built anew", self.index_path, error)
         self.rebuild_index()
-        return self._walk_to(offset, 0)
+        return work()
+
+    def find(self, offset: int) -> BatchAt:
+        """The batch that holds ``offset``, by the index and a walk over headers;
+        :class:`CorruptRecords` if the index misleads."""
+        assert self.index is not None
+        return self._walk_to(offset, self.index.position_for(offset))
 
     def _walk_to(self, offset: int, start: int) -> BatchAt:
         assert self.descriptor is not None
@@ -340,24 +401,24 @@ class Segment:
                 return batch
         raise CorruptRecords(f"{self.log_path}: no batch holds offset {offset}")
 
-    def end_of_read(self, start: int, offset: int, max_bytes: int, up_to: int) -> tuple[int, int]:
+    def end_of_read(
+        self, start: int, offset: int, max_bytes: int, up_to: int, *, min_one: bool
+    ) -> tuple[int, int]:
         """(position, next offset) behind the last whole batch that fits and ends below ``up_to``.
 
         ``start`` is the position of the batch that begins with ``offset``; when not even that one
-        fits, the answer is (start, offset).
+        fits, the answer is (start, offset), unless it ends below ``up_to`` and ``min_one`` is set.
         """
         assert self.index is not None
         if up_to >= self.next_offset and self.size_bytes - start <= max_bytes:
             return self.size_bytes, self.next_offset
         anchor = max(start, self.index.floor_position(start + max_bytes, up_to))
-        try:
-            return self._walk_to_end(start, offset, anchor, start + max_bytes, up_to)
-        except CorruptRecords as error:
-            if anchor == start:
-                raise
-            logger.warning("%s misleads (%s) and is built anew", self.index_path, error)
-        self.rebuild_index()
-        return self._walk_to_end(start, offset, start, start + max_bytes, up_to)
+        end, next_offset = self._walk_to_end(start, offset, anchor, start + max_bytes, up_to)
+        if end == start and min_one:
+            first = self._walk_to(offset, start)
+            if first.last_offset < up_to:
+                return first.end_position, first.last_offset + 1
+        return end, next_offset
 
     def _walk_to_end(
         self, start: int, offset: int, anchor: int, limit: int, up_to: int
@@ -372,6 +433,8 @@ class Segment:
 
     def bytes_of(self, start: int, end: int) -> bytes:
         """``[start, end)`` of the log file."""
+        if end == start:
+            return b""
         assert self.descriptor is not None
         return pread_exactly(self.descriptor, end - start, start)
 
@@ -387,6 +450,20 @@ def _put_at(path: Path, data: bytes, position: int) -> None:
             view, position = view[written:], position + written
     finally:
         os.close(descriptor)
+
+
+def _ends(path: Path, entry_bytes: int) -> bytes:
+    """The first and the last entry of an index file, however large it is."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size % entry_bytes:
+            raise IndexFormatError(f"{size} bytes are no multiple of {entry_bytes}")
+        first = os.pread(descriptor, entry_bytes, 0)
+        last = os.pread(descriptor, entry_bytes, size - entry_bytes) if size > entry_bytes else b""
+    finally:
+        os.close(descriptor)
+    return first + last
 
 
 def wall_clock_ms() -> int:

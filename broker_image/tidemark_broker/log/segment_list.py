@@ -1,7 +1,8 @@
 """The segments of one log: which one holds an offset, which are open, how they come and go.
 
-The last segment is active and always open. Of the closed ones a few that were read last stay open;
-opening one costs a small read of its index. Nothing here locks: the log does.
+The last segment is active and always open. A closed one is opened when it is read, which costs a
+small read of its index, and stays open while :class:`OpenSegments` has room. A roll leaves to a
+thread what can wait (:meth:`SegmentList.unfinished`). Nothing here locks: the log does.
 """
 
 import logging
@@ -14,17 +15,21 @@ from tidemark.logfiles.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from tidemark_broker.log.errors import OffsetOutOfRange, storage_errors
-from tidemark_broker.log.files import remove_by_rename
+from tidemark_broker.log.errors import CorruptRecords, OffsetOutOfRange, storage_errors
+from tidemark_broker.log.files import rename_files
+from tidemark_broker.log.open_segments import LogLock, OpenSegments
+from tidemark_broker.log.page_cache import NotCached, check_cached
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
 
-#: Closed segments that one log keeps open for readers.
-_OPEN_CLOSED_SEGMENTS_MAX = 4
 #: Ends of recent reads whose file position is remembered, so that a reader goes on without a search.
 _READ_HINTS_MAX = 32
+#: What was appended last is in memory: it is read without asking.
+_TAIL_BYTES = 32 * 1024 * 1024
+#: What a search for a batch reads from the indexed position on.
+_SEARCH_BYTES = 8 * 1024
 
 
 class SegmentList:
@@ -33,9 +38,17 @@ class SegmentList:
     def __init__(self, directory: Path, segments: list[Segment]) -> None:
         self.directory = directory
         self.items = segments
-        self._recently_read: list[Segment] = []
+        self._open: OpenSegments = OpenSegments()
+        self._log_lock: LogLock | None = None
+        #: Closed, but their indexes and snapshots are not in their files yet.
+        self.unfinished: list[Segment] = []
+        self._closed_bytes = sum(segment.size_bytes for segment in segments[:-1])
         #: Position in its file of the batch that begins with an offset.
         self._read_hints: dict[int, int] = {}
+
+    def share(self, open_segments: OpenSegments, log_lock: LogLock) -> None:
+        """Keep closed segments open only as far as all logs together may."""
+        self._open, self._log_lock = open_segments, log_lock
 
     @property
     def active(self) -> Segment:
@@ -45,71 +58,83 @@ class SegmentList:
     @property
     def size_bytes(self) -> int:
         """Bytes of all log files."""
-        return sum(segment.size_bytes for segment in tuple(self.items))
+        return self._closed_bytes + self.items[-1].size_bytes
 
     def number_of(self, offset: int) -> int:
         """Number of the segment that holds ``offset``; 0 if it lies below all."""
         return max(bisect_right(self.items, offset, key=_base_offset) - 1, 0)
 
-    def infos(self) -> tuple[SegmentInfo, ...]:
-        """The figures of all segments."""
+    def infos(self, first: int = 0, count: int | None = None) -> tuple[SegmentInfo, ...]:
+        """The figures of ``count`` segments (None: all) from number ``first`` on."""
         active = self.active
-        return tuple(segment.info(is_active=segment is active) for segment in self.items)
-
-    def loaded(self, segment: Segment) -> Segment:
-        """``segment``, open for reading."""
-        if segment is not self.active:
-            segment.load()
-            self._keep_open(segment)
-        return segment
-
-    def _keep_open(self, segment: Segment) -> None:
-        """Count a closed segment as read just now; the one not read for longest is closed."""
-        if segment in self._recently_read:
-            self._recently_read.remove(segment)
-        self._recently_read.append(segment)
-        if len(self._recently_read) > _OPEN_CLOSED_SEGMENTS_MAX:
-            self._recently_read.pop(0).unload()
-
-    def _unload(self, segment: Segment) -> None:
-        segment.unload()
-        if segment in self._recently_read:
-            self._recently_read.remove(segment)
-
-    def unload_all(self) -> None:
-        """Close every file."""
-        for segment in self.items:
-            segment.unload()
-        self._recently_read.clear()
+        wanted = self.items[first:] if count is None else self.items[first : first + count]
+        return tuple(segment.info(is_active=segment is active) for segment in wanted)
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-        """Whole batches of one segment, from the one that holds ``offset`` on; see ``PartitionLog``."""
-        segment = self.loaded(self.items[self.number_of(offset)])
+    def read_cached(self, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
+        """Whole batches of one segment, from the one that holds ``offset`` on, without waiting for
+        the disk: :class:`NotCached` where that is not likely, or where an index is not loaded or
+        misleads."""
+        segment = self.items[-1]
+        is_active = offset >= segment.base_offset
+        if not is_active:
+            segment = self.items[self.number_of(offset)]
+        index = segment.index
+        if segment.descriptor is None or index is None:
+            raise NotCached
         start = self._read_hints.get(offset)
-        if start is None:
-            first = segment.find(offset)
-            start, offset = first.position, first.base_offset
-        end, next_offset = segment.end_of_read(start, offset, max_bytes, up_to)
-        if end == start and min_one:
-            first = segment.find(offset)
-            if first.last_offset < up_to:
-                end, next_offset = first.end_position, first.last_offset + 1
-        if end == start:
-            return ReadResult(b"", offset)
-        data = segment.bytes_of(start, end)
-        if next_offset < segment.next_offset or segment is self.active:
-            self._remember(next_offset, end)
-        return ReadResult(data, next_offset)
+        low = index.position_for(offset) if start is None else start
+        in_tail = is_active and low >= segment.size_bytes - _TAIL_BYTES
+        if not in_tail:
+            _check(segment, low, low + max_bytes + _SEARCH_BYTES)
+        try:
+            if start is None:
+                first = segment.find(offset)
+                start, offset = first.position, first.base_offset
+            end, next_offset = segment.end_of_read(start, offset, max_bytes, up_to, min_one=min_one)
+        except CorruptRecords as error:
+            raise NotCached from error
+        if not in_tail and end > low + max_bytes:
+            _check(segment, start, end)
+        if not is_active:
+            self.opened(segment)
+        self.remember(segment, next_offset, end)
+        return ReadResult(segment.bytes_of(start, end), next_offset)
 
-    def _remember(self, offset: int, position: int) -> None:
+    def hint(self, offset: int) -> int | None:
+        """Position of the batch that begins with ``offset``, where a read ended there."""
+        return self._read_hints.get(offset)
+
+    def remember(self, segment: Segment, offset: int, position: int) -> None:
+        """A read ended at ``position``: the reader will go on with ``offset``."""
+        if offset >= segment.next_offset and segment is not self.active:
+            return
         self._read_hints[offset] = position
         if len(self._read_hints) > _READ_HINTS_MAX:
             del self._read_hints[next(iter(self._read_hints))]
 
+    def opened(self, segment: Segment) -> None:
+        """``segment`` was read just now. Unfinished ones stay open whatever the limit."""
+        if segment is not self.active and segment not in self.unfinished and self._log_lock:
+            self._open.used(segment, self._log_lock)
+
+    def adopt(self, segment: Segment, reader: Segment) -> None:
+        """Keep open for others what a reader opened of a segment that is still here."""
+        number = self.number_of(segment.base_offset)
+        if self.items[number] is not segment or segment is self.active:
+            return
+        if segment.descriptor is None:
+            segment.descriptor, reader.descriptor = reader.descriptor, None
+        segment.index = reader.index
+        self.opened(segment)
+
+    def trim(self) -> None:
+        """Blocks, without the log's lock: close what was not read for longest, of any log."""
+        self._open.trim()
+
     def files_of(self, base_offset: int) -> SegmentFiles:
-        """The files of the closed segment that begins at ``base_offset``."""
+        """The files of the closed, finished segment that begins at ``base_offset``."""
         number = self.number_of(base_offset)
         segment = self.items[number]
         if segment.base_offset != base_offset or number == len(self.items) - 1:
@@ -125,60 +150,89 @@ class SegmentList:
     # -- coming and going --------------------------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Close the active segment and begin one at ``base_offset``. A failure leaves the active
-        segment as it was, to be appended to later."""
+        """Close the active segment and begin one at ``base_offset``: that makes one file, the rest
+        is left to :meth:`finish`. A failure leaves the active segment as it was, to be appended to
+        later."""
         old = self.active
-        old.finish()
-        snapshot = self._snapshot_path(base_offset)
+        new = Segment.create(self.directory, base_offset, created_ms=now_ms)
+        old.seal()
+        self.items.append(new)
+        self.unfinished.append(old)
+        self._closed_bytes += old.size_bytes
+        self._read_hints.pop(base_offset, None)
+
+    def write_snapshot(self, segment: Segment) -> None:
+        """Blocks: the producer snapshot at the end of a segment that was closed."""
+        snapshot = self._snapshot_path(segment.next_offset)
         with storage_errors(f"{snapshot} cannot be written"):
             snapshot.write_bytes(encode_snapshot())
-        self.items.append(Segment.create(self.directory, base_offset, created_ms=now_ms))
-        self._read_hints.pop(base_offset, None)
-        self._keep_open(old)
 
-    def take_oldest(self, count: int) -> list[Segment]:
-        """Take the ``count`` oldest out of the list; :meth:`remove_files` removes their files."""
-        taken = self.items[:count]
-        del self.items[:count]
-        for segment in taken:
-            self._unload(segment)
-        return taken
+    def finished(self, segment: Segment) -> None:
+        """Everything of a closed segment is in its files."""
+        self.unfinished.remove(segment)
+        self.opened(segment)
 
-    @staticmethod
-    def remove_files(segment: Segment) -> None:
-        """Blocks: remove the files of a segment that was taken out."""
-        logger.info("%s goes", segment.log_path)
-        remove_by_rename(segment.paths(), names.DELETED_SUFFIX)
+    def take_oldest(self) -> list[Path]:
+        """Take the oldest segment out, its files renamed in the same step, so that no two segments
+        ever share a name; they are the caller's to remove. On failure it is still here."""
+        oldest = self.items[0]
+        logger.info("%s goes", oldest.log_path)
+        renamed = rename_files(oldest.paths(), names.DELETED_SUFFIX)
+        del self.items[0]
+        self._closed_bytes -= oldest.size_bytes
+        self._forget(oldest)
+        return renamed
 
-    def cut_to(self, offset: int, index_interval_bytes: int) -> None:
-        """Blocks: cut the log at ``offset`` or at the start of the batch that holds it."""
+    def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:
+        """Blocks: cut the log at ``offset`` or at the start of the batch that holds it; the renamed
+        files of the segments behind it, which are the caller's to remove."""
         self._read_hints.clear()
-        self._drop_behind(self.number_of(offset) + 1)
+        renamed = self._drop_behind(self.number_of(offset) + 1)
         active = self.active
         cut_at = active.size_bytes
         if offset < active.next_offset:
             active.load()
-            cut_at = active.find(offset).position
-        self._unload(active)
+            cut_at = active.with_good_index(lambda: active.find(offset)).position
+        self._forget(active)
         active.open_for_recovery()
         active.cut(cut_at)
-        active.count_batches(index_interval_bytes)
+        for _ in active.count_batches(index_interval_bytes):
+            pass
         active.write_indexes_anew()
         self.remove_snapshots_above(active.next_offset)
+        return renamed
 
-    def replace_all(self, offset: int, now_ms: int) -> None:
-        """Blocks: drop every segment and begin anew at ``offset``."""
+    def replace_all(self, offset: int, now_ms: int) -> list[Path]:
+        """Blocks: drop every segment and begin anew at ``offset``; the renamed files."""
         self._read_hints.clear()
-        self._drop_behind(0)
+        renamed = self._drop_behind(0)
         self.remove_snapshots_above(-1)
         self.items.append(Segment.create(self.directory, offset, created_ms=now_ms))
+        return renamed
 
-    def _drop_behind(self, number: int) -> None:
-        """Remove the segments from ``number`` on, newest first: what stays is always a prefix."""
+    def _drop_behind(self, number: int) -> list[Path]:
+        """Take out the segments from ``number`` on, newest first: what stays is always a prefix.
+        The last one that stays is active from then on."""
+        renamed = []
         while len(self.items) > number:
-            segment = self.items.pop()
-            self._unload(segment)
-            self.remove_files(segment)
+            renamed += rename_files(self.items[-1].paths(), names.DELETED_SUFFIX)
+            self._forget(self.items.pop())
+        if self.items and self.active in self.unfinished:
+            self.unfinished.remove(self.active)
+        self._closed_bytes = sum(segment.size_bytes for segment in self.items[:-1])
+        return renamed
+
+    def _forget(self, segment: Segment) -> None:
+        segment.unload()
+        self._open.forget(segment)
+        if segment in self.unfinished:
+            self.unfinished.remove(segment)
+
+    def unload_all(self) -> None:
+        """Close every file."""
+        for segment in self.items:
+            segment.unload()
+            self._open.forget(segment)
 
     def remove_snapshots_above(self, offset: int) -> None:
         """Blocks: remove the producer snapshots taken behind ``offset``."""
@@ -194,6 +248,11 @@ class SegmentList:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
+
+
+def _check(segment: Segment, start: int, end: int) -> None:
+    assert segment.descriptor is not None
+    check_cached(segment.descriptor, start, min(end, segment.size_bytes))
 
 
 def _snapshot_bytes(path: Path) -> bytes:

@@ -6,16 +6,18 @@ afterwards. A truncation that fails half-way leaves files that only opening agai
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.errors import LogError
+from tidemark_broker.log.files import remove_files
+from tidemark_broker.log.flushing import FlushingLog
 from tidemark_broker.log.retention import RetentionInput, RetentionPlan, plan_retention
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.types import SegmentInfo, TieredRetention
 
 
-class ShrinkingLog(LogBounds):
+class ShrinkingLog(FlushingLog):
     """Truncation and retention; :class:`PartitionLog` is the whole."""
 
     def truncate_to(self, offset: int) -> bool:
@@ -24,23 +26,25 @@ class ShrinkingLog(LogBounds):
         At or behind the log's end no record goes, but an epoch that begins at the end does: it is
         one in which this replica led and appended nothing. Whether anything went.
         """
-        with self._lock:
-            self._check_usable()
-            if offset >= self._next_offset:
-                return self._drop_epochs_at_end()
-            if offset < self._segments.items[0].base_offset:
-                self.truncate_fully_and_start_at(
-                    offset,
-                    log_start_offset=min(offset, self._log_start_offset),
-                    epochs=self.epochs.entries,
-                )
-                return True
-            self._lower_bounds(offset)
-            with self._unusable_on_failure(offset):
-                self._segments.cut_to(offset, self.config.index_interval_bytes)
-            self._next_offset = self._segments.active.next_offset
-            self._lower_bounds(self._next_offset)
-            self._drop_epochs_at_end()
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                if offset >= self._next_offset:
+                    return self._drop_epochs_at_end()
+                if offset < self._segments.items[0].base_offset:
+                    self.truncate_fully_and_start_at(
+                        offset,
+                        log_start_offset=min(offset, self._log_start_offset),
+                        epochs=self.epochs.entries,
+                    )
+                    return True
+                self._lower_bounds(offset)
+                with self._unusable_on_failure(offset):
+                    renamed = self._segments.cut_to(offset, self.config.index_interval_bytes)
+                self._next_offset = self._segments.active.next_offset
+                self._lower_bounds(self._next_offset)
+                self._drop_epochs_at_end()
+            remove_files(renamed)
             return True
 
     def _drop_epochs_at_end(self) -> bool:
@@ -48,7 +52,7 @@ class ShrinkingLog(LogBounds):
         if kept is self.epochs:
             return False
         self.epochs = kept
-        self._epoch_file.save(kept)
+        self._save_epochs()
         return True
 
     def truncate_fully_and_start_at(
@@ -58,22 +62,25 @@ class ShrinkingLog(LogBounds):
         lies between is in the tier) and epochs."""
         if log_start_offset > offset:
             raise ValueError(f"log start {log_start_offset} is above the log's end {offset}")
-        with self._lock:
+        with self._shaping, self._lock:
             self._check_usable()
             self._lower_bounds(min(offset, self._log_start_offset))
-            self._replace_all_segments(offset)
+            renamed = self._replace_all_segments(offset)
             self._log_start_offset = log_start_offset
             self.durable_log_start_offset = min(self.durable_log_start_offset, log_start_offset)
             self._high_watermark = offset
             self._recovery_point = offset
             self.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
-            self._epoch_file.save(self.epochs)
+            self._save_epochs()
         self._persist_checkpoints()
+        remove_files(renamed)
 
-    def _replace_all_segments(self, offset: int) -> None:
+    def _replace_all_segments(self, offset: int) -> list[Path]:
+        """Begin anew at ``offset``; the renamed files, which are the caller's to remove."""
         with self._unusable_on_failure(0):
-            self._segments.replace_all(offset, wall_clock_ms())
+            renamed = self._segments.replace_all(offset, wall_clock_ms())
         self._next_offset = self._local_log_start_offset = offset
+        return renamed
 
     @contextmanager
     def _unusable_on_failure(self, offset: int) -> Iterator[None]:
@@ -99,19 +106,26 @@ class ShrinkingLog(LogBounds):
         """
         if tiered is not None and not self.has_log_start_checkpoint:
             self._persist_checkpoints()
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                plan = self._plan_retention(now_ms, tiered)
+                if plan.roll_active:
+                    self._segments.roll(self._next_offset, now_ms)
+                if plan.log_start_offset is not None:
+                    self.raise_log_start(plan.log_start_offset)
+                if plan.local_log_start_offset is not None:
+                    self.raise_local_log_start(plan.local_log_start_offset)
+            return [self._remove_oldest() for _ in range(plan.delete)]
+
+    def _remove_oldest(self) -> SegmentInfo:
+        """One segment at a time: a removal that fails leaves no hole behind."""
         with self._lock:
             self._check_usable()
-            plan = self._plan_retention(now_ms, tiered)
-            if plan.roll_active:
-                self._segments.roll(self._next_offset, now_ms)
-            doomed = self._segments.take_oldest(plan.delete)
-            if plan.log_start_offset is not None:
-                self.raise_log_start(plan.log_start_offset)
-            if plan.local_log_start_offset is not None:
-                self.raise_local_log_start(plan.local_log_start_offset)
-        for segment in doomed:
-            self._segments.remove_files(segment)
-        return [segment.info(is_active=False) for segment in doomed]
+            info = self._segments.items[0].info(is_active=False)
+            renamed = self._segments.take_oldest()
+        remove_files(renamed)
+        return info
 
     def _plan_retention(self, now_ms: int, tiered: TieredRetention | None) -> RetentionPlan:
         return plan_retention(

@@ -49,8 +49,15 @@ class SegmentInfo:
     size_bytes: int
     #: Largest timestamp of its records, or -1 when they have none.
     largest_timestamp_ms: int
-    created_ms: int
+    #: When it was appended to last.
+    modified_ms: int
     is_active: bool
+
+    @property
+    def age_timestamp_ms(self) -> int:
+        """What retention by time counts from, as Kafka's ``LogSegment.largestTimestamp`` does: of
+        records without timestamps it is not known how old they are, only when they came."""
+        return self.largest_timestamp_ms if self.largest_timestamp_ms >= 0 else self.modified_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
     MAGIC,
-    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     CorruptBatch,
-    TimestampType,
     check_crc,
     iter_headers,
     parse_header,
@@ -18,17 +16,20 @@ from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     CorruptRecords,
     InvalidRecords,
-    InvalidTimestamp,
     OffsetOutOfRange,
     RecordTooLarge,
 )
+from tidemark_broker.log.timestamps import RecordTimes, check_timestamps
 from tidemark_broker.log.walk import BatchAt
 
 _MAGIC_POSITION = 16
 
 
-def check_leader_batch(data: Buffer, config: LogConfig, now_ms: int) -> BatchHeader:
-    """The header of what a client sent: exactly one good batch v2, or an error that says why not."""
+def check_leader_batch(
+    data: Buffer, config: LogConfig, now_ms: int, times: RecordTimes | None
+) -> BatchHeader:
+    """The header of what a client sent: exactly one good batch v2, or an error that says why not.
+    :class:`TimestampsInDoubt` where ``times`` are needed to say so."""
     if len(data) > _MAGIC_POSITION and data[_MAGIC_POSITION] < MAGIC:
         raise InvalidRecords(
             f"message format {data[_MAGIC_POSITION]} is not accepted: use a client of Kafka 0.11 "
@@ -48,7 +49,7 @@ def check_leader_batch(data: Buffer, config: LogConfig, now_ms: int) -> BatchHea
         )
     if header.is_control:
         raise InvalidRecords("clients may not write control records")
-    _check_timestamps(header, config, now_ms)
+    check_timestamps(header, config, now_ms, times)
     return header
 
 
@@ -59,28 +60,6 @@ def _check_size(size_bytes: int, config: LogConfig) -> None:
     ):
         if size_bytes > limit:
             raise RecordTooLarge(f"a batch of {size_bytes} bytes is above {key}={limit}")
-
-
-def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        raise InvalidTimestamp("a client may not set the timestamp type LogAppendTime")
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return
-    first, largest = header.base_timestamp, header.max_timestamp
-    if largest < NO_TIMESTAMP or first < NO_TIMESTAMP or largest < first:
-        raise InvalidTimestamp(f"base timestamp {first}, max timestamp {largest}")
-    if largest == NO_TIMESTAMP:
-        return
-    if now_ms - first > config.message_timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {first} is older than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} allows"
-        )
-    if largest - now_ms > config.message_timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {largest} is further ahead than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} allows"
-        )
 
 
 def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:

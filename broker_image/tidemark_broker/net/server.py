@@ -1,7 +1,13 @@
-"""The client listener: accepts connections within a limit and closes those that stay silent."""
+"""The client listener: accepts connections within a limit and closes those that stay silent.
+
+It has its address from the start, since a registration names it, and listens later: whoever would
+be told that nothing exists is refused a connection, and tries again or elsewhere (Kafka's
+``SocketServer.enableRequestProcessing`` waits for the metadata in the same way).
+"""
 
 import asyncio
 import logging
+import socket
 from typing import Self
 
 from prometheus_client import CollectorRegistry
@@ -34,28 +40,51 @@ class KafkaServer:
         self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
         self.metrics.connections.set_function(lambda: len(self._connections))
         self._connections: set[ServerConnection] = set()
+        self._socket: socket.socket
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._refusing = False
         self.host = ""
         self.port = 0
 
-    async def start(self, host: str, port: int) -> Self:
-        """Bind and listen; port 0 picks a free one (see ``port``). Raises ``OSError``."""
+    async def bind(self, host: str, port: int) -> Self:
+        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``."""
         keep_freed_memory()
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self._server = await self.loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=_BACKLOG
+        infos = await self.loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        self.host, self.port = self._server.sockets[0].getsockname()[:2]
-        self._sweeper = self.loop.create_task(self._close_idle())
-        logger.info("listening on %s:%d", self.host, self.port)
+        family, kind, protocol, _, address = infos[0]
+        self._socket = socket.socket(family, kind, protocol)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(address)
+        except OSError:
+            self._socket.close()
+            raise
+        self.host, self.port = self._socket.getsockname()[:2]
+        return self
+
+    async def listen(self) -> Self:
+        """Accept connections on the address that was bound; once is enough. Raises ``OSError``: two
+        may bind one address, only the first can listen."""
+        if self._server is None:
+            # Not left to create_server: uvloop's says nothing where listening fails.
+            self._socket.listen(_BACKLOG)
+            self._server = await self.loop.create_server(
+                lambda: ServerConnection(self), sock=self._socket, backlog=_BACKLOG
+            )
+            self._sweeper = self.loop.create_task(self._close_idle())
+            logger.info("listening on %s:%d", self.host, self.port)
         return self
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Accept no more, let what is under way finish for ``grace_s`` seconds, then close."""
-        if self._server is not None:
+        if self._server is None:
+            self._socket.close()
+        else:
             self._server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -6,6 +6,7 @@ stored with a segment are the ones that a log which starts behind it must have.
 
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.head import Head
 from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
@@ -18,29 +19,30 @@ def claimed_end(tier: Tier, partition: Partition, claim: Transition) -> TierEnd:
     """What the tier has, once the asker's claim keeps all others from adding to it. A manifest that
     is not found raises: whoever asks knows that there is one."""
     loaded = tier.manifests.load(partition.topic_id, partition.partition)
-    head = tier.manifests.commit(loaded, claim).head
+    return tier_end(tier.manifests.commit(loaded, claim).head)
+
+
+def tier_end(head: Head) -> TierEnd:
+    """What a head says that every leader's log must hold."""
     end = RemoteEnd(head.highest_remote_offset, head.highest_remote_epoch)
     return TierEnd(end, head.log_start_offset)
 
 
-def bootstrap_point(
-    tier: Tier, partition: Partition, up_to_offset: int
-) -> tuple[BootstrapPoint, tuple[int, int]]:
-    """(where to start, the tier's end and the epoch there). It starts behind the segment that holds
-    the offset before ``up_to_offset``, or where the log now begins if that one is expired. An
+def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
+    """Where to start: behind the segment that holds the offset before ``up_to_offset``, or where
+    the log now begins if that one is expired. An
     elected leader needs all of the tier, whatever end it last heard of: the next offset that it
     gives out must not be one that is in the tier."""
     snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
     head = snapshot.head
-    end = (head.highest_remote_offset, head.highest_remote_epoch)
     if partition.role is Role.TAKING_OVER:
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
     entry = snapshot.find(up_to_offset - 1)
     if entry is not None:
-        return _behind(tier, entry, head.log_start_offset), end
+        return _behind(tier, entry, head.log_start_offset)
     if up_to_offset <= head.log_start_offset:
         start = head.log_start_offset
-        return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=()), end
+        return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=())
     raise RemoteOffsetOutOfRange(
         f"{partition.tp}: offset {up_to_offset - 1} is not in the tier, which ends at "
         f"{head.highest_remote_offset}"

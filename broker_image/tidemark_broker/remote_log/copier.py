@@ -18,7 +18,7 @@ from tidemark.tier.head import Fenced, IllegalTransition, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import SegmentData
+from tidemark.tier.storage import Copied, SegmentData
 from tidemark_broker.log import PartitionLog, SegmentInfo
 from tidemark_broker.remote_log import eligibility, metrics
 from tidemark_broker.remote_log.eligibility import Blocked
@@ -107,7 +107,7 @@ class Copier:
             segment_id=uuid.uuid4(),
             start_offset=segment.base_offset,
             end_offset_inclusive=segment.next_base_offset - 1,
-            max_timestamp_ms=segment.largest_timestamp_ms,
+            max_timestamp_ms=segment.age_timestamp_ms,
             size_bytes=prepared.data.size_bytes,
             broker_id=self._shared.context.node_id,
             event_time_ms=self._shared.context.wall_ms(),
@@ -132,10 +132,10 @@ class Copier:
         partition, uploads = self._partition, self._shared.uploads
         tier = self._shared.guard.tier()
         upload = Upload(tier, partition.topic_id, partition.partition, entry)
-        custom = await uploads.run(upload, data)
+        copied = await uploads.run(upload, data)
         try:
-            await self._check_custom_metadata(entry, custom)
-            await self._finish(entry, custom)
+            await self._check_custom_metadata(entry, copied.custom_metadata)
+            await self._finish(entry, copied)
         except (Fenced, TopicDeleted, asyncio.CancelledError):
             # Whoever fenced us may have deleted its objects before the last of them was stored.
             uploads.given_up(upload)
@@ -162,10 +162,13 @@ class Copier:
             "then restart the broker or move the leader; nothing more is copied until then"
         )
 
-    async def _finish(self, entry: SegmentEntry, custom: bytes | None) -> None:
+    async def _finish(self, entry: SegmentEntry, copied: Copied) -> None:
         writer, by = self._writer, self._writer.term.by
+        custom, digests = copied.custom_metadata, copied.digests
         try:
-            await writer.commit(lambda head: transitions.finish_copy(head, by, entry, custom))
+            await writer.commit(
+                lambda head: transitions.finish_copy(head, by, entry, custom, digests)
+            )
         except IllegalTransition as error:
             # Expired or given up while it was uploaded: its objects go like anything marked.
             logger.info("%s", error)
@@ -203,6 +206,6 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
 def _delete_quietly(tier: Tier, entry: SegmentEntry) -> None:
     """Best effort; what is left is the manifest's to delete."""
     try:
-        tier.segments.delete(entry)
+        tier.segments.delete([entry])
     except StoreError as error:
         logger.warning("%s is not deleted yet: %s", entry.key, error)

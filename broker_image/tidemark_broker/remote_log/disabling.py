@@ -42,8 +42,9 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
     writer.tell_replica()
     await _made_durable(partition, start)
+    writer.tell_replica()
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
-    await partition.persist_remote_end()
+    await partition.write_changes()
     logger.info(
         "%s: the remote part is marked for deletion, the log starts at %d, %d waiting reads ended",
         partition.tp,
@@ -59,7 +60,7 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
     await _refetch_from(partition, start)
     await _until(shared, partition, "lw", lambda: _has_reached(partition, start))
     await _made_durable(partition, start)
-    await partition.persist_remote_end()
+    await partition.write_changes()
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:

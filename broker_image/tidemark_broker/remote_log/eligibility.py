@@ -3,10 +3,12 @@
 A segment may be copied once it is closed and everything in it is stable: the *next* segment's base
 offset decides, compared by ``<=`` with the last stable offset. The first candidate is the segment
 that contains the offset where copying goes on, whole: after a leader change its boundaries may
-differ from those of the copies, and the manifest trims the overlap.
+differ from those of the copies, and the manifest trims the overlap. Segments are in order, so it is
+found by bisection: a copy costs the same in a log of ten segments and of ten thousand.
 """
 
 import enum
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,15 +65,20 @@ def stable_from(segments: Sequence[SegmentInfo], next_copy_offset: int) -> int |
 
 def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:
     """What is closed and not in the tier yet."""
-    late = [
-        each for each in segments if not each.is_active and each.next_base_offset > next_copy_offset
-    ]
+    first = first_ending_behind(segments, next_copy_offset)
+    late = [segments[at] for at in range(first, len(segments)) if not segments[at].is_active]
     return CopyLag(len(late), sum(each.size_bytes for each in late))
 
 
+def first_ending_behind(segments: Sequence[SegmentInfo], offset: int) -> int:
+    """Index of the first segment that holds ``offset`` or begins behind it; their number for none."""
+    return bisect_right(segments, offset, key=lambda segment: segment.next_base_offset)
+
+
 def _candidate(segments: Sequence[SegmentInfo], next_copy_offset: int) -> SegmentInfo | None:
-    for segment in segments:
-        if segment.next_base_offset > next_copy_offset:
-            empty = segment.next_base_offset == segment.base_offset
-            return None if segment.is_active or empty else segment
-    return None
+    first = first_ending_behind(segments, next_copy_offset)
+    if first == len(segments):
+        return None
+    segment = segments[first]
+    empty = segment.next_base_offset == segment.base_offset
+    return None if segment.is_active or empty else segment

@@ -158,17 +158,24 @@ class Expirer:
 
 def delete_objects(
     shared: Shared, tier: Tier, due: Sequence[PendingDelete]
-) -> tuple[list[PendingDelete], StoreError | None]:
+) -> tuple[Sequence[PendingDelete], StoreError | None]:
     """Delete both objects of each marked segment (blocks): those that are gone now, and the error
-    that kept the rest."""
-    done: list[PendingDelete] = []
-    for item in due:
-        shared.metrics.add(metrics.DELETE_REQUESTS)
+    that kept the rest. All at once; where that fails, one by one, so that the first that cannot be
+    deleted holds up no other before it."""
+    if not due:
+        return due, None
+    shared.metrics.add(metrics.DELETE_REQUESTS, len(due))
+    try:
+        tier.segments.delete([item.entry for item in due])
+    except StoreError as error:
+        logger.info("%d segments are not deleted at once: %s", len(due), error)
+    else:
+        return due, None
+    for number, item in enumerate(due):
         try:
-            tier.segments.delete(item.entry)
+            tier.segments.delete([item.entry])
         except StoreError as error:
             shared.metrics.add(metrics.DELETE_ERRORS)
             logger.warning("%s is not deleted yet: %s", item.entry.key, error)
-            return done, error
-        done.append(item)
-    return done, None
+            return due[:number], error
+    return due, None

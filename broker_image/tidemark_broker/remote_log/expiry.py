@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.log import SegmentInfo
+from tidemark_broker.remote_log.eligibility import first_ending_behind
 
 NO_LIMIT = -1
 
@@ -34,9 +35,8 @@ def may_expire(state: TieringState, policy: DisablePolicy) -> bool:
 
 def local_only_bytes(segments: Sequence[SegmentInfo], highest_remote_offset: int) -> int:
     """Bytes of the local log that the tier does not hold; what is in both counts once."""
-    return sum(
-        each.size_bytes for each in segments if each.next_base_offset - 1 > highest_remote_offset
-    )
+    first = first_ending_behind(segments, highest_remote_offset + 1)
+    return sum(segments[at].size_bytes for at in range(first, len(segments)))
 
 
 def expired_up_to(

@@ -3,11 +3,12 @@
 import random
 from dataclasses import dataclass
 
-from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Diverged, Fenced, ManifestError, TopicDeleted
+from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.pools import PoolFull
 
@@ -17,7 +18,7 @@ RETRIED = (
     ObjectNotFound,
     ManifestError,
     ManifestCorrupt,
-    AuxCorrupt,
+    ObjectDamaged,
     LogError,
     PoolFull,
     OSError,
@@ -28,7 +29,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (HeadNotFound, "ManifestNotFound"),
     (PageNotFound, "ManifestPageNotFound"),
     (ManifestCorrupt, "ManifestCorrupt"),
-    (AuxCorrupt, "RemoteIndexCorrupt"),
+    (ObjectDamaged, TIER_INTEGRITY),
     (Diverged, "LogDiverged"),
     (Fenced, "Fenced"),
     (TopicDeleted, "TopicDeleted"),

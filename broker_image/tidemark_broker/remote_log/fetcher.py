@@ -1,31 +1,36 @@
 """Reads of the tier for clients (kafka-facts 2.13): a bounded pool, a purgatory, read-ahead.
 
-Reads run in the fetcher's pool and wait in the purgatory, where a disablement with Delete ends them.
-A sequential consumer finds what it asks for next in memory already: the chunk behind the one it has
+Reads run in the fetcher's pool; requests wait for them in the purgatory, where a disablement with
+Delete ends the wait, and a read that takes longer than its request goes on for the next one
+(``read_jobs``). What is not what was copied is answered to nobody, and the partition's status tells
+of it (``damages``). A sequential consumer finds what it asks for next in memory already: the chunk behind the one it has
 come to is fetched while it is busy, if a thread is idle.
 """
 
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, TypeVar
 
 from tidemark.tier import views
-from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.head import ManifestError
+from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.objects import ObjectNotFound, StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.remote_log import metrics
+from tidemark_broker.remote_log.damages import Damages
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.remote_log.pools import PoolFull
-from tidemark_broker.remote_log.segment_reader import Caches, SegmentCorrupt, SegmentReader
+from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
+from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
+    RemoteDataCorrupt,
     RemoteOffset,
     RemoteOffsetOutOfRange,
     RemoteRead,
@@ -48,6 +53,19 @@ class Fetcher:
         self._snapshot_of = snapshot_of
         self._snapshots: OrderedDict[tuple[uuid.UUID, int], tuple[float, Snapshot]] = OrderedDict()
         self.caches = Caches(shared.settings)
+        self.damages = Damages()
+        self._jobs: ReadJobs[Any] = ReadJobs(
+            shared.pools.fetcher,
+            clock=shared.context.monotonic,
+            size_of=_size_of,
+            kept_bytes=shared.settings.chunk_cache_bytes,
+            on_end=shared.context.purgatory.notify,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that what was read takes now."""
+        return self.caches.size_bytes + self._jobs.kept_bytes
 
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
@@ -61,7 +79,9 @@ class Fetcher:
         def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
             return self._read(tier, partition, snapshot, offset, max_bytes)
 
-        found, ahead = await self._run(partition, work, deadline_s)
+        found, ahead = await self._run(
+            partition, ("read", offset, max_bytes), work, deadline_s, offset
+        )
         self._shared.metrics.add(metrics.FETCH_BYTES, len(found.data))
         if ahead is not None:
             self._fetch_ahead(ahead)
@@ -77,52 +97,71 @@ class Fetcher:
             return self._by_timestamp(tier, partition, snapshot, timestamp_ms, log_start)
 
         deadline_s = self._shared.context.monotonic() + _LOOKUP_S
+        asked = ("time", timestamp_ms, log_start)
         try:
-            return await self._run(partition, work, deadline_s)
-        except RemoteOffsetOutOfRange:
+            return await self._run(partition, asked, work, deadline_s, log_start)
+        except RemoteOffsetOutOfRange as error:
+            if log_start < partition.log_start_offset:
+                raise RemoteUnavailable(f"{error}; ask again") from error
             return None
         except TimeoutError:
             raise RemoteUnavailable("the remote storage does not answer in time") from None
 
-    def forget(self, partition: Partition) -> None:
+    def forget(self, key: tuple[uuid.UUID, int]) -> None:
         """The replica goes."""
-        self._snapshots.pop(_key(partition), None)
+        self._snapshots.pop(key, None)
+        self.damages.forget(key)
 
     # ------------------------------------------------------------ waiting
 
-    async def _run(self, partition: Partition, work: Callable[[Tier], R], deadline_s: float) -> R:
-        """In the pool; the caller waits in the purgatory, where a disablement ends it."""
+    async def _run(
+        self,
+        partition: Partition,
+        asked: Hashable,
+        work: Callable[[Tier], R],
+        deadline_s: float,
+        offset: int,
+    ) -> R:
+        """In the pool, once for all that ask the same; the caller waits in the purgatory, where a
+        disablement ends it. What is read begins at ``offset``."""
         if not partition.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
             tier = self._shared.guard.tier()
-            future = self._shared.pools.fetcher.submit(work, tier)
+            job: Job[R] = self._jobs.ask((_key(partition), asked), lambda: work(tier))
         except (StoreError, PoolFull) as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
-        await self._wait(partition, future, deadline_s)
         try:
-            return future.result()
+            await self._wait(partition, job, deadline_s, offset)
+        finally:
+            self._jobs.leave(job)
+        try:
+            return job.future.result()
         except views.RemoteOffsetOutOfRange as error:
+            if error.log_start_offset > offset:  # soon the replica's own, once that is durable
+                raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
-        except (StoreError, ManifestError, AuxCorrupt, SegmentCorrupt, OSError) as error:
+        except ObjectDamaged as error:
+            self._shared.metrics.add(metrics.FETCH_ERRORS)
+            self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
+            raise RemoteDataCorrupt(str(error)) from error
+        except Abandoned:
+            raise TimeoutError from None
+        except (StoreError, ManifestError, OSError) as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error
 
-    async def _wait(self, partition: Partition, future: "Future[R]", deadline_s: float) -> None:
-        context, key = self._shared.context, fetch_key(partition)
-        notify = self._shared.notifier(key)
-        future.add_done_callback(lambda _: notify())
-        left_s = deadline_s - context.monotonic()
-        try:
-            await context.purgatory.wait([key], future.done, left_s)
-        finally:
-            if not future.done():
-                future.cancel()
-        if not partition.reads_tier:
-            raise RemoteOffsetOutOfRange(f"{partition.tp}: tiering was disabled with Delete")
+    async def _wait(
+        self, partition: Partition, job: Job[R], deadline_s: float, offset: int
+    ) -> None:
+        context, future = self._shared.context, job.future
+        keys: list[Hashable] = [fetch_key(partition), job]
+        await context.purgatory.wait(keys, future.done, deadline_s - context.monotonic())
+        if offset < partition.log_start_offset:
+            raise RemoteOffsetOutOfRange(f"{partition.tp}: offset {offset} was deleted meanwhile")
         if future.cancelled() or not future.done():
             raise TimeoutError
 
@@ -148,10 +187,11 @@ class Fetcher:
         """With the snapshot at hand, and once more with a fresh one where that does not do."""
         if snapshot is not None:
             try:
-                return self._read_with(tier, snapshot, offset, max_bytes)
+                return self._read_with(tier, partition, snapshot, offset, max_bytes)
             except (ObjectNotFound, ManifestError, views.RemoteOffsetOutOfRange) as error:
                 logger.info("%s: reading the manifest again: %s", partition.tp, error)
-        return self._read_with(tier, self._fresh(tier, partition), offset, max_bytes)
+        fresh = self._fresh(tier, partition)
+        return self._read_with(tier, partition, fresh, offset, max_bytes)
 
     def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
         snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
@@ -161,7 +201,7 @@ class Fetcher:
         return snapshot
 
     def _read_with(
-        self, tier: Tier, snapshot: Snapshot, offset: int, max_bytes: int
+        self, tier: Tier, partition: Partition, snapshot: Snapshot, offset: int, max_bytes: int
     ) -> "tuple[RemoteRead, _Ahead | None]":
         entry = snapshot.find(offset)
         if entry is None:
@@ -171,9 +211,34 @@ class Fetcher:
                 f"{head.highest_remote_offset}",
                 log_start_offset=head.log_start_offset,
             )
-        reader = SegmentReader(tier, self.caches, entry)
-        data, next_offset, end = reader.read(offset, max_bytes)
+        data, next_offset, end = self._checked(
+            tier, partition, entry, offset, lambda reader: reader.read(offset, max_bytes)
+        )
+        self.damages.sound(_key(partition), entry, offset, next_offset)
         return RemoteRead(data, next_offset), self._ahead(tier, snapshot, entry, end)
+
+    def _checked(
+        self,
+        tier: Tier,
+        partition: Partition,
+        entry: SegmentEntry,
+        offset: int,
+        read: Callable[[SegmentReader], R],
+    ) -> R:
+        """What seems damaged is read from the store once more: it may have been so in memory or on
+        its way only. If it is, that is remembered."""
+        try:
+            return read(SegmentReader(tier, self.caches, entry))
+        except ObjectDamaged as error:
+            logger.info("%s: reading once more: %s", partition.tp, error)
+        self.caches.forget(entry.segment_id)
+        try:
+            return read(SegmentReader(tier, self.caches, entry))
+        except ObjectDamaged as error:
+            self.caches.forget(entry.segment_id)
+            if self.damages.add(_key(partition), entry, offset, str(error)):
+                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            raise
 
     def _by_timestamp(
         self,
@@ -187,8 +252,8 @@ class Fetcher:
         entry = snapshot.find_by_timestamp(timestamp_ms)
         while entry is not None:
             start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
-            reader = SegmentReader(tier, self.caches, entry)
-            found = reader.first_at_or_after(timestamp_ms, start)
+            find = partial(_first_at_or_after, timestamp_ms=timestamp_ms, start_offset=start)
+            found = self._checked(tier, partition, entry, start, find)
             if found is not None:
                 return found
             entry = _next_not_older(snapshot, entry, timestamp_ms)
@@ -236,8 +301,19 @@ class _Ahead:
         """Best effort: who needs it will meet the same error and report it."""
         try:
             SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
-        except (StoreError, SegmentCorrupt, OSError) as error:
+        except (StoreError, ObjectDamaged, OSError) as error:
             logger.debug("reading ahead failed: %s", error)
+
+
+def _first_at_or_after(
+    reader: SegmentReader, *, timestamp_ms: int, start_offset: int
+) -> RemoteOffset | None:
+    return reader.first_at_or_after(timestamp_ms, start_offset)
+
+
+def _size_of(result: object) -> int:
+    """Bytes of a result: of a read its records, of a look-up by time next to nothing."""
+    return len(result[0].data) if isinstance(result, tuple) else 64
 
 
 def _key(partition: Partition) -> tuple[uuid.UUID, int]:

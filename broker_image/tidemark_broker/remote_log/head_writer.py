@@ -1,8 +1,9 @@
 """The one writer of a partition's head under one claim: loads, claims and commits.
 
 Everything that this leader writes to the manifest passes through here, one commit at a time. What a
-commit says is told to the replica in the same step of the loop: first the log start, then the
-tier's end, so that a follower never hears of a claim without the log start that came with it.
+commit says is told to the replica in the same step of the loop: first the log start, which is shown
+once it is durable, then the tier's end, so that a follower never hears of a claim without the log
+start that came with it.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.views import Totals
 from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
 
@@ -59,16 +61,26 @@ def term_of(partition: Partition) -> Term:
 
 
 def claiming(shared: Shared, term: Term) -> Transition:
-    """The claim of a term as a transition."""
-    return lambda head: transitions.claim(
-        head,
-        term.by,
-        cluster_id=shared.guard.cluster_id,
-        broker_id=shared.context.node_id,
-        state=term.state,
-        policy=term.head_policy,
-        now_ms=shared.context.wall_ms(),
-    )
+    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one commit
+    that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader epoch
+    is, and what is in the tier stays part of the log."""
+
+    def claim(head: Head) -> Head:
+        by, state, policy = term.by, term.state, term.head_policy
+        if term.deletes_all and head.tiered_epoch < by.tiered_epoch:
+            by = Claim(by.leader_epoch, head.tiered_epoch)
+            state, policy = head.state, head.policy
+        return transitions.claim(
+            head,
+            by,
+            cluster_id=shared.guard.cluster_id,
+            broker_id=shared.context.node_id,
+            state=state,
+            policy=policy,
+            now_ms=shared.context.wall_ms(),
+        )
+
+    return claim
 
 
 class HeadWriter:
@@ -188,16 +200,18 @@ class HeadWriter:
             return self.head
 
     def tell_replica(self) -> None:
-        """The replica's log start follows the head's, as far as the high watermark allows. What the
-        head says of the tier is told only together with its log start: a follower takes the one for
-        the other (``disabling``)."""
+        """The replica's log start follows the head's, as far as the high watermark allows, once it
+        is durable here. What the head says of the tier is told only together with its log start: a
+        follower takes the one for the other (``disabling``)."""
         partition = self.partition
         if self._retired or self._loaded is None or not partition.is_leader:
             return
         head = self._loaded.head
         wanted = min(head.log_start_offset, partition.high_watermark)
         if wanted > partition.log_start_offset:
-            partition.raise_log_start(wanted)
+            durable = partition.raise_log_start(wanted)
+            if durable is not None:
+                durable.add_done_callback(lambda _: self.tell_replica())
         if partition.log_start_offset >= head.log_start_offset:
             partition.learn_remote_end(
                 head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
@@ -222,11 +236,20 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        return await self.shared.pools.expiration.run_to_end(function, *args)
+        return await self.shared.pools.commits.run_to_end(function, *args)
 
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
+        self._check_prefix()
         self.tell_replica()
+
+    def _check_prefix(self) -> None:
+        """A log that lacks what the tier holds is no leader's: it ends as if it had been fenced."""
+        partition = self.partition
+        if self._retired or not partition.is_leader:
+            return
+        if partition.found_lacking(tier_end(self.head)):
+            raise Fenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread
 

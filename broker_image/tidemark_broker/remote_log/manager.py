@@ -9,18 +9,20 @@ tier from their leader's fetch answers and never ask the store.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Self, TypeVar
 
-from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.head import ManifestError
+from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
+from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement
+from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.remote_log.fetcher import Fetcher
 from tidemark_broker.remote_log.head_writer import Term, claiming, term_of
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
@@ -35,6 +37,7 @@ from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.prefix import TierEnd
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
+    RemoteDataCorrupt,
     RemoteOffset,
     RemoteRead,
     RemoteStatus,
@@ -67,6 +70,7 @@ class RemoteLogManager:
         self._tasks: dict[Key, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], Key] = {}
         self._deleting: set[uuid.UUID] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, context: ReplicaContext, config: BrokerConfig) -> Self:
@@ -87,14 +91,11 @@ class RemoteLogManager:
         """A follower runs nothing."""
         self._stop(_key(partition))
 
-    async def on_stop(self, partition: Partition, *, deleted: bool) -> None:
-        """End the tasks and wait for the commit that may be under way, of earlier terms too."""
-        key = _key(partition)
-        self._stop(key)
-        ending = [task for task, of in self._ending.items() if of == key]
-        await asyncio.gather(*ending, return_exceptions=True)
-        if deleted:
-            self._fetcher.forget(partition)
+    def on_stop(self, partition: Partition) -> None:
+        """Nobody waits for the store: a commit that is under way ends by itself and tells nobody,
+        as after any change of term, and the next claim fences it."""
+        self._stop(_key(partition))
+        self._fetcher.forget(_key(partition))
 
     def on_tiering_change(self, partition: Partition) -> None:
         """A new term, where this replica leads."""
@@ -176,7 +177,10 @@ class RemoteLogManager:
             raise RemoteUnavailable(f"{name}: an earlier request is still at work")
         self._deleting.add(topic_id)
         try:
-            return await self._in_pool(topic_deletion.delete_topic, self._shared, topic_id)
+            call = self._shared.pools.expiration.run_to_end(
+                topic_deletion.delete_topic, self._shared, self._tier(), topic_id
+            )
+            return await self._translated(call)
         finally:
             self._deleting.discard(topic_id)
 
@@ -185,18 +189,17 @@ class RemoteLogManager:
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
         claim = claiming(self._shared, term_of(partition))
-        return await self._translated(bootstrap.claimed_end, self._tier(), partition, claim)
+        call = self._shared.pools.commits.run(bootstrap.claimed_end, self._tier(), partition, claim)
+        return await self._translated(call)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""
         self._shared.metrics.add(metrics.AUX_REQUESTS)
         try:
-            tier = self._tier()
-            point, end = await self._translated(
-                bootstrap.bootstrap_point, tier, partition, up_to_offset
+            call = self._shared.pools.expiration.run(
+                bootstrap.bootstrap_point, self._tier(), partition, up_to_offset
             )
-            partition.note_remote_end(*end)
-            return point
+            return await self._translated(call)
         except Exception:
             self._shared.metrics.add(metrics.AUX_ERRORS)
             raise
@@ -208,7 +211,7 @@ class RemoteLogManager:
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             return RemoteSummary()
-        failure, totals = tasks.failure, tasks.writer.totals
+        failure, totals = self._failure_of(tasks), tasks.writer.totals
         loaded = tasks.writer.loaded
         return RemoteSummary(
             segments=totals.live_segments,
@@ -220,6 +223,17 @@ class RemoteLogManager:
             error_message="" if failure is None else failure.message,
         )
 
+    def _failure_of(self, tasks: LeaderTasks) -> Failure | None:
+        """Damage first: it does not heal by itself."""
+        loaded = tasks.writer.loaded
+
+        def is_live(entry: SegmentEntry) -> bool:
+            return loaded is None or not loaded.head.is_below_floor(
+                entry.end_offset_inclusive, entry.tiered_epoch
+            )
+
+        return self._fetcher.damages.failure(_key(tasks.partition), is_live) or tasks.failure
+
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """See the protocol."""
         self._shared.guard.configure(remote_storage, store_id, cluster_id)
@@ -228,10 +242,17 @@ class RemoteLogManager:
         """Health of the store."""
         return self._shared.guard.status()
 
-    async def close(self) -> None:
-        """End every task, then every pool."""
+    async def close(self, timeout_s: float) -> bool:
+        """End every task, and what runs in threads; False where calls to the store did not return
+        in time. What they still do is fenced or refused like anything of an earlier term."""
         for key in tuple(self._tasks):
             self._stop(key)
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        _, late = await asyncio.wait([self._closing], timeout=timeout_s)
+        return not late
+
+    async def _close(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._shared.guard.close()
         await self._shared.pools.close()
@@ -260,9 +281,9 @@ class RemoteLogManager:
             metrics.COPIER_IDLE: pools.copier.idle_share,
             metrics.READER_QUEUE: pools.fetcher.queue_size,
             metrics.READER_IDLE: pools.fetcher.idle_share,
-            metrics.CACHE_BYTES: self._fetcher.caches.size_bytes,
+            metrics.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
             metrics.PARTITION_ERRORS: sum(
-                each.failure is not None for each in tuple(self._tasks.values())
+                self._failure_of(each) is not None for each in tuple(self._tasks.values())
             ),
             metrics.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
         }
@@ -275,16 +296,14 @@ class RemoteLogManager:
         except StoreError as error:
             raise RemoteUnavailable(str(error)) from error
 
-    async def _in_pool(
-        self, function: Callable[[Shared, Tier, uuid.UUID], int], shared: Shared, topic: uuid.UUID
-    ) -> int:
-        return await self._translated(function, shared, self._tier(), topic)
-
-    async def _translated(self, function: Callable[..., R], *args: object) -> R:
-        """In the expiration pool, with the protocol's errors."""
+    async def _translated(self, call: Awaitable[R]) -> R:
+        """With the protocol's errors."""
         try:
-            return await self._shared.pools.expiration.run_to_end(function, *args)
-        except (StoreError, ManifestError, AuxCorrupt, PoolFull, OSError) as error:
+            return await call
+        except ObjectDamaged as error:
+            self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
+            raise RemoteDataCorrupt(str(error)) from error
+        except (StoreError, ManifestError, PoolFull, OSError) as error:
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error

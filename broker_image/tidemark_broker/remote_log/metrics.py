@@ -35,6 +35,7 @@ COPIER_IDLE = _MANAGER + "remotelogmanagercopiertasksavgidlepercent"
 READER_QUEUE = _READER + "remotelogreadertaskqueuesize"
 READER_IDLE = _READER + "remotelogreaderavgidlepercent"
 CACHE_BYTES = "tidemark_broker_remote_cache_bytes"
+INTEGRITY_ERRORS = "tidemark_broker_remote_integrity_errors"
 PARTITION_ERRORS = "tidemark_broker_remote_partitions_in_error"
 STORE_AVAILABLE = "tidemark_broker_remote_store_available"
 
@@ -42,6 +43,7 @@ COUNTERS: Mapping[str, str] = {
     FETCH_BYTES: "Bytes read from the tier for consumers.",
     FETCH_REQUESTS: "Reads from the tier for consumers.",
     FETCH_ERRORS: "Reads from the tier that failed.",
+    INTEGRITY_ERRORS: "Reads that met an object of the tier which is not what was copied.",
     COPY_BYTES: "Bytes of segments copied to the tier.",
     COPY_REQUESTS: "Segments whose copy was begun.",
     COPY_ERRORS: "Copies that failed.",

@@ -1,7 +1,7 @@
-"""The three pools of KIP-950: copier, expiration, fetcher.
+"""The three pools of KIP-950 (copier, expiration, fetcher), and one for commits.
 
-Threads for calls that block on the object store. Copying and expiring have at most one call under
-way per led partition, so their queues are bounded by the number of partitions and callers wait for
+Threads for calls that block on the object store. Copying, expiring and committing have at most one
+call under way per led partition, so their queues are bounded by the number of partitions and callers wait for
 their turn; reads come from clients in any number, so their queue has a limit beyond which a read is
 refused at once (kafka-facts 2.13).
 """
@@ -31,6 +31,7 @@ class Pool:
         self.busy_s = 0.0
         self.rejected_total = 0
         self._pending = 0
+        self._quiet = asyncio.Event()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"remote-{name}")
         self._started_s = time.monotonic()
 
@@ -82,11 +83,16 @@ class Pool:
             raise
 
     async def close(self) -> None:
-        """Take no more calls, drop those that wait, let running ones end."""
-        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
+        """Take no more calls, drop those that wait, let running ones end. Waits in no thread: one
+        that never ended would keep others from being of use."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        while self._pending:
+            self._quiet.clear()
+            await self._quiet.wait()
 
     def _ended(self) -> None:
         self._pending -= 1
+        self._quiet.set()
 
     def _timed(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         began_s = time.monotonic()

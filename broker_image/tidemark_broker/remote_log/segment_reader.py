@@ -1,10 +1,13 @@
 """Whole batches out of one remote segment, by ranged reads through a cache of chunks.
 
-The offset index (cached) says from where to walk; batch headers say the rest. Only headers are
-looked at. All calls block and run in the fetcher's pool.
+The offset index (cached) says from where to walk; batch headers say the rest. A chunk is checked
+against the digests of its pieces when it comes from the store, and what is given out is checked
+again batch by batch, with the offsets that lead to it (``tidemark.tier.integrity``): what is not
+what was copied raises :class:`ObjectDamaged`. All calls block and run in the fetcher's pool.
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
@@ -18,10 +21,10 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark.records.decode import decode_records
-from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.cache import ByteCache
+from tidemark.tier.integrity import PIECE_BYTES, BatchLine, ObjectDamaged, damaged, wrong_piece
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
-from tidemark_broker.remote_log.cache import ByteCache
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 
@@ -29,21 +32,18 @@ from tidemark_broker.replication.remote import RemoteOffset
 _GLANCE = struct.Struct(">qi4xb6xi8xq")
 
 
-class SegmentCorrupt(Exception):
-    """A remote segment is not what its manifest entry and index say."""
-
-
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """A segment's indexes in memory."""
+    """A segment's indexes in memory, and the digests of its log's pieces."""
 
     offsets: OffsetIndex
     times: TimeIndex
+    pieces: tuple[bytes, ...]
 
     @property
     def size_bytes(self) -> int:
         """About what they take."""
-        return 8 * len(self.offsets) + 12 * len(self.times) + 200
+        return 8 * len(self.offsets) + 12 * len(self.times) + 80 * len(self.pieces) + 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class _Batch:
 
     position: int
     size_bytes: int
+    base_offset: int
     last_offset: int
     max_timestamp_ms: int
 
@@ -61,11 +62,12 @@ class _Batch:
 
 
 class Caches:
-    """Chunks and indexes of all segments, each with a limit in bytes. A segment id never names
-    other bytes, so nothing in here is ever out of date."""
+    """Chunks and indexes of all segments of a broker, each with a limit in bytes. A segment id never
+    names other bytes, so nothing in here is ever out of date."""
 
     def __init__(self, settings: RemoteSettings) -> None:
-        self.chunk_bytes = settings.chunk_bytes
+        #: A whole number of pieces, so that a chunk can be checked by itself.
+        self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
             settings.chunk_cache_bytes, len
         )
@@ -78,100 +80,166 @@ class Caches:
         """Bytes held now."""
         return self.chunks.size_bytes + self.indexes.size_bytes
 
+    def forget(self, segment_id: object) -> None:
+        """What is here of a segment was not good: the store is asked again."""
+        self.chunks.forget(lambda key: key[0] == segment_id)
+        self.indexes.forget(lambda key: key == segment_id)
+
 
 class SegmentReader:
-    """Reads one segment; make one where it is needed, it holds nothing."""
+    """Reads one segment; make one for each read. It keeps the chunks that it has used until then,
+    so that no other reader's chunks can push them out in between."""
 
     def __init__(self, tier: Tier, caches: Caches, entry: SegmentEntry) -> None:
         self._tier = tier
         self._caches = caches
         self._entry = entry
+        self._chunks: dict[int, bytes] = {}
 
     def read(self, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
         """(whole batches from the one with ``offset``, the offset behind them, the position behind
         them); the first batch comes whole however large."""
-        first = self._find(offset)
-        end, next_offset = first.end, first.last_offset + 1
-        while end < self._entry.size_bytes:
-            batch = self._batch_at(end)
+        self._load_about(offset, max_bytes)
+        line, first = self._find(offset)
+        batches = [first]
+        while batches[-1].end < self._entry.size_bytes:
+            batch = self._batch_at(batches[-1].end)
             if batch.end - first.position > max_bytes:
                 break
-            end, next_offset = batch.end, batch.last_offset + 1
-        return self._bytes(first.position, end), next_offset, end
+            self._follow(line, batch)
+            batches.append(batch)
+        last = batches[-1]
+        data = self._bytes(first.position, last.end)
+        for batch in batches:
+            line.check_batch(data, batch.position - first.position)
+        return data, last.last_offset + 1, last.end
 
     def first_at_or_after(self, timestamp_ms: int, start_offset: int) -> RemoteOffset | None:
         """The first record not below ``start_offset`` that is not older than a time."""
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
-        position = self._indexes().offsets.position_for(max(indexed, start_offset))
-        while position < self._entry.size_bytes:
-            batch = self._batch_at(position)
+        line, batch = self._walk_from(max(indexed, start_offset))
+        while True:
             if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:
-                found = self._first_in_batch(batch, timestamp_ms, start_offset)
+                found = self._first_in_batch(line, batch, timestamp_ms, start_offset)
                 if found is not None:
                     return found
-            position = batch.end
-        return None
+            if batch.end >= self._entry.size_bytes:
+                return None
+            batch = self._batch_at(batch.end)
+            self._follow(line, batch)
 
-    def load_chunk(self, number: int) -> bytes:
-        """One chunk of the segment's log, from the cache or the store."""
+    def load_chunk(self, number: int) -> None:
+        """Have one chunk of the segment's log in the cache."""
+        self._load(number, number)
+
+    def _load(self, first: int, last: int) -> None:
+        """Have these chunks at hand; those that are missing come from the store, in one request
+        where they stand side by side."""
+        wanted = [number for number in range(first, last + 1) if number not in self._chunks]
+        if not wanted:
+            return
+        segment_id = self._entry.segment_id
+        found = self._caches.chunks.get_many(
+            [(segment_id, number) for number in wanted],
+            lambda keys: self._fetch([number for _, number in keys]),
+        )
+        self._chunks.update(zip(wanted, found, strict=True))
+
+    def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
+        """Chunks of ascending numbers from the store."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and number == runs[-1][-1] + 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        return [chunk for run in runs for chunk in self._fetch_run(run[0], len(run))]
+
+    def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
+        """Checked chunks that stand side by side."""
         size = self._caches.chunk_bytes
-        start = number * size
-        end = min(start + size, self._entry.size_bytes)
+        start, end = first * size, min((first + count) * size, self._entry.size_bytes)
+        data = self._tier.segments.fetch(self._entry, start, end)
+        if len(data) != end - start:
+            raise self._damaged(
+                f"it has {start + len(data)} bytes, the manifest says {self._entry.size_bytes}"
+            )
+        if self._entry.digests is not None:
+            wrong = wrong_piece(data, start, self._indexes().pieces)
+            if wrong is not None:
+                raise self._damaged(f"its digest differs at byte {wrong}")
+        return (data[begin : begin + size] for begin in range(0, len(data), size))
 
-        def load() -> bytes:
-            data = self._tier.segments.fetch(self._entry, start, end)
-            if len(data) != end - start:
-                raise SegmentCorrupt(
-                    f"{self._entry.log_key} has {start + len(data)} bytes, the manifest says "
-                    f"{self._entry.size_bytes}"
-                )
-            return data
-
-        return self._caches.chunks.get((self._entry.segment_id, number), load)
+    def _load_about(self, offset: int, max_bytes: int) -> None:
+        """What a read will need, at once; that is known from the index, but for a large batch."""
+        position = self._indexes().offsets.entry_for(offset)[1]
+        end = min(position + max_bytes, self._entry.size_bytes)
+        size = self._caches.chunk_bytes
+        self._load(position // size, max(position, end - 1) // size)
 
     def _first_in_batch(
-        self, batch: _Batch, timestamp_ms: int, start_offset: int
+        self, line: BatchLine, batch: _Batch, timestamp_ms: int, start_offset: int
     ) -> RemoteOffset | None:
         data = self._bytes(batch.position, batch.end)
+        line.check_batch(data)
+        header = parse_header(data)
+        epoch = header.partition_leader_epoch
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            offset = max(header.base_offset, start_offset)
+            return RemoteOffset(offset, header.max_timestamp, epoch)
         try:
-            header = parse_header(data)
-            epoch = header.partition_leader_epoch
-            if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-                offset = max(header.base_offset, start_offset)
-                return RemoteOffset(offset, header.max_timestamp, epoch)
             for record in decode_records(data):
                 if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
                     return RemoteOffset(record.offset, record.timestamp_ms, epoch)
         except CorruptBatch as error:
-            raise SegmentCorrupt(f"{self._entry.log_key} at {batch.position}: {error}") from error
+            raise self._damaged(f"the batch at byte {batch.position}: {error}") from error
         return None
 
-    def _find(self, offset: int) -> _Batch:
-        position = self._indexes().offsets.position_for(offset)
-        while position < self._entry.size_bytes:
-            batch = self._batch_at(position)
-            if batch.last_offset >= offset:
-                return batch
-            position = batch.end
-        raise SegmentCorrupt(f"{self._entry.log_key} holds no batch with offset {offset}")
+    def _find(self, offset: int) -> tuple[BatchLine, _Batch]:
+        line, batch = self._walk_from(offset)
+        while batch.last_offset < offset:
+            if batch.end >= self._entry.size_bytes:
+                raise self._damaged(f"it holds no batch with offset {offset}")
+            batch = self._batch_at(batch.end)
+            self._follow(line, batch)
+        return line, batch
+
+    def _walk_from(self, offset: int) -> tuple[BatchLine, _Batch]:
+        """The batch from which to walk to ``offset``, and the line that goes on behind it. Where it
+        stands says what its offsets must be: the segment's first, or those that the index has."""
+        last_offset, position = self._indexes().offsets.entry_for(offset)
+        batch = self._batch_at(position)
+        if position and batch.last_offset != last_offset:
+            raise self._damaged(
+                f"the batch at byte {position} ends with offset {batch.last_offset}, its index says "
+                f"{last_offset}"
+            )
+        expected = batch.base_offset if position else self._entry.start_offset
+        line = BatchLine(self._entry, self._tier.segments.describe(self._entry), expected)
+        self._follow(line, batch)
+        return line, batch
+
+    def _follow(self, line: BatchLine, batch: _Batch) -> None:
+        line.follow(batch.base_offset, batch.last_offset, batch.position, batch.size_bytes)
 
     def _batch_at(self, position: int) -> _Batch:
         header = self._bytes(position, min(position + HEADER_BYTES, self._entry.size_bytes))
         if len(header) < HEADER_BYTES:
-            raise SegmentCorrupt(f"{self._entry.log_key} ends within a batch at {position}")
+            raise self._damaged(f"it ends within a batch at byte {position}")
         base, length, magic, last_delta, max_timestamp = _GLANCE.unpack_from(header)
         size = length + LENGTH_OVERHEAD
         fits = HEADER_BYTES <= size <= self._entry.size_bytes - position
         if magic != MAGIC or not fits or last_delta < 0:
-            raise SegmentCorrupt(f"{self._entry.log_key}: no record batch begins at {position}")
-        return _Batch(position, size, base + last_delta, max_timestamp)
+            raise self._damaged(f"no record batch begins at byte {position}")
+        return _Batch(position, size, base, base + last_delta, max_timestamp)
 
     def _bytes(self, start: int, end: int) -> bytes:
         size = self._caches.chunk_bytes
-        first, last = start // size, (end - 1) // size
+        first, last = start // size, max(start, end - 1) // size
+        self._load(first, last)
         if first == last:
-            return self.load_chunk(first)[start - first * size : end - first * size]
-        whole = b"".join(self.load_chunk(number) for number in range(first, last + 1))
+            return self._chunks[first][start - first * size : end - first * size]
+        whole = b"".join(self._chunks[number] for number in range(first, last + 1))
         return whole[start - first * size : end - first * size]
 
     def _indexes(self) -> Indexes:
@@ -183,6 +251,12 @@ class SegmentReader:
             return Indexes(
                 OffsetIndex.from_bytes(base, aux.offset_index),
                 TimeIndex.from_bytes(base, aux.time_index),
+                aux.pieces,
             )
         except IndexFormatError as error:
-            raise AuxCorrupt(f"{self._entry.aux_key}: {error}") from error
+            store = self._tier.segments.describe(self._entry)
+            raise damaged(self._entry, self._entry.aux_key, store, str(error)) from error
+
+    def _damaged(self, what: str) -> ObjectDamaged:
+        store = self._tier.segments.describe(self._entry)
+        return damaged(self._entry, self._entry.log_key, store, what)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from tidemark.tier.manifest import PAGE_CACHE_BYTES
 from tidemark_broker.config import BrokerConfig
 
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
@@ -14,11 +15,13 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSettings:
-    """Threads and queues of the three pools, times in seconds (``_s``) or ms, cache limits in
-    bytes. The last two may be changed for the whole cluster at run time."""
+    """Threads and queues of the pools, times in seconds (``_s``) or ms, limits of the caches in
+    bytes, each for the whole broker. The last two may be changed for the whole cluster at run
+    time."""
 
     copier_threads: int = 10
     expiration_threads: int = 10
+    commit_threads: int = 10
     reader_threads: int = 10
     reader_pending_max: int = 100
     interval_s: float = 30.0
@@ -28,6 +31,7 @@ class RemoteSettings:
     index_cache_bytes: int = 64 * _MIB
     chunk_cache_bytes: int = 32 * _MIB
     chunk_bytes: int = 2 * _MIB
+    page_cache_bytes: int = PAGE_CACHE_BYTES
     delete_delay_ms: int = 60_000
     custom_metadata_max_bytes: int = 128
 
@@ -42,6 +46,7 @@ class RemoteSettings:
             expiration_threads=config.integer(
                 "remote.log.manager.expiration.thread.pool.size", 10, least=1
             ),
+            commit_threads=config.integer("tidemark.remote.commit.threads", 10, least=1),
             reader_threads=config.integer("remote.log.reader.threads", 10, least=1),
             reader_pending_max=config.integer("remote.log.reader.max.pending.tasks", 100, least=1),
             interval_s=interval_s,
@@ -56,6 +61,9 @@ class RemoteSettings:
                 "tidemark.remote.chunk.cache.bytes", 32 * _MIB, least=1
             ),
             chunk_bytes=config.integer("tidemark.remote.chunk.bytes", 2 * _MIB, least=4096),
+            page_cache_bytes=config.integer(
+                "tidemark.remote.page.cache.bytes", PAGE_CACHE_BYTES, least=1
+            ),
             delete_delay_ms=config.integer(DELETE_DELAY_MS, 60_000),
             custom_metadata_max_bytes=config.integer(CUSTOM_METADATA_MAX_BYTES, 128),
         )

@@ -17,12 +17,14 @@ _LEAST_WAIT_S = 0.05
 
 @dataclass(slots=True)
 class Pools:
-    """KIP-950's three. Uploads run in the copier's; all commits, decisions and deletions in
-    expiration's, so that a claim never waits behind an upload; reads in the fetcher's."""
+    """KIP-950's three, and one more. Uploads run in the copier's; decisions and deletions in
+    expiration's; reads in the fetcher's. Claims and commits of the manifest have threads of their
+    own: elections and copies wait for them, and one is short, while a deletion is long."""
 
     copier: Pool
     expiration: Pool
     fetcher: Pool
+    commits: Pool
 
     @classmethod
     def of(cls, settings: RemoteSettings) -> "Pools":
@@ -35,12 +37,13 @@ class Pools:
                 threads=settings.reader_threads,
                 pending_max=settings.reader_pending_max,
             ),
+            commits=Pool("commits", threads=settings.commit_threads),
         )
 
     async def close(self) -> None:
         """Let running calls end, drop the others."""
-        for pool in (self.fetcher, self.copier, self.expiration):
-            await pool.close()
+        pools = (self.fetcher, self.copier, self.expiration, self.commits)
+        await asyncio.gather(*(pool.close() for pool in pools))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -59,6 +59,12 @@ class StoreGuard:
         """The cluster that the store must belong to."""
         return self._accepted.cluster_id
 
+    @property
+    def page_cache_bytes(self) -> int:
+        """Memory that sealed pages take now."""
+        tier = self._tier
+        return 0 if tier is None else tier.manifests.page_cache_bytes
+
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """Take over what the controller has accepted; a change is verified before it is used."""
         accepted = _Accepted(remote_storage, store_id, cluster_id)
@@ -117,7 +123,7 @@ class StoreGuard:
         try:
             if self._tier is None:
                 config = RemoteStorageConfig.from_json(self._accepted.remote_storage)
-                self._tier = open_tier(config)
+                self._tier = open_tier(config, page_cache_bytes=self._settings.page_cache_bytes)
             self._error = _not_verified()
         except Exception as error:  # noqa: BLE001 - a bad configuration must not stop the broker
             self._tier = None

@@ -16,7 +16,7 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.storage import SegmentData
+from tidemark.tier.storage import Copied, SegmentData
 from tidemark_broker.remote_log.pools import Pool, PoolFull, soon
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class Uploads:
     def __contains__(self, segment_id: uuid.UUID) -> bool:
         return segment_id in self._running
 
-    async def run(self, upload: Upload, data: SegmentData) -> bytes | None:
-        """The storage manager's custom metadata. A cancelled caller leaves the upload to end by
+    async def run(self, upload: Upload, data: SegmentData) -> Copied:
+        """What the storage manager says of the copy. A cancelled caller leaves the upload to end by
         itself."""
         loop, segment_id = asyncio.get_running_loop(), upload.entry.segment_id
         work = self._copier.submit(upload.tier.segments.copy_segment, upload.entry, data)
@@ -76,7 +76,7 @@ def drop_if_unreferenced(upload: Upload) -> bool:
     try:
         if _is_referred_to(upload):
             return False
-        upload.tier.segments.delete(entry)
+        upload.tier.segments.delete([entry])
     except (StoreError, ManifestError, OSError) as error:
         logger.warning("%s may be left behind by a copy that was given up: %s", entry.key, error)
         return False

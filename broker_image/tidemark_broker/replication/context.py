@@ -16,7 +16,9 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.stall import Stall
 from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.state_writer import StateWriter
 from tidemark_broker.replication.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,29 +34,35 @@ class StorageFailures:
     """Which partitions' storage failed last, and when each may be tried again.
 
     A full disk or an unwritable folder is no reason to stop: the partition answers
-    KAFKA_STORAGE_ERROR and is tried again after a growing pause.
+    KAFKA_STORAGE_ERROR and is tried again after a growing pause. ``changed`` is called whenever
+    another partition has failed, or one works again: the controller is to hear of it at once.
     """
 
     def __init__(self) -> None:
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._messages: dict[TopicPartition, str] = {}
         self.total = 0
+        self.changed: Callable[[], None] = lambda: None
 
     def failed(self, tp: TopicPartition, error: BaseException, now_s: float) -> None:
         """Note a failure; one log line each time."""
-        backoff = self._backoffs.get(tp) or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+        known = self._backoffs.get(tp)
+        backoff = known or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         self._backoffs[tp] = backoff = backoff.failed(now_s)
         self._messages[tp] = str(error)
         self.total += 1
         logger.error(
             "storage of %s failed (%s); trying again in %.1f s", tp, error, backoff.until_s - now_s
         )
+        if known is None:
+            self.changed()
 
     def succeeded(self, tp: TopicPartition) -> None:
         """The partition's storage works."""
         if self._backoffs.pop(tp, None) is not None:
             self._messages.pop(tp, None)
             logger.info("storage of %s works again", tp)
+            self.changed()
 
     def may_try(self, tp: TopicPartition, now_s: float) -> bool:
         """False while the pause after a failure lasts."""
@@ -65,6 +73,11 @@ class StorageFailures:
     def count(self) -> int:
         """How many partitions' last attempt failed."""
         return len(self._backoffs)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Those whose last attempt failed."""
+        return tuple(self._backoffs)
 
     def has_failed(self, tp: TopicPartition) -> bool:
         """Did the last attempt fail?"""
@@ -98,6 +111,8 @@ class ReplicaContext:
     persist: Callable[[Path, StoredState], Awaitable[None]]
     checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
     failures: StorageFailures = field(default_factory=StorageFailures)
+    states: StateWriter = field(default_factory=StateWriter)
+    stall: Stall = field(default_factory=Stall)
     remote: RemoteLog | None = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None

@@ -1,21 +1,27 @@
 """Followers' fetching: one task and one connection per leading broker.
 
-A task asks its leader for all partitions that are not backing off, in one request, in turning
-order so that none starves; what comes back is applied before the next request. A lost
-connection, an unknown address or an error only ever means trying again, later each time.
+A task asks its leader for all partitions that are not backing off, in one request that names those
+of which something has changed (KIP-227); what comes back is applied before the next request. A lost
+connection, an unknown address or an error only ever means trying again, later each time, and with a
+request that names everything.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
 
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
 from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.removal import Key
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.replication.wire import (
     ReplicaFetchPartition,
@@ -28,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 #: How long the next fetch waits for raised log starts to become durable, so as to report them.
 _CHECKPOINT_WAIT_S = 1.0
+#: What changes beside the fetching (retention, a late checkpoint) is looked for this often.
+_LOOK_S = 1.0
+_SESSION_ERRORS = frozenset(
+    int(each.value)
+    for each in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +67,7 @@ class Fetcher:
         limits: FetchLimits,
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
+        from_tier: FromTier,
     ) -> None:
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -63,20 +76,37 @@ class Fetcher:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self._from_tier = from_tier
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._changed = asyncio.Event()
         self._turn = 0
+        self._handler = FetchSessionHandler()
+        self._by_key: dict[Key, Partition] = {}
+        self._marked: dict[TopicPartition, None] = {}
+        self._unwanted: dict[Key, None] = {}
+        self._looked_s = float("-inf")
 
     def add(self, partition: Partition) -> None:
-        """Follow a partition (again: its backoff ends)."""
-        self.partitions[partition.tp] = partition
-        self._backoffs.pop(partition.tp, None)
+        """Follow a partition (again: its backoff ends, and the leader is to answer of it)."""
+        self._drop(partition.tp)
+        key = _key(partition)
+        self.partitions[partition.tp] = self._by_key[key] = partition
+        self._marked[partition.tp] = None
+        self._handler.renew(key)
+        self._from_tier.give_up(partition.tp, unless_epoch=partition.leader_epoch)
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
         """Follow it no more; an answer under way is ignored by its role check."""
-        self.partitions.pop(tp, None)
+        self._drop(tp)
+        self._from_tier.give_up(tp)
+
+    def _drop(self, tp: TopicPartition) -> None:
+        partition = self.partitions.pop(tp, None)
         self._backoffs.pop(tp, None)
+        if partition is not None:
+            del self._by_key[_key(partition)]
+            self._unwanted[_key(partition)] = None
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -114,6 +144,7 @@ class Fetcher:
         connection = await KafkaConnection.connect(
             endpoint.host, endpoint.port, client_id=f"broker-{self._node_id}-fetcher"
         )
+        self._handler.reset()
         try:
             while endpoint == self._metadata.endpoint(self.leader_id):
                 await self._round(connection)
@@ -121,48 +152,83 @@ class Fetcher:
             await connection.close()
 
     async def _round(self, connection: KafkaConnection) -> None:
-        now_s = self._monotonic()
-        chosen = [
-            partition
-            for tp, partition in self.partitions.items()
-            if tp not in self._backoffs or self._backoffs[tp].ready(now_s)
-        ]
-        if not chosen:
+        request = self._request()
+        asked = self._handler.asked
+        if not asked:
+            self._handler.reset()
             await self._pause(self._limits.backoff_s)
             return
-        self._turn += 1
-        first = self._turn % len(chosen)
-        chosen = chosen[first:] + chosen[:first]
-        asked = [next_request(each, self._limits.partition_max_bytes) for each in chosen]
         answer = await connection.request(
-            self._request(asked),
+            request,
             ReplicaFetchResponse,
             self._limits.timeout_s + self._limits.wait_max_ms / 1000,
         )
-        if answer.error_code or len(answer.partitions) != len(asked):
+        if answer.error_code in _SESSION_ERRORS:
+            logger.info("broker %d began the fetch session anew", self.leader_id)
+            self._handler.reset()
+            return
+        if answer.error_code:
             raise ConnectionError(f"the leader answers with error {answer.error_code}")
-        await self._apply(chosen, asked, answer)
+        self._handler.answered(answer.session_id)
+        await self._apply(asked, answer)
 
-    def _request(self, asked: list[ReplicaFetchPartition]) -> ReplicaFetchRequest:
+    def _request(self) -> ReplicaFetchRequest:
+        """The next request; it names what the session does not know yet."""
+        session_id, epoch = self._handler.session_id, self._handler.epoch
+        wanted = [
+            next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
+        ]
+        for each in wanted:
+            self._unwanted.pop((each.topic_id, each.partition), None)
+        named, forgotten = self._handler.name(wanted, self._unwanted)
+        self._unwanted.clear()
         return ReplicaFetchRequest(
             replica_id=self._node_id,
             broker_epoch=self._broker_epoch(),
             max_wait_ms=self._limits.wait_max_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,
-            partitions=tuple(asked),
+            partitions=named,
+            session_id=session_id,
+            session_epoch=epoch,
+            forgotten=forgotten,
         )
 
+    def _candidates(self) -> list[Partition]:
+        """Partitions to be fetched of which the session may not know the present state; all of them
+        now and then, and in turning order where each request names all."""
+        now_s = self._monotonic()
+        tps: Iterable[TopicPartition] = [*self._marked, *self._backoffs]
+        if self._handler.is_full or now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._turn += 1
+            every = tuple(self.partitions)
+            first = self._turn % max(len(every), 1)
+            tps = every[first:] + every[:first]
+        self._marked.clear()
+        return [
+            self.partitions[tp]
+            for tp in dict.fromkeys(tps)
+            if tp in self.partitions
+            and tp not in self._from_tier
+            and (tp not in self._backoffs or self._backoffs[tp].ready(now_s))
+        ]
+
     async def _apply(
-        self,
-        chosen: list[Partition],
-        asked: list[ReplicaFetchPartition],
-        answer: ReplicaFetchResponse,
+        self, asked: Mapping[Key, ReplicaFetchPartition], answer: ReplicaFetchResponse
     ) -> None:
         raised = []
-        for partition, wanted, result in zip(chosen, asked, answer.partitions, strict=True):
-            self._note(partition.tp, await self._apply_one(partition, wanted, result))
-            if partition.log_start_offset > partition.durable_log_start_offset:
+        for result in answer.partitions:
+            key = (result.topic_id, result.partition)
+            partition, wanted = self._by_key.get(key), asked.get(key)
+            if partition is None or wanted is None:
+                continue
+            outcome = await self._apply_one(partition, wanted, result)
+            if outcome is Outcome.FROM_TIER:
+                self._begin_from_tier(partition, wanted, result)
+            else:
+                self._note(partition, outcome)
+            if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
             await asyncio.wait(raised, timeout=_CHECKPOINT_WAIT_S)
@@ -177,12 +243,36 @@ class Fetcher:
             logger.exception("%s: the leader's answer cannot be applied", partition.tp)
             return Outcome.BACK_OFF
 
-    def _note(self, tp: TopicPartition, outcome: Outcome) -> None:
+    def _begin_from_tier(
+        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+    ) -> None:
+        """The next rounds go on without it."""
+        if self.partitions.get(partition.tp) is not partition:
+            return
+
+        def ended(outcome: Outcome) -> None:
+            self._note(partition, outcome)
+            self._changed.set()
+
+        self._unwanted[_key(partition)] = None
+        self._from_tier.begin(partition, wanted, result, ended)
+
+    def _note(self, partition: Partition, outcome: Outcome) -> None:
+        tp = partition.tp
+        if self.partitions.get(tp) is not partition:
+            return
+        self._marked[tp] = None
         if outcome is Outcome.BACK_OFF:
             backoff = self._backoffs.get(tp) or self._connection_backoff()
             self._backoffs[tp] = backoff.failed(self._monotonic())
+            self._handler.renew(_key(partition))
+            self._unwanted[_key(partition)] = None
         else:
             self._backoffs.pop(tp, None)
+
+
+def _key(partition: Partition) -> Key:
+    return partition.topic_id, partition.partition
 
 
 class Fetchers:
@@ -202,6 +292,7 @@ class Fetchers:
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
+        self.from_tier = FromTier()
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -242,6 +333,7 @@ class Fetchers:
             limits=self._limits,
             broker_epoch=self._broker_epoch,
             monotonic=self._monotonic,
+            from_tier=self.from_tier,
         )
         task = asyncio.get_running_loop().create_task(
             fetcher.run(), name=f"fetcher of broker {leader_id}"
@@ -257,3 +349,4 @@ class Fetchers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await self.from_tier.close()

@@ -2,7 +2,7 @@
 
 Order matters: records, then the high watermark, then the log start, so that log start <= high
 watermark holds throughout. The leader epochs alone decide what is cut off (see
-:mod:`divergence`); what lies below the leader's local log start is taken over from the tier.
+:mod:`divergence`); what lies below the leader's local log start is in the tier (:mod:`from_tier`).
 """
 
 import enum
@@ -14,19 +14,20 @@ from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
 from tidemark_broker.replication import divergence, reads
 from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread
 from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
 
 
 class Outcome(enum.Enum):
-    """``PROGRESS``: ask again at once; ``IDLE``: nothing new; ``BACK_OFF``: not for a while."""
+    """``PROGRESS``: ask again at once; ``IDLE``: nothing new; ``BACK_OFF``: not for a while;
+    ``FROM_TIER``: not before the log was started from the tier (:mod:`from_tier`)."""
 
     PROGRESS = enum.auto()
     IDLE = enum.auto()
     BACK_OFF = enum.auto()
+    FROM_TIER = enum.auto()
 
 
 def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
@@ -51,7 +52,7 @@ async def apply_answer(
     """Take over one partition's answer, unless role, epoch or log end have changed since."""
     context = partition.context
     async with partition.lock:
-        if not _still_asked(partition, asked):
+        if not still_asked(partition, asked):
             return Outcome.IDLE
         try:
             outcome = await _apply(partition, result)
@@ -66,7 +67,8 @@ async def apply_answer(
         return outcome
 
 
-def _still_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+def still_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+    """Have role, epoch and log end stayed as they were? The caller holds ``lock``."""
     return (
         partition.role is Role.FOLLOWER
         and partition.leader_epoch == asked.current_leader_epoch
@@ -79,7 +81,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
     if error is ErrorCode.offset_out_of_range:
         return await _out_of_range(partition, result)
     if error is ErrorCode.offset_moved_to_tiered_storage:
-        return await _bootstrap(partition, result)
+        return Outcome.FROM_TIER
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
         return Outcome.BACK_OFF
@@ -119,7 +121,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
         log.next_offset,
         offset,
     )
-    cut = await in_thread(log.truncate_to, offset)
+    cut = await in_role_thread(log.truncate_to, offset)
     return Outcome.PROGRESS if cut else Outcome.BACK_OFF
 
 
@@ -133,42 +135,27 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
             log.next_offset,
             leader.next_offset,
         )
-        await in_thread(log.truncate_to, leader.next_offset)
+        await in_role_thread(log.truncate_to, leader.next_offset)
         return Outcome.PROGRESS
     if leader.log_start_offset > log.next_offset:
-        await _start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
+        await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
     logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)
     return Outcome.BACK_OFF
 
 
-async def _bootstrap(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    remote = partition.context.remote
-    if remote is None:
-        logger.error("%s: the leader's log begins in a tier that is not configured", partition.tp)
-        return Outcome.BACK_OFF
-    try:
-        point = await remote.bootstrap(partition, leader.local_log_start_offset)
-    except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
-        logger.warning("%s: cannot start from the tier: %s", partition.tp, error)
-        return Outcome.BACK_OFF
-    log_start = max(leader.log_start_offset, point.log_start_offset)
-    await _start_at(partition, point.next_offset, log_start, tuple(point.epochs))
-    partition.note_remote_end(point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1)
-    return Outcome.PROGRESS
-
-
-async def _start_at(
+async def start_at(
     partition: Partition,
     next_offset: int,
     log_start_offset: int,
     epochs: tuple[EpochEntry, ...],
 ) -> None:
+    """Give up the local log and begin it anew. The caller holds ``lock``."""
     logger.info(
         "%s: starts anew at offset %d, log start %d", partition.tp, next_offset, log_start_offset
     )
     log = partition.log
-    await in_thread(
+    await in_role_thread(
         log.truncate_fully_and_start_at,
         next_offset,
         log_start_offset=log_start_offset,

@@ -1,6 +1,7 @@
 """The replicas that are here, by id and by name, and a lock for each name."""
 
 import asyncio
+import uuid
 import weakref
 
 from tidemark_broker.replication.partition import Partition
@@ -13,6 +14,7 @@ class Hosted:
 
     def __init__(self) -> None:
         self.by_key: dict[Key, Partition] = {}
+        self.by_topic: dict[uuid.UUID, dict[int, Partition]] = {}
         self.by_name: dict[TopicPartition, Partition] = {}
         self._locks: weakref.WeakValueDictionary[TopicPartition, asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -25,9 +27,14 @@ class Hosted:
     def add(self, partition: Partition) -> None:
         """It is here."""
         self.by_key[partition.topic_id, partition.partition] = partition
+        self.by_topic.setdefault(partition.topic_id, {})[partition.partition] = partition
         self.by_name[partition.tp] = partition
 
     def drop(self, partition: Partition) -> None:
         """It is gone."""
         self.by_key.pop((partition.topic_id, partition.partition), None)
+        of_topic = self.by_topic.get(partition.topic_id, {})
+        of_topic.pop(partition.partition, None)
+        if not of_topic:
+            self.by_topic.pop(partition.topic_id, None)
         self.by_name.pop(partition.tp, None)

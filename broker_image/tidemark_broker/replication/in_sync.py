@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.log import StorageError
 from tidemark_broker.replication import isr
 from tidemark_broker.replication.isr import FetchSeen, LeaderView
 from tidemark_broker.replication.leader import LeaderRole
@@ -34,7 +33,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         epoch_start_offset=leader.epoch_start_offset,
         isr=leader.row.isr,
         maximal_isr=leader.maximal_isr,
-        followers=leader.followers,
+        followers=leader.progress(),
         eligible=frozenset(
             node
             for node, seen in leader.followers.items()
@@ -43,6 +42,8 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         min_isr=partition.min_isr,
         now_s=partition.context.monotonic(),
         lag_max_s=partition.context.lag_max_s,
+        has_eligible_leaders=leader.row.has_eligible_leaders,
+        log_start_offset=partition.log.log_start_offset,
     )
 
 
@@ -110,54 +111,42 @@ def _change(
     )
 
 
-async def answered(
-    partition: "Partition", change: control.IsrChange, result: control.IsrResult
-) -> None:
-    """The controller answered a proposal.
-
-    A newer row of our epoch is adopted even with an error: an earlier try may have been
-    committed. With the row that we have, nothing is pending. Otherwise a push will tell; until
-    then the maximal ISR stays what it was.
-    """
-    async with partition.lock:
-        leader = partition.leader
-        if leader is None or leader.epoch != change.leader_epoch:
-            return
-        if (
-            result.leader_epoch == leader.epoch
-            and result.partition_epoch > partition.partition_epoch
-        ):
-            await _adopt_answer(partition, leader, change, result)
-        elif result.partition_epoch == partition.partition_epoch:
-            leader.pending = None
-        if result.error_code:
-            logger.warning(
-                "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
-            )
-        propose_news(partition)
-        partition.after_change()
+def answered(partition: "Partition", change: control.IsrChange, result: control.IsrResult) -> None:
+    """The controller answered a proposal: in force at once, as it is in the slices already; the
+    file follows. See :func:`isr.meaning`."""
+    leader, row = partition.leader, partition.row
+    if leader is None or row is None or row.leader_epoch != leader.epoch:
+        return  # it leads no more, or is just being made the leader of a later epoch
+    meaning = isr.meaning(row, leader.pending, change, result)
+    if meaning is isr.Answer.NOTHING:
+        return
+    if meaning is isr.Answer.ADOPT:
+        _adopt_answer(partition, leader, change, result)
+    else:
+        leader.pending = None
+    if result.error_code:
+        logger.warning(
+            "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
+        )
+    propose_news(partition)
+    partition.after_change()
 
 
-async def _adopt_answer(
+def _adopt_answer(
     partition: "Partition", leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
 ) -> None:
-    if partition.stored is None or partition.stored.row is None:
+    if partition.stored is None:
         return
-    manifest = partition.stored.row.manifest or (not result.error_code and change.remote_manifest)
+    manifest = leader.row.manifest or (not result.error_code and change.remote_manifest)
     row = replace(
-        partition.stored.row,
+        leader.row,
         isr=tuple(result.isr),
         partition_epoch=result.partition_epoch,
         manifest=manifest,
         leader_recovery_state=result.leader_recovery_state,
+        has_eligible_leaders=result.has_eligible_leaders,
     )
-    stored = partition.stored.with_row(row)
-    try:
-        await partition.write_state(stored)
-    except StorageError as error:
-        # The controller has it; the file is only for reports, and is written with the next row.
-        partition.context.failures.failed(partition.tp, error, partition.context.monotonic())
-        partition.stored = stored
+    partition.remember(partition.stored.with_row(row))
     leader.adopt(row, partition.context.monotonic())
     partition.context.metadata.update(partition.topic_id, row)
     logger.info("%s: ISR is %s (partition epoch %d)", partition.tp, row.isr, row.partition_epoch)

@@ -5,11 +5,15 @@ answer goes out. While an AlterPartition is under way the *maximal* ISR (committ
 added) bounds the high watermark and the *committed* one counts for ``min.insync.replicas``, so
 that whichever of the two the controller has persisted, no acknowledged record lacks in an
 electable replica (invariant 1). The high watermark never goes back (invariant 2) and stands
-still while the committed ISR is below its minimum.
+still while the committed ISR is below its minimum, or the row has eligible leaders (KIP-966): the
+controller may count with another minimum than we for a moment, and elects by what the row says.
 """
 
+import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+
+from tidemark.wire import control
 
 UNKNOWN = -1
 
@@ -65,6 +69,18 @@ def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress
     )
 
 
+def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress:
+    """What fetches of a session (KIP-227) have made of it that did not name the partition, the last
+    of them at ``last_round_s``: each asked for the same offset again while the leader's end stood
+    still, as :func:`after_fetch` would have noted one by one."""
+    if last_round_s <= progress.last_fetch_s:
+        return progress
+    caught_up_s = progress.last_caught_up_s
+    if progress.next_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
+        caught_up_s = max(caught_up_s, last_round_s)
+    return replace(progress, last_fetch_s=last_round_s, last_caught_up_s=caught_up_s)
+
+
 def at_new_epoch(
     previous: FollowerProgress | None, *, in_isr: bool, now_s: float
 ) -> FollowerProgress:
@@ -109,11 +125,14 @@ class LeaderView:
     min_isr: int
     now_s: float
     lag_max_s: float
+    #: The controller keeps replicas outside the ISR as holders of all that is committed (KIP-966).
+    has_eligible_leaders: bool = False
+    log_start_offset: int = 0
 
 
 def high_watermark(view: LeaderView) -> int:
     """The end of what is committed: the smallest log end that counts, never lower than before."""
-    if len(view.isr) < view.min_isr:
+    if len(view.isr) < view.min_isr or view.has_eligible_leaders:
         return view.high_watermark
     smallest = view.next_offset
     for node, progress in view.followers.items():
@@ -137,7 +156,9 @@ def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool
 
 
 def may_join(view: LeaderView, node: int) -> bool:
-    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced."""
+    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced.
+    It must also have told a (durable) log start as high as the leader's: who is elected must not
+    show an earlier one than a DeleteRecords has acknowledged (invariant 2)."""
     progress = view.followers.get(node)
     return (
         progress is not None
@@ -145,6 +166,7 @@ def may_join(view: LeaderView, node: int) -> bool:
         and node in view.eligible
         and progress.next_offset >= view.high_watermark
         and progress.next_offset >= view.epoch_start_offset
+        and progress.log_start_offset >= view.log_start_offset
     )
 
 
@@ -172,3 +194,40 @@ def expanded(isr: Iterable[int], node: int) -> tuple[int, ...]:
 def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
     """The ISR without some members, in order of ids."""
     return tuple(node for node in sorted(set(isr)) if node not in gone)
+
+
+class Answer(enum.Enum):
+    """What an answer to AlterPartition is to the leader that gets it."""
+
+    #: It brings a newer row of this leader's epoch.
+    ADOPT = enum.auto()
+    #: The proposal that is pending was decided, and the row is the one that the leader has.
+    SETTLED = enum.auto()
+    #: It belongs to another proposal, or to another epoch: a push will tell.
+    NOTHING = enum.auto()
+
+
+def meaning(
+    row: control.PartitionState,
+    pending: tuple[int, ...] | None,
+    change: control.IsrChange,
+    result: control.IsrResult,
+) -> Answer:
+    """What the answer ``result`` to the proposal ``change`` means to the leader of ``row``.
+
+    A newer row is adopted even with an error: an earlier try may have been committed. Only the
+    answer to the very proposal that is pending (the same partition epoch and the same ISR) may end
+    it: until then any of its members may be in the ISR already, whatever was said of an older one.
+    """
+    if result.leader_epoch != row.leader_epoch:
+        return Answer.NOTHING
+    if result.partition_epoch > row.partition_epoch:
+        return Answer.ADOPT
+    asked = (change.leader_epoch, change.partition_epoch, change.new_isr)
+    if result.partition_epoch == row.partition_epoch and asked == (
+        row.leader_epoch,
+        row.partition_epoch,
+        pending,
+    ):
+        return Answer.SETTLED
+    return Answer.NOTHING

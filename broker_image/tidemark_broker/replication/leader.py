@@ -2,17 +2,32 @@
 
 State only; every decision is in :mod:`isr`. One AlterPartition is in flight at a time: while
 ``pending`` is set, the maximal ISR is the committed one plus whatever it adds.
+
+A follower's fetch session (KIP-227) fetches every partition of it in each round, though it names
+only those that changed. What that says of the others is worked out when somebody asks, so that a
+round costs nothing for a partition at rest.
 """
+
+from collections.abc import Mapping
 
 from tidemark.wire import control
 from tidemark_broker.replication import isr
 from tidemark_broker.replication.isr import FetchSeen, FollowerProgress
 
 
+class FetchRounds:
+    """When a follower's session last fetched, monotonic seconds; shared by all its partitions."""
+
+    __slots__ = ("last_s",)
+
+    def __init__(self) -> None:
+        self.last_s = float("-inf")
+
+
 class LeaderRole:
     """Exists for one leader epoch. ``row`` is the committed state of the partition."""
 
-    __slots__ = ("epoch", "epoch_start_offset", "followers", "node_id", "pending", "row")
+    __slots__ = ("_rounds", "epoch", "epoch_start_offset", "followers", "node_id", "pending", "row")
 
     def __init__(
         self,
@@ -28,6 +43,7 @@ class LeaderRole:
         self.epoch = row.leader_epoch
         self.epoch_start_offset = epoch_start_offset
         self.pending: tuple[int, ...] | None = None
+        self._rounds: dict[int, FetchRounds] = {}
         known = {} if before is None else before.followers
         self.followers: dict[int, FollowerProgress] = {
             node: isr.at_new_epoch(known.get(node), in_isr=node in row.isr, now_s=now_s)
@@ -51,12 +67,35 @@ class LeaderRole:
             or isr.at_new_epoch(None, in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
         }
+        self._rounds = {
+            node: rounds for node, rounds in self._rounds.items() if node in self.followers
+        }
 
     def seen(self, node: int, fetch: FetchSeen) -> FollowerProgress:
         """A follower fetched; gives what was known of it before."""
-        before = self.followers[node]
+        before = self._progress_of(node)
         self.followers[node] = isr.after_fetch(before, fetch)
         return before
+
+    def rests_in(self, node: int, rounds: FetchRounds) -> None:
+        """From now on every round of that session fetches what the follower has just asked for."""
+        self._rounds[node] = rounds
+
+    def left_session(self, node: int) -> None:
+        """Rounds after the last one say nothing of this partition any more."""
+        if node in self._rounds and node in self.followers:
+            self.followers[node] = self._progress_of(node)
+        self._rounds.pop(node, None)
+
+    def progress(self) -> Mapping[int, FollowerProgress]:
+        """What is known of each follower, up to the last round of its session."""
+        if not self._rounds:
+            return self.followers
+        return {node: self._progress_of(node) for node in self.followers}
+
+    def _progress_of(self, node: int) -> FollowerProgress:
+        progress, rounds = self.followers[node], self._rounds.get(node)
+        return progress if rounds is None else isr.at_rest(progress, rounds.last_s)
 
     @property
     def maximal_isr(self) -> frozenset[int]:

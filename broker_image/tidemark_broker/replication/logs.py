@@ -1,4 +1,5 @@
-"""What replicas need of the log folder: making logs, opening failed ones, removing (all but one block)."""
+"""What replicas need of the log folder: making logs, opening failed ones, looking for room on the
+disk, removing (all but one block)."""
 
 import uuid
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from tidemark_broker.replication.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """An open log and what its folder says of it, None where that cannot be read."""
+    """An open log and what its folder says of it, None where that cannot be read. ``whole``: it was
+    closed cleanly and has every byte that it was closed with."""
 
     log: PartitionLog
     state: StoredState | None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class LogStore(Protocol):
 
     def open_again(self, tp: TopicPartition) -> FoundLog | None:
         """Try one of them once more; None if it is none of them any more."""
+
+    def probe(self) -> None:
+        """Is there room to write again? Writes some, durably, and removes it."""
 
     def discard(self, tp: TopicPartition) -> None:
         """Remove the folder of one of them."""

@@ -1,8 +1,9 @@
 """The low watermark of KIP-107: below it no live replica holds a visible record.
 
 The smallest log start offset of the leader and of every *assigned, alive* follower, not only of
-the ISR. A replica's log start counts only once its checkpoint is durable, so every value here is
-one that survives a crash of its replica.
+the ISR; and of every member of the ISR, alive or not, since it may be elected. A replica's log start
+counts only once its checkpoint is durable, so every value here is one that survives a crash of its
+replica, and no leader elected from the ISR has a lower one (invariant 2).
 """
 
 from collections.abc import Collection, Mapping
@@ -11,8 +12,8 @@ UNKNOWN = -1
 
 
 def low_watermark(
-    leader_log_start_offset: int, reported: Mapping[int, int], alive: Collection[int]
+    leader_log_start_offset: int, reported: Mapping[int, int], others: Collection[int]
 ) -> int:
     """``reported``: the log start last reported by each follower (-1: it never fetched)."""
-    followers = [reported.get(node, UNKNOWN) for node in alive]
+    followers = [reported.get(node, UNKNOWN) for node in others]
     return min([leader_log_start_offset, *followers])

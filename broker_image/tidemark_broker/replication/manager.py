@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
-from tidemark_broker.replication import roles, topic_config
+from tidemark_broker.replication import prefix, roles, topic_config
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.fetchers import Fetchers
 from tidemark_broker.replication.hosted import Hosted
@@ -34,6 +34,10 @@ from tidemark_broker.replication.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+_LOCKS_TIMEOUT_S = 5.0
+
+#: One replica's part of a message; gives what went wrong with it.
+Change = Awaitable[control.PartitionError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,24 @@ class ReplicaManager:
         """Replicas that should be here and whose storage does not open."""
         return len(self._offline)
 
+    def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
+        """Those whose storage refuses at present: that failed when last tried, or are not open."""
+        hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
+        failed = {(each.topic_id, each.partition) for each in hosted if each is not None}
+        failed.update(self._offline)
+        failed.update(
+            (each.topic_id, each.tp.partition)
+            for each in self._logs.unopened()
+            if each.topic_id is not None
+        )
+        by_topic: dict[uuid.UUID, list[int]] = {}
+        for topic_id, partition in sorted(failed):
+            by_topic.setdefault(topic_id, []).append(partition)
+        return tuple(
+            control.TopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in by_topic.items()
+        )
+
     def get(self, topic: str, partition: int) -> Partition | None:
         """A hosted replica by name."""
         return self._hosted.by_name.get(TopicPartition(topic, partition))
@@ -93,6 +115,10 @@ class ReplicaManager:
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Partition | None:
         """A hosted replica by topic id."""
         return self._hosted.by_key.get((topic_id, partition))
+
+    def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
+        """Whether a replica should be here and its storage does not open."""
+        return (topic_id, partition) in self._offline
 
     def error_of(self, topic: str, partition: int) -> ErrorCode:
         """Why :meth:`get` found nothing."""
@@ -108,50 +134,80 @@ class ReplicaManager:
     def load(self, logs: Iterable[FoundLog]) -> None:
         """Take over what was found on disk; nothing has a role until a snapshot gives it one."""
         for found in logs:
-            self._hosted.add(Partition(self.context, found.log, stored=found.state, view=None))
+            self._hosted.add(self._found(found))
+
+    def _found(self, found: FoundLog) -> Partition:
+        doubt = None if found.whole else prefix.UNCLEAN_SHUTDOWN
+        return Partition(self.context, found.log, stored=found.state, view=None, doubt=doubt)
 
     # ------------------------------------------------------------ states
 
     async def apply(self, request: control.PartitionStatesRequest) -> list[control.PartitionError]:
         """Apply a snapshot or a delta whose controller epoch was accepted already."""
-        cluster = (self.metadata.brokers, self.metadata.cluster_config)
+        brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
+        views = {each.topic_id: self.metadata.by_id(each.topic_id) for each in request.topics}
         self.metadata.apply(request)
         if self.context.remote is not None:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
-        errors = await self._remove_all(request.removals)
-        if request.full or self.metadata.cluster_config != cluster[1]:
+        removals = Removals(request.removals, self.context.node_id)
+        going = self._remove_all(removals)
+        if request.full or self.metadata.cluster_config != cluster_config:
             self._reconfigure(self.partitions)
-        errors += await self._place_all(request)
+        errors = await self._gather([*going, *self._place_all(request, views, removals)])
         if request.full:
             self._log_unknown(request)
-        if self.metadata.brokers != cluster[0]:
-            for partition in self.partitions:
-                partition.after_change()
+        self._brokers_changed(brokers)
         return errors
 
-    async def _place_all(
-        self, request: control.PartitionStatesRequest
-    ) -> list[control.PartitionError]:
+    def _brokers_changed(self, before: Mapping[int, control.BrokerState]) -> None:
+        """Leaders look again at what the brokers that came, went or were fenced have to do with."""
+        now = self.metadata.brokers
+        if now is before:
+            return
+        changed = {node for node in now.keys() | before.keys() if now.get(node) != before.get(node)}
+        for partition in self.partitions if changed else ():
+            if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
+                partition.after_change()
+
+    def _place_all(
+        self,
+        request: control.PartitionStatesRequest,
+        before: Mapping[uuid.UUID, TopicView | None],
+        removals: Removals,
+    ) -> list[Change]:
+        """``before``: the topics as they were known until now."""
         wanted = []
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
             if view is not None:
+                whole = request.full or view is not before[topic.topic_id]
                 wanted += [
                     _Wanted(view, row, request.controller_epoch)
-                    for row in self._rows_for(view, topic)
+                    for row in self._rows_for(view, topic, whole=whole)
+                    if not self._goes(removals, (view.topic_id, row.partition))
                 ]
-        return await self._gather(self._place(each) for each in wanted)
+        return [self._place(each) for each in wanted]
 
-    def _rows_for(self, view: TopicView, topic: control.TopicState) -> list[control.PartitionState]:
-        """Rows that concern this broker: of the message, and every hosted one, as the topic's
-        tiering or configuration may have changed alone."""
-        named = {row.partition for row in topic.partitions}
+    def _goes(self, removals: Removals, key: Key) -> bool:
+        """Is it removed by the same message?"""
+        hosted = self._hosted.by_key.get(key)
+        return hosted is not None and removals.take(key, hosted.row)
+
+    def _rows_for(
+        self, view: TopicView, topic: control.TopicState, *, whole: bool
+    ) -> list[control.PartitionState]:
+        """Rows that concern this broker: those that the message names; and with ``whole`` (the
+        topic's tiering or configuration is another) every hosted one."""
+        numbers = {row.partition for row in topic.partitions}
+        if whole:
+            numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
+        rows = [view.partitions[number] for number in sorted(numbers) if number in view.partitions]
         return [
             row
-            for row in view.partitions.values()
-            if (row.partition in named and self.context.node_id in row.replicas)
+            for row in rows
+            if self.context.node_id in row.replicas
             or (view.topic_id, row.partition) in self._hosted.by_key
         ]
 
@@ -191,7 +247,8 @@ class ReplicaManager:
             config=self._config(view),
             state=state,
         )
-        partition = Partition(self.context, log, stored=None, view=view, on_disk=state)
+        doubt = prefix.BEGUN_ANEW if row.manifest else None
+        partition = Partition(self.context, log, stored=None, view=view, on_disk=state, doubt=doubt)
         self._hosted.add(partition)
         self.context.failures.succeeded(partition.tp)
         logger.info("%s: created, topic id %s", partition.tp, view.topic_id)
@@ -245,13 +302,12 @@ class ReplicaManager:
                     partition.topic_id,
                 )
 
-    async def _remove_all(
-        self, removals: Iterable[control.Removal]
-    ) -> list[control.PartitionError]:
-        wanted = Removals(removals, self.context.node_id)
+    def _remove_all(self, wanted: Removals) -> list[Change]:
+        if not wanted.topic_ids:
+            return []
         for key in [key for key in self._offline if wanted.name(key)]:
             del self._offline[key]
-        return await self._gather(self._remover.begin(wanted))
+        return self._remover.begin(wanted)
 
     # ------------------------------------------------------------ now and then
 
@@ -263,6 +319,7 @@ class ReplicaManager:
         for key in list(self._offline):
             await self._place_again(key, now_s)
         await self._repairs.reopen(self.partitions)
+        await self._repairs.look_for_room(self.partitions)
         for partition in self.partitions:
             self._take_over(partition)
 
@@ -271,7 +328,7 @@ class ReplicaManager:
         async with self._hosted.lock(tp), self._limit:
             found = await self._repairs.open_again(tp)
             if found is not None:
-                partition = Partition(self.context, found.log, stored=found.state, view=None)
+                partition = self._found(found)
                 self._hosted.add(partition)
                 self._reconfigure((partition,))
 
@@ -298,21 +355,35 @@ class ReplicaManager:
             partition.shrink_isr()
 
     async def close(self) -> None:
-        """Stop fetching and every role; logs stay open for the storage to close."""
-        for partition in self.partitions:
-            async with partition.lock:
-                partition.retire()
+        """Stop fetching and every role, of all at once; logs stay open for the storage to close."""
+        await self.context.states.close()
         for task in tuple(self._taking_over.values()):
             task.cancel()
-        await asyncio.gather(*self._taking_over.values(), return_exceptions=True)
-        await self._fetchers.close()
         if self.context.remote is not None:
             for partition in self.partitions:
-                await self.context.remote.on_stop(partition, deleted=False)
+                self.context.remote.on_stop(partition)
+        await asyncio.gather(
+            self._retire_all(),
+            self._fetchers.close(),
+            *self._taking_over.values(),
+            return_exceptions=True,
+        )
 
-    async def _gather(
-        self, work: Iterable[Awaitable[control.PartitionError | None]]
-    ) -> list[control.PartitionError]:
+    async def _retire_all(self) -> None:
+        """Not in the middle of a change of role, if that ends in time."""
+        retired = [asyncio.create_task(self._retire(each)) for each in self.partitions]
+        if retired:
+            await asyncio.wait(retired, timeout=_LOCKS_TIMEOUT_S)
+        for partition in self.partitions:
+            if not partition.removed:
+                logger.warning("%s: stops in the middle of a change", partition.tp)
+                partition.retire()
+
+    async def _retire(self, partition: Partition) -> None:
+        async with partition.lock:
+            partition.retire()
+
+    async def _gather(self, work: Iterable[Change]) -> list[control.PartitionError]:
         return [error for error in await asyncio.gather(*work) if error is not None]
 
 

@@ -1,7 +1,8 @@
 """What this broker knows of the cluster: brokers, topics, leaders, effective configuration.
 
 Filled by PartitionStates only (a snapshot replaces all, a delta merges); read by Metadata,
-DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
+DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here. What
+a delta costs is what it names: the rows of a topic are changed in place.
 """
 
 import uuid
@@ -14,7 +15,11 @@ from tidemark.wire import control
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """A topic as the controller last described it; ``config`` holds only keys that were set."""
+    """A topic as the controller last described it; ``config`` holds only keys that were set.
+
+    The same object as long as nothing but its rows changes; ``partitions`` are always the present
+    ones, in order.
+    """
 
     topic_id: uuid.UUID
     name: str
@@ -47,6 +52,7 @@ class MetadataCache:
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicView] = {}
         self._by_id: dict[uuid.UUID, TopicView] = {}
+        self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
 
     @property
     def controller_id(self) -> int:
@@ -87,6 +93,7 @@ class MetadataCache:
         if request.full:
             self.topics.clear()
             self._by_id.clear()
+            self._rows.clear()
         for topic in request.topics:
             self._merge(view_of(topic))
         for removal in request.removals:
@@ -95,39 +102,53 @@ class MetadataCache:
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
         """One partition changed by an answer to AlterPartition."""
-        known = self._by_id.get(topic_id)
-        if known is not None:
-            self._put(replace(known, partitions=_merged(known.partitions, {row.partition: row})))
+        rows = self._rows.get(topic_id)
+        if rows is not None:
+            _merge_rows(rows, (row,))
 
     def _merge(self, view: TopicView) -> None:
+        rows = self._rows.setdefault(view.topic_id, {})
+        _merge_rows(rows, view.partitions.values())
         known = self._by_id.get(view.topic_id)
-        if known is not None:
-            view = replace(view, partitions=_merged(known.partitions, view.partitions))
-        self._put(view)
+        if known is None or _settings(known) != _settings(view):
+            self._put(replace(view, partitions=MappingProxyType(rows)))
 
     def _put(self, view: TopicView) -> None:
         before = self.topics.get(view.name)
         if before is not None and before.topic_id != view.topic_id:
             self._by_id.pop(before.topic_id, None)
+            self._rows.pop(before.topic_id, None)
         self.topics[view.name] = view
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID) -> None:
         view = self._by_id.pop(topic_id, None)
+        self._rows.pop(topic_id, None)
         if view is not None and self.topics.get(view.name) is view:
             del self.topics[view.name]
 
 
-def _merged(
-    old: Mapping[int, control.PartitionState], new: Mapping[int, control.PartitionState]
-) -> Mapping[int, control.PartitionState]:
-    """Rows of ``new`` over ``old``; a partition epoch never goes back."""
-    rows = dict(old)
-    for partition, row in new.items():
-        known = rows.get(partition)
-        if known is None or is_newer(row, known) or row == known:
-            rows[partition] = row
-    return MappingProxyType(dict(sorted(rows.items())))
+def _settings(view: TopicView) -> tuple[object, ...]:
+    return view.name, view.config, view.tiering_state, view.tiered_epoch, view.disable_policy
+
+
+def _merge_rows(
+    rows: dict[int, control.PartitionState], new: Iterable[control.PartitionState]
+) -> None:
+    """Take over what is newer: a partition epoch never goes back. Rows stay in order."""
+    last, in_order = next(reversed(rows), -1), True
+    for row in new:
+        known = rows.get(row.partition)
+        if known is None:
+            in_order = in_order and row.partition > last
+            last = row.partition
+        elif not is_newer(row, known):
+            continue
+        rows[row.partition] = row
+    if not in_order:
+        sorted_rows = sorted(rows.items())
+        rows.clear()
+        rows.update(sorted_rows)
 
 
 def is_newer(row: control.PartitionState, than: control.PartitionState) -> bool:

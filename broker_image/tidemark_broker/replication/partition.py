@@ -13,6 +13,7 @@ from tidemark.wire import control
 from tidemark_broker.replication import in_sync, low_watermark, produce, reads, roles
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.prefix import TierEnd
 from tidemark_broker.replication.replica import Replica, Role
 from tidemark_broker.replication.types import (
     DeleteResult,
@@ -40,6 +41,10 @@ class Partition(Replica):
     async def become_leader(self) -> None:
         """Lead in the epoch of the current row. See :func:`roles.become_leader`."""
         await roles.become_leader(self)
+
+    def found_lacking(self, tier: TierEnd) -> bool:
+        """A claim showed what is in the tier. See :func:`roles.found_lacking`."""
+        return roles.found_lacking(self, tier)
 
     async def reopen(self) -> None:
         """Open the log again after its disk failed. See :func:`roles.reopen`."""
@@ -77,6 +82,10 @@ class Partition(Replica):
             last_fetched_epoch=last_fetched_epoch,
         )
 
+    async def read_from_disk(self, asked: FetchResult) -> FetchResult:
+        """The rest of a :meth:`fetch`, see :func:`reads.read_from_disk`."""
+        return await reads.read_from_disk(self, asked)
+
     async def list_offset(self, timestamp: int, *, current_leader_epoch: int = -1) -> OffsetResult:
         """ListOffsets for one timestamp or special value. See :func:`reads.list_offset`."""
         return await reads.list_offset(self, timestamp, current_leader_epoch)
@@ -110,29 +119,29 @@ class Partition(Replica):
         return DeleteResult(ErrorCode.none, wanted, self.low_watermark())
 
     def raise_log_start(self, offset: int) -> "asyncio.Future[None] | None":
-        """Raise the log start (never back, never above the high watermark) and have it made
-        durable; the future is done once it is. None: it was there already."""
-        if not self.log.raise_log_start(offset):
+        """Have the log start raised (never back, never above the high watermark) as soon as it is
+        durable; the future is done then. None: it is there, or on its way, already."""
+        if not self.log.announce_log_start(offset):
             return None
-        logger.info("%s: log start offset raised to %d", self.tp, self.log.log_start_offset)
-        self.context.purgatory.notify(("lw", self.tp))
         return self.context.checkpoint_log_start(self)
 
     def after_checkpoint(self) -> None:
-        """Checkpoints were written: a log start may have become durable."""
+        """Checkpoints were written: a log start may have become durable, and so be shown."""
+        if self.log.adopt_checkpointed_log_start():
+            logger.info("%s: log start offset raised to %d", self.tp, self.log_start_offset)
         if self.log.durable_log_start_offset != self._durable_log_start_seen:
             self._durable_log_start_seen = self.log.durable_log_start_offset
             self.context.purgatory.notify(("lw", self.tp))
 
     def low_watermark(self) -> int:
-        """The smallest durable log start of the leader and its alive followers; -1 elsewhere."""
+        """The smallest durable log start of the leader, its alive followers and whoever may be in
+        the ISR; -1 elsewhere."""
         leader = self.leader
         if leader is None:
             return -1
         reported = {node: seen.log_start_offset for node, seen in leader.followers.items()}
-        return low_watermark.low_watermark(
-            self.durable_log_start_offset, reported, self.alive_followers()
-        )
+        others = (self.alive_followers() | leader.maximal_isr) - {self.context.node_id}
+        return low_watermark.low_watermark(self.durable_log_start_offset, reported, others)
 
     # ------------------------------------------------------------ leader's decisions
 
@@ -141,9 +150,10 @@ class Partition(Replica):
         in_sync.advance_high_watermark(self)
 
     def after_change(self) -> None:
-        """ISR, replicas or brokers changed: the high watermark and the low watermark may move."""
+        """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who
+        waits for records or for the high watermark is woken only if that has moved."""
         self.advance_high_watermark()
-        self.wake_all()
+        self.context.purgatory.notify(("lw", self.tp))
 
     def follower_fetched(self, node: int, seen: FetchSeen) -> None:
         """A follower has everything below its fetch offset: commit, and let it into the ISR."""
@@ -153,9 +163,9 @@ class Partition(Replica):
         """Called every lag/2. See :func:`in_sync.shrink_isr`."""
         in_sync.shrink_isr(self)
 
-    async def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
+    def isr_answered(self, change: control.IsrChange, result: control.IsrResult) -> None:
         """The controller answered a proposal. See :func:`in_sync.answered`."""
-        await in_sync.answered(self, change, result)
+        in_sync.answered(self, change, result)
 
     def report_manifest_created(self) -> None:
         """The leader made the partition's head object: the slice must remember it."""

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.log import LogError, StorageError
+from tidemark_broker.log import (
+    LogError,
+    RecordTimes,
+    StorageError,
+    TimestampsInDoubt,
+    record_times,
+)
+from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
 from tidemark_broker.replication.types import ProduceResult
 
 if TYPE_CHECKING:
@@ -24,8 +31,40 @@ async def append(
 ) -> ProduceResult:
     """Append batches as leader; with acks -1 wait until they are committed.
 
-    Nothing is awaited before the append, so calls made in order append in order.
+    Nothing is awaited before the append, so calls made in order append in order; where a batch has
+    to be looked into first, those behind it wait for their turn.
     """
+    if partition.appends_in_turn:
+        appended = await _append_in_turn(partition, data, acks)
+    else:
+        try:
+            appended = _append(partition, data, acks)
+        except TimestampsInDoubt:
+            appended = await _append_in_turn(partition, data, acks)
+    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
+        return appended
+    return await _committed(partition, appended, partition.log.next_offset, timeout_ms)
+
+
+async def _append_in_turn(partition: "Partition", data: bytes, acks: int) -> ProduceResult:
+    """Append a batch whose records must be looked at first, in a thread, or one that came behind
+    such a batch: they keep their order."""
+    partition.appends_in_turn += 1
+    try:
+        async with partition.append_turn:
+            try:
+                return _append(partition, data, acks)
+            except TimestampsInDoubt:
+                return _append(partition, data, acks, await in_lookup_thread(record_times, data))
+    except ThreadsBusy as error:
+        return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
+    except LogError as error:
+        return ProduceResult(error=error.error_code, message=str(error))
+    finally:
+        partition.appends_in_turn -= 1
+
+
+def _refusal(partition: "Partition", acks: int) -> ProduceResult | None:
     error = partition.check_leader()
     if error is not ErrorCode.none:
         return ProduceResult(error=error)
@@ -34,19 +73,21 @@ async def append(
             error=ErrorCode.not_enough_replicas,
             message=f"the ISR {list(partition.isr)} is smaller than {partition.min_isr}",
         )
-    appended = _append(partition, data)
-    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
-        return appended
-    return await _committed(partition, appended, partition.log.next_offset, timeout_ms)
+    return None
 
 
-def _append(partition: "Partition", data: bytes) -> ProduceResult:
+def _append(
+    partition: "Partition", data: bytes, acks: int, times: RecordTimes | None = None
+) -> ProduceResult:
+    refusal = _refusal(partition, acks)
+    if refusal is not None:
+        return refusal
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return ProduceResult(error=ErrorCode.kafka_storage_error)
     try:
         info = partition.log.append_as_leader(
-            data, leader_epoch=partition.leader_epoch, now_ms=context.wall_ms()
+            data, leader_epoch=partition.leader_epoch, now_ms=context.wall_ms(), times=times
         )
     except StorageError as error:
         context.failures.failed(partition.tp, error, context.monotonic())

@@ -4,16 +4,28 @@ Consumers see committed data only. Offsets between the log start and the local l
 tiered partition lie in the tier: the answer says so and the caller reads there.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark_broker.log import OffsetOutOfRange, PartitionLog, StorageError, TimestampOffset
+from tidemark_broker.log import (
+    NotCached,
+    OffsetOutOfRange,
+    PartitionLog,
+    StorageError,
+    TimestampOffset,
+)
 from tidemark_broker.replication import divergence
 from tidemark_broker.replication.remote import RemoteUnavailable
-from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.types import FetchResult, OffsetResult, RemoteFetchNeed
+from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread, in_read_thread
+from tidemark_broker.replication.types import (
+    DiskReadNeed,
+    FetchResult,
+    OffsetResult,
+    RemoteFetchNeed,
+)
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -55,7 +67,7 @@ def fetch(
     """One partition of a consumer's Fetch; reads the page cache, never waits.
 
     With ``min_one`` the first batch comes whole whatever its size. ``remote`` is set where the
-    tier holds what was asked for.
+    tier holds what was asked for, ``from_disk`` where :func:`read_from_disk` must read it.
     """
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
@@ -95,12 +107,14 @@ def _read(
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return leader_answer(partition, ErrorCode.kafka_storage_error)
     try:
-        read = partition.log.read(
+        read = partition.log.read_cached(
             offset,
             max_bytes=max_bytes,
             up_to_offset=partition.log.high_watermark,
             min_one=min_one,
         )
+    except NotCached:
+        return _with(answer, from_disk=DiskReadNeed(offset, max_bytes, min_one))
     except OffsetOutOfRange:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
     except StorageError as error:
@@ -109,12 +123,34 @@ def _read(
     return _with(answer, data=read.data)
 
 
+async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchResult:
+    """``asked`` with the records that it lacked because they were not in memory."""
+    need, context = asked.from_disk, partition.context
+    if need is None:
+        return asked
+    try:
+        read = await in_read_thread(
+            partition.log.read,
+            need.offset,
+            max_bytes=need.max_bytes,
+            up_to_offset=partition.log.high_watermark,
+            min_one=need.min_one,
+        )
+    except OffsetOutOfRange:
+        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    except StorageError as error:
+        context.failures.failed(partition.tp, error, context.monotonic())
+        return leader_answer(partition, ErrorCode.kafka_storage_error)
+    return replace(asked, from_disk=None, data=read.data)
+
+
 def _with(
     answer: FetchResult,
     *,
     data: bytes = b"",
     diverging: EpochEnd | None = None,
     remote: RemoteFetchNeed | None = None,
+    from_disk: DiskReadNeed | None = None,
 ) -> FetchResult:
     return FetchResult(
         error=answer.error,
@@ -124,6 +160,7 @@ def _with(
         data=data,
         diverging=diverging,
         remote=remote,
+        from_disk=from_disk,
         leader_id=answer.leader_id,
         leader_epoch=answer.leader_epoch,
     )
@@ -136,19 +173,28 @@ async def list_offset(
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
-    log = partition.log
-    leader = partition.leader
-    if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
-        return OffsetResult(error=ErrorCode.offset_not_available)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
         return await _by_time(partition, timestamp)
     return _special(partition, timestamp)
 
 
+def _not_beyond(partition: "Partition") -> ErrorCode:
+    """What to say of offsets from the high watermark on: nothing is there, or, while the high
+    watermark lags behind the start of the leader's epoch, that it is not known yet what is
+    (Kafka's Partition.fetchOffsetForTimestamp; KIP-207)."""
+    leader, log = partition.leader, partition.log
+    if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
+        return ErrorCode.offset_not_available
+    return ErrorCode.none
+
+
 def _special(partition: "Partition", timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
-        return _at(log, log.high_watermark)
+        error = _not_beyond(partition)
+        return (
+            _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        )
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:
@@ -171,19 +217,21 @@ async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
     log = partition.log
     try:
         if timestamp == MAX_TIMESTAMP:
-            found = await in_thread(_newest, log)
+            found = await in_lookup_thread(_newest, log)
         else:
             remote = await _remote_by_time(partition, timestamp)
             if remote is not None:
                 return remote
-            found = await in_thread(log.offset_by_timestamp, timestamp)
+            found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
     except StorageError as error:
         partition.context.failures.failed(partition.tp, error, partition.context.monotonic())
         return OffsetResult(error=ErrorCode.kafka_storage_error)
-    except RemoteUnavailable:
+    except (RemoteUnavailable, ThreadsBusy):
         return OffsetResult(error=ErrorCode.request_timed_out)
-    if found is None or found.offset >= log.high_watermark:
+    if found is None:
         return OffsetResult(error=ErrorCode.none)
+    if found.offset >= log.high_watermark:
+        return OffsetResult(error=_not_beyond(partition))
     return OffsetResult(
         error=ErrorCode.none,
         offset=max(found.offset, log.log_start_offset),

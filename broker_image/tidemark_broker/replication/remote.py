@@ -23,6 +23,10 @@ class RemoteUnavailable(Exception):
     """The tier cannot answer now (store unreachable, wrong identity, wrong key): try again."""
 
 
+class RemoteDataCorrupt(RemoteUnavailable):
+    """What the tier holds is not what was copied there: asking again does not help."""
+
+
 class RemoteOffsetOutOfRange(Exception):
     """The offset is in no live segment of the tier."""
 
@@ -83,8 +87,8 @@ class RemoteLog(Protocol):
     def on_follower(self, partition: "Partition") -> None:
         """This replica follows: stop what a leader does."""
 
-    async def on_stop(self, partition: "Partition", *, deleted: bool) -> None:
-        """The replica goes (or its log is closed): end every task of it."""
+    def on_stop(self, partition: "Partition") -> None:
+        """The replica goes (or its log is closed): end every task of it, waiting for none."""
 
     def on_tiering_change(self, partition: "Partition") -> None:
         """State, epoch or policy of the topic's tiering changed in ``partition.topic_state``."""
@@ -112,10 +116,12 @@ class RemoteLog(Protocol):
 
     async def claimed_end(self, partition: "Partition") -> TierEnd:
         """The tier's end, after a claim of the head in the partition's leader epoch, so that no
-        former leader adds to it. Raises :class:`RemoteUnavailable`, also where a later one has it."""
+        former leader adds to it. Raises :class:`RemoteUnavailable`, also where a later one has it.
+        May be cancelled at any time; the claim may still come about then."""
 
     async def bootstrap(self, partition: "Partition", up_to_offset: int) -> BootstrapPoint:
-        """Where to start a log that needs all from ``up_to_offset`` (the leader's local start)."""
+        """Where to start a log that needs all from ``up_to_offset`` (the leader's local start).
+        May be cancelled at any time."""
 
     def summary(self, partition: "Partition") -> RemoteSummary:
         """Figures for the status report; no I/O."""
@@ -129,5 +135,6 @@ class RemoteLog(Protocol):
     def collector(self) -> Collector:
         """Figures for the broker's metrics."""
 
-    async def close(self) -> None:
-        """End every task and every pool; the log folder stays open."""
+    async def close(self, timeout_s: float) -> bool:
+        """End every task and every pool, the log folder stays open; False where something goes on
+        because the store does not answer."""

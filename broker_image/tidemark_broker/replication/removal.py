@@ -4,7 +4,7 @@ Only a tombstone of the topic's id, or a newer partition epoch without this brok
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tidemark.wire import control
 
@@ -15,16 +15,23 @@ class Removals:
     """The removals of one message, as they concern one broker."""
 
     def __init__(self, removals: Iterable[control.Removal], node_id: int) -> None:
-        self._removals = tuple(removals)
+        self._by_topic: dict[uuid.UUID, list[control.Removal]] = {}
+        for each in removals:
+            self._by_topic.setdefault(each.topic_id, []).append(each)
         self._node_id = node_id
+
+    @property
+    def topic_ids(self) -> Collection[uuid.UUID]:
+        """The topics that they are about."""
+        return self._by_topic.keys()
 
     def name(self, key: Key) -> bool:
         """Does any of them mean that replica (partition -1: every one of the topic)?"""
-        return any(_names(each, key) for each in self._removals)
+        return any(_names(each, key) for each in self._by_topic.get(key[0], ()))
 
     def take(self, key: Key, row: control.PartitionState | None) -> bool:
         """Must it go? ``row`` is the state last given to it, None where that is not known."""
-        return any(_takes(each, key, row, self._node_id) for each in self._removals)
+        return any(_takes(each, key, row, self._node_id) for each in self._by_topic.get(key[0], ()))
 
 
 def _names(removal: control.Removal, key: Key) -> bool:

@@ -36,13 +36,16 @@ class Remover:
         self._hosted = hosted
 
     def begin(self, wanted: Removals) -> list[Removal]:
-        """What is to be awaited: one for each replica that may have to go."""
+        """What is to be awaited: one for each replica that may have to go. Each takes the lock of
+        its name in its first step, before a replica of that name that is to be made can."""
         return [*self._hosted_ones(wanted), *self._unopened_ones(wanted)]
 
     def _hosted_ones(self, wanted: Removals) -> Iterable[Removal]:
-        for key, partition in tuple(self._hosted.by_key.items()):
-            if wanted.take(key, partition.row):
-                yield self._remove(partition, key)
+        for topic_id in wanted.topic_ids:
+            for partition in tuple(self._hosted.by_topic.get(topic_id, {}).values()):
+                key = (topic_id, partition.partition)
+                if wanted.take(key, partition.row):
+                    yield self._remove(partition, key)
 
     def _unopened_ones(self, wanted: Removals) -> Iterable[Removal]:
         for each in self._logs.unopened():
@@ -52,7 +55,7 @@ class Remover:
     async def _remove(self, partition: Partition, key: Key) -> control.PartitionError | None:
         self._fetchers.unfollow(partition.tp)
         if self._context.remote is not None:
-            await self._context.remote.on_stop(partition, deleted=True)
+            self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             partition.retire()
             try:

@@ -1,8 +1,10 @@
-"""Logs whose disk failed: opened again, later each time it fails.
+"""Logs whose disk failed: tried again, later each time it fails.
 
-Two kinds: logs that were found at the start and did not open (kept as they are), and logs that
-were open when their disk failed in a way that leaves their files in doubt. The pauses between
-tries are counted here and not by what clients ask of the log meanwhile.
+Three kinds: logs that were found at the start and did not open (kept as they are), logs that were
+open when their disk failed in a way that leaves their files in doubt, and logs that are whole but
+could not be written (a full disk). The pauses between tries are counted here and not by what
+clients ask of the log meanwhile: the controller gives a replica whose storage refuses nothing to do,
+so that nobody may ask anything of it until it is known to work.
 """
 
 import logging
@@ -64,6 +66,28 @@ class Repairs:
         self._pauses.pop(tp, None)
         self._context.failures.succeeded(tp)
         return found
+
+    async def look_for_room(self, partitions: Iterable[Partition]) -> None:
+        """See whether those can be written again that could not be; one look is for all of them."""
+        due = [
+            each
+            for each in partitions
+            if self._context.failures.has_failed(each.tp)
+            and each.log.failure is None
+            and not each.removed
+            and self._is_due(each.tp)
+        ]
+        if not due:
+            return
+        for partition in due:
+            self._pause(partition.tp)
+        try:
+            await in_thread(self._logs.probe)
+        except StorageError as error:
+            logger.info("%d replicas still wait for their disk: %s", len(due), error)
+            return
+        for partition in due:
+            self._context.failures.succeeded(partition.tp)
 
     async def reopen(self, partitions: Iterable[Partition]) -> None:
         """Open every log again that refuses everything since its disk failed."""

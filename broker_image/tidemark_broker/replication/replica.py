@@ -13,12 +13,12 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.log import PartitionLog
+from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.replication import isr, prefix
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.leader import LeaderRole
-from tidemark_broker.replication.metadata import TopicView
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.metadata import TopicView, is_newer
+from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing
 from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.types import TopicPartition
@@ -47,31 +47,38 @@ class Replica:
         stored: StoredState | None,
         view: TopicView | None,
         on_disk: StoredState | None = None,
+        doubt: Doubt | None = None,
     ) -> None:
         """``stored`` is what a former life was told; ``on_disk`` what the file of a new log holds
-        already, though no role was taken from it yet."""
+        already, though no role was taken from it yet; ``doubt``: why its log proves nothing."""
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
         self.lock = asyncio.Lock()
+        self._file_lock = asyncio.Lock()
         self.role = Role.IDLE
         self.stored = stored
         self._on_disk = stored if on_disk is None else on_disk
         self.manifest_created = False
         self.view = view
         self.leader: LeaderRole | None = None
+        #: Why nothing proves that its log holds all that was committed (the prefix rule).
+        self.doubt = doubt
         #: It leads in no epoch up to this one: the disk lost records of this log in it.
         self.lost_in_epoch = -1
         #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
         self.offline_reason = self.offline_message = ""
         self._durable_log_start_seen = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
-        self.head_tiered_epoch = -1
+        self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
         self.head_log_start_offset = -1
         #: Held while local retention runs: a change of tiering waits for what began before it.
         self.retention_lock = asyncio.Lock()
         self.removed = False
+        #: Batches that must be looked into before they are appended, and those behind them.
+        self.appends_in_turn = 0
+        self.append_turn = asyncio.Lock()
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:
@@ -89,13 +96,7 @@ class Replica:
     def settle_log_start(self) -> None:
         """After a start: where nothing is in the tier, nothing below the local start can be read,
         though a log start that was not checkpointed in time may say so."""
-        mode = retention_mode(
-            self.tiering_state,
-            self.disable_policy,
-            highest_remote_offset=self.highest_remote_offset,
-            log_start_offset=self.log_start_offset,
-        )
-        if mode is None:
+        if self.local_retention() is None:
             self.log.drop_remote_part()
 
     # ------------------------------------------------------------ what it is
@@ -193,12 +194,20 @@ class Replica:
     @property
     def reads_tier(self) -> bool:
         """May offsets below the local log start be read from the tier?"""
-        state = self.tiering_state
-        if state is control.TieringState.NONE:
-            return False
-        if state is control.TieringState.ENABLED:
-            return True
-        return self.disable_policy is control.DisablePolicy.RETAIN
+        return prefix.reads_tier(self.tiering_state, self.disable_policy)
+
+    def standing(self) -> Standing:
+        """What the prefix rule looks at before it leads."""
+        return Standing(
+            has_manifest=self.row is not None and self.row.manifest,
+            recovering=self.recovering,
+            tiering_state=self.tiering_state,
+            disable_policy=self.disable_policy,
+            doubt=self.doubt,
+            end=self.remote_end,
+            epochs=self.log.epochs,
+            next_offset=self.log.next_offset,
+        )
 
     @property
     def min_isr(self) -> int:
@@ -220,7 +229,8 @@ class Replica:
 
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Why a request for the leader cannot be served here; ``none`` if it can."""
-        if self.role is not Role.LEADER:
+        context = self.context
+        if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.none
@@ -232,12 +242,16 @@ class Replica:
 
     def note_remote_end(self, offset: int, epoch: int) -> None:
         """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
-        kept with the next state write."""
-        self.remote_end = prefix.later(self.remote_end, offset, epoch)
+        durable soon."""
+        end = prefix.later(self.remote_end, offset, epoch)
         self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
+        if end != self.remote_end:
+            self.remote_end = end
+            self.context.states.soon(self)
 
     def replace_remote_end(self, end: RemoteEnd) -> None:
-        """What the tier itself said: nothing that was heard before holds against it."""
+        """What the tier itself said: nothing that was heard before holds against it; durable with
+        the next :meth:`write_state`."""
         self.remote_end = end
         self.log.highest_remote_offset = end.offset
 
@@ -255,25 +269,63 @@ class Replica:
             self.log.highest_remote_offset = -1
         self.note_remote_end(offset, epoch)
 
-    @property
-    def highest_remote_offset(self) -> int | None:
-        """The last offset in the tier (inclusive), -1 for an empty one; None: never heard of it."""
-        return None if self.remote_end is None else self.log.highest_remote_offset
+    def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
+        """What local retention may do now; None: as for a log without a tier."""
+        end, log = self.durable_remote_end, self.log
+        return retention_mode(
+            self.tiering_state,
+            self.disable_policy,
+            highest_remote_offset=None if end is None else end.offset,
+            trusted_remote_offset=prefix.trusted_offset(
+                end, log.epochs, next_offset=log.next_offset
+            ),
+            log_start_offset=log.log_start_offset,
+            tier_available=tier_available,
+        )
 
-    async def persist_remote_end(self) -> None:
-        """Write the known end of the tier, if the file does not have it yet."""
-        async with self.lock:
-            if self.stored is not None and not self.removed:
-                await self.write_state(replace(self.stored, remote_end=self.remote_end))
+    @property
+    def durable_remote_end(self) -> RemoteEnd | None:
+        """The tier's end as this replica's file has it: what a crash does not take back. Followers
+        are told this one, and local retention trusts no other."""
+        return None if self._on_disk is None else self._on_disk.remote_end
+
+    @property
+    def durable_head_tiered_epoch(self) -> int:
+        """The tiered epoch of the head that told :attr:`durable_remote_end`."""
+        return -1 if self._on_disk is None else self._on_disk.head_tiered_epoch
 
     # ------------------------------------------------------------ its file, and who waits for it
 
     async def write_state(self, stored: StoredState) -> None:
-        """Durable first, then in force."""
-        if stored != self._on_disk:
-            await self.context.persist(self.log.directory, stored)
-            self._on_disk = stored
+        """Durable first, then in force; a newer row that came into force meanwhile stays."""
+        async with self._file_lock:
+            await self._write(stored)
+            row = self.row
+            if row is not None and stored.row is not None and is_newer(row, stored.row):
+                stored = stored.with_row(row)
+            self.stored = stored
+        if self._content(stored) != self._on_disk:
+            self.context.states.soon(self)
+
+    def remember(self, stored: StoredState) -> None:
+        """In force at once; the file follows soon."""
         self.stored = stored
+        self.context.states.soon(self)
+
+    async def write_changes(self) -> None:
+        """Have the file say what is in force, the end of the tier included."""
+        async with self._file_lock:
+            if self.stored is not None and not self.removed:
+                await self._write(self.stored)
+
+    async def _write(self, stored: StoredState) -> None:
+        content = self._content(stored)
+        if content != self._on_disk:
+            await self.context.persist(self.log.directory, content)
+            self._on_disk = content
+
+    def _content(self, stored: StoredState) -> StoredState:
+        return replace(stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch)
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""

@@ -14,18 +14,23 @@ def retention_mode(
     policy: DisablePolicy,
     *,
     highest_remote_offset: int | None,
+    trusted_remote_offset: int,
     log_start_offset: int,
     tier_available: bool = True,
 ) -> TieredRetention | None:
     """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: the
     tier is empty; None: nothing is known of it, so that it is not taken for empty.
-    While the tier is not available (or is another one) nothing local goes."""
+    ``trusted_remote_offset``: as far as the log is of the tier's history
+    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not available (or is another one) nothing local goes."""
     if state is TieringState.NONE:
         return None
-    known = -1 if highest_remote_offset is None else highest_remote_offset
     if state is TieringState.ENABLED:
-        return TieredRetention(highest_remote_offset=known, suspended=not tier_available)
-    tier_is_empty = highest_remote_offset is not None and known < log_start_offset
+        return TieredRetention(
+            highest_remote_offset=trusted_remote_offset, suspended=not tier_available
+        )
+    tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset
     if state is TieringState.DISABLED and (policy is DisablePolicy.DELETE or tier_is_empty):
         return None
-    return TieredRetention(highest_remote_offset=known, copy_enabled=False, suspended=True)
+    return TieredRetention(
+        highest_remote_offset=trusted_remote_offset, copy_enabled=False, suspended=True
+    )

@@ -8,7 +8,6 @@ since others may hold what it acknowledged.
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.wire import control
@@ -16,11 +15,11 @@ from tidemark_broker.log import StorageError
 from tidemark_broker.replication import in_sync, prefix
 from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.metadata import TopicView, is_newer
-from tidemark_broker.replication.prefix import TierEnd
+from tidemark_broker.replication.prefix import Doubt, TierEnd
 from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable
 from tidemark_broker.replication.replica import Role
 from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.threads import in_role_thread, in_thread
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -58,20 +57,38 @@ async def apply(
                 return False
             row = known
         begun_blind = partition.stored is None
+        if partition.role is Role.FOLLOWER and prefix.taken_in(
+            known, row, partition.context.node_id
+        ):
+            partition.doubt = None
         tiering_changed = _tiering_differs(partition, view)
-        if tiering_changed:
-            async with partition.retention_lock:
+        try:
+            if tiering_changed:
+                async with partition.retention_lock:
+                    await _persist(partition, view, row, controller_epoch)
+                    partition.view = view
+            else:
                 await _persist(partition, view, row, controller_epoch)
                 partition.view = view
-        else:
-            await _persist(partition, view, row, controller_epoch)
-            partition.view = view
+        except StorageError:
+            _give_up_former_role(partition, row)
+            raise
         if begun_blind:
             partition.settle_log_start()
-        await _take_role(partition, row)
+        # An answer to a proposal may have brought a newer one meanwhile.
+        await _take_role(partition, partition.row or row)
         if tiering_changed and partition.context.remote is not None:
             partition.context.remote.on_tiering_change(partition)
         return True
+
+
+def _give_up_former_role(partition: "Partition", row: control.PartitionState) -> None:
+    """A state that cannot be kept gives no role, but leadership that it takes away is gone: another
+    leads now, or nobody, and who waits here must hear it."""
+    leads = partition.role in (Role.LEADER, Role.TAKING_OVER)
+    same = (row.leader, row.leader_epoch) == (partition.context.node_id, partition.leader_epoch)
+    if leads and not same:
+        _step_down(partition, Role.IDLE)
 
 
 def _tiering_differs(partition: "Partition", view: TopicView) -> bool:
@@ -86,9 +103,7 @@ def _tiering_differs(partition: "Partition", view: TopicView) -> bool:
 async def _persist(
     partition: "Partition", view: TopicView, row: control.PartitionState, controller_epoch: int
 ) -> None:
-    await partition.write_state(
-        StoredState.of(view, row, controller_epoch, remote_end=partition.remote_end)
-    )
+    await partition.write_state(StoredState.of(view, row, controller_epoch))
 
 
 async def _take_role(partition: "Partition", row: control.PartitionState) -> None:
@@ -115,32 +130,23 @@ async def become_leader(partition: "Partition") -> None:
     row = partition.row
     if row is None:
         return
-    doubt = _doubt(partition, row)
-    if doubt:
-        _wait_for_tier(partition, doubt)
+    question = prefix.question(partition.standing())
+    if question:
+        _wait_for_tier(partition, question)
     else:
         await _lead(partition, row)
 
 
-def _doubt(partition: "Partition", row: control.PartitionState) -> str:
-    """Why the log may lack what is in the tier (the prefix rule); empty where it cannot."""
-    if not partition.reads_tier or not row.manifest:
-        return ""
-    if partition.recovering:
-        return "it was not in sync when it was elected"
-    end = partition.remote_end
-    if end is not None and prefix.contradicts(
-        end, next_offset=partition.next_offset, epoch_at_end=_epoch_at(partition, end)
-    ):
-        return (
-            f"its log ends at {partition.next_offset} and does not hold the tier's record at "
-            f"{end.offset} of epoch {end.epoch}"
-        )
-    return ""
-
-
-def _epoch_at(partition: "Partition", end: prefix.RemoteEnd) -> int:
-    return partition.log.epochs.epoch_for_offset(end.offset) if end.offset >= 0 else -1
+def found_lacking(partition: "Partition", tier: TierEnd) -> bool:
+    """Does the log of a leader lack what its own claim shows to be in the tier? Then it leads no
+    more, at once: it takes nothing more before it has taken over from there."""
+    log = partition.log
+    if not prefix.lacks(tier, log.epochs, next_offset=log.next_offset):
+        return False
+    doubt = Doubt(prefix.lacking(tier, next_offset=log.next_offset), refuted=True)
+    partition.doubt = doubt
+    _wait_for_tier(partition, doubt.reason)
+    return True
 
 
 def _wait_for_tier(partition: "Partition", doubt: str) -> None:
@@ -162,7 +168,11 @@ def _wait_for_tier(partition: "Partition", doubt: str) -> None:
 
 
 async def _lead(partition: "Partition", row: control.PartitionState) -> None:
-    await in_thread(partition.log.assign_leader_epoch, row.leader_epoch)
+    await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
+    doubt = partition.doubt
+    if doubt is not None and doubt.refuted:  # a claim of the epoch before has shown it meanwhile
+        _wait_for_tier(partition, doubt.reason)
+        return
     start = _epoch_start(partition, row.leader_epoch)
     partition.leader = LeaderRole(
         node_id=partition.context.node_id,
@@ -172,6 +182,7 @@ async def _lead(partition: "Partition", row: control.PartitionState) -> None:
         before=partition.leader,
     )
     partition.role = Role.LEADER
+    partition.doubt = None
     logger.info(
         "%s: leads in epoch %d from offset %d, ISR %s",
         partition.tp,
@@ -251,9 +262,7 @@ async def _ask_tier(partition: "Partition") -> tuple[TierEnd, BootstrapPoint | N
 
 
 def _lacks(partition: "Partition", tier: TierEnd) -> bool:
-    return prefix.lacks(
-        tier, next_offset=partition.next_offset, epoch_at_end=_epoch_at(partition, tier.end)
-    )
+    return prefix.lacks(tier, partition.log.epochs, next_offset=partition.next_offset)
 
 
 async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoint | None) -> None:
@@ -271,7 +280,7 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
             tier.log_start_offset,
             point.next_offset,
         )
-        await in_thread(
+        await in_role_thread(
             log.truncate_fully_and_start_at,
             point.next_offset,
             log_start_offset=min(
@@ -279,8 +288,9 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
             ),
             epochs=tuple(point.epochs),
         )
+    partition.doubt = None
     partition.replace_remote_end(tier.end)
-    await partition.write_state(replace(partition.stored, remote_end=tier.end))
+    await partition.write_state(partition.stored)
     await _lead(partition, row)
 
 
@@ -312,6 +322,7 @@ async def reopen(partition: "Partition") -> None:
                 partition.next_offset,
             )
             partition.note_loss()
+            partition.doubt = prefix.RECORDS_LOST
             if partition.role in (Role.LEADER, Role.TAKING_OVER):
                 _step_down(partition, Role.IDLE)
             if partition.context.records_lost is not None:

@@ -3,20 +3,26 @@
 Order of checks for a follower (kafka-facts 5.3): epoch, assignment, epoch of its last record,
 log start *before* divergence, divergence without any update of the follower's state, and only
 then records. A fetch that is answered with records or with nothing says that the follower holds
-all below its fetch offset; that alone moves the high watermark and the ISR.
+all below its fetch offset; that alone moves the high watermark and the ISR. It counts once, when it
+arrives, and in a session (see :mod:`fetch_session`) for the partitions that it does not name, too.
 """
 
 import logging
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
-from tidemark_broker.log import OffsetOutOfRange, StorageError
+from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import divergence, reads
+from tidemark_broker.replication.fetch_session import FetchSession, FetchSessionCache, Said
 from tidemark_broker.replication.isr import FetchSeen
+from tidemark_broker.replication.removal import Key
+from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.wire import (
+    NO_SESSION,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -30,102 +36,226 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 30_000
+#: What no watch tells (the end of the tier) is looked for this often.
+LOOK_S = 1.0
 
 
 class ReplicaFetchService:
     """Serves :data:`wire.REPLICA_FETCH`."""
 
-    def __init__(self, manager: "ReplicaManager", purgatory: Purgatory) -> None:
+    def __init__(
+        self,
+        manager: "ReplicaManager",
+        purgatory: Purgatory,
+        sessions: FetchSessionCache | None = None,
+    ) -> None:
         self._manager = manager
         self._purgatory = purgatory
+        self._sessions = sessions or FetchSessionCache(purgatory)
 
     async def handle(self, request: ReplicaFetchRequest) -> ReplicaFetchResponse:
         """Answer at once if anything is there, else wait for records or a raised log start."""
         if not self._known(request):
-            return ReplicaFetchResponse(
-                error_code=int(ErrorCode.stale_broker_epoch.value), partitions=()
-            )
-        results = self._collect(request)
-        if not self._enough(request, results):
-            await self._wait(request)
-            results = self._collect(request)
-        return ReplicaFetchResponse(error_code=0, partitions=results)
+            return _refused(ErrorCode.stale_broker_epoch)
+        now_s = self._manager.context.monotonic()
+        session = self._sessions.of(request, now_s)
+        if isinstance(session, ErrorCode):
+            return _refused(session)
+        try:
+            results = await _Round(self._manager, request, session, now_s).answer(self._purgatory)
+        finally:
+            if session.session_id == NO_SESSION:
+                session.close()
+        return ReplicaFetchResponse(error_code=0, partitions=results, session_id=session.session_id)
 
     def _known(self, request: ReplicaFetchRequest) -> bool:
         """A broker that registered again since is another one; one we do not know yet may fetch."""
         known = self._manager.metadata.broker_epoch(request.replica_id)
         return request.broker_epoch >= known
 
-    async def _wait(self, request: ReplicaFetchRequest) -> None:
-        keys = []
-        for wanted in request.partitions:
-            partition = self._manager.by_id(wanted.topic_id, wanted.partition)
+
+class _Round:
+    """One request of a session, from its arrival to its answer."""
+
+    def __init__(
+        self,
+        manager: "ReplicaManager",
+        request: ReplicaFetchRequest,
+        session: FetchSession,
+        now_s: float,
+    ) -> None:
+        self._manager = manager
+        self._request = request
+        self._session = session
+        self._now_s = now_s
+        self._named: dict[Key, None] = {}
+
+    async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
+        """The results that the follower should hear of."""
+        request = self._request
+        self._take()
+        results = await self._collect(arrived=True)
+        if not self._enough(results):
+            wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
+            await purgatory.wait([self._session.watch], self._something, wait_ms / 1000)
+            results = await self._collect(arrived=False)
+        return tuple(self._told(results))
+
+    def _take(self) -> None:
+        session = self._session
+        for each in self._request.forgotten:
+            partition = self._manager.by_id(each.topic_id, each.partition)
             if partition is not None:
-                keys += [("leo", partition.tp), ("lw", partition.tp)]
-        wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
-        await self._purgatory.wait(keys, lambda: self._something(request), wait_ms / 1000)
-
-    def _something(self, request: ReplicaFetchRequest) -> bool:
-        """Has anything changed that the follower should hear of? Reads nothing from disk."""
-        for wanted in request.partitions:
+                self._left(partition)
+            session.forget((each.topic_id, each.partition))
+        for wanted in self._request.partitions:
             partition = self._manager.by_id(wanted.topic_id, wanted.partition)
-            if partition is None or partition.check_leader(wanted.current_leader_epoch) is not (
-                ErrorCode.none
-            ):
-                return True
-            if partition.next_offset > wanted.fetch_offset:
-                return True
-            if partition.log_start_offset > wanted.log_start_offset:
-                return True
-        return False
+            self._named[session.name(wanted, None if partition is None else partition.tp)] = None
+        session.changes()
+        if self._now_s - session.looked_s >= LOOK_S:
+            session.looked_s = self._now_s
+            self._look_at_all()
 
-    def _enough(
-        self, request: ReplicaFetchRequest, results: tuple[ReplicaFetchResult, ...]
-    ) -> bool:
+    def _look_at_all(self) -> None:
+        """What changes without a notification becomes due here."""
+        session = self._session
+        for key in session.wanted:
+            partition = self._manager.by_id(*key)
+            if partition is None or _said(partition) != session.said.get(key):
+                session.due[key] = None
+
+    def _something(self) -> bool:
+        """Has anything changed that the follower should hear of now? Reads nothing from disk."""
+        return any(self._is_urgent(key) for key in self._session.changes())
+
+    def _is_urgent(self, key: Key) -> bool:
+        wanted, partition = self._session.wanted[key], self._manager.by_id(*key)
+        return (
+            partition is None
+            or partition.check_leader(wanted.current_leader_epoch) is not ErrorCode.none
+            or partition.next_offset > wanted.fetch_offset
+            or partition.log_start_offset > self._known_log_start(key)
+        )
+
+    def _known_log_start(self, key: Key) -> int:
+        """The leader's log start as the follower was told it, or its own where it was not."""
+        said = self._session.said.get(key)
+        return self._session.wanted[key].log_start_offset if said is None else said.log_start_offset
+
+    def _enough(self, results: Mapping[Key, ReplicaFetchResult]) -> bool:
         size = 0
-        for wanted, result in zip(request.partitions, results, strict=True):
+        for key, result in results.items():
             if result.error_code or result.diverging_epoch >= 0:
                 return True
-            if result.log_start_offset > wanted.log_start_offset:
+            if result.log_start_offset > self._known_log_start(key):
                 return True
             size += len(result.records)
-        return size >= max(request.min_bytes, 1) or not request.partitions
+        return size >= max(self._request.min_bytes, 1) or not self._session.wanted
 
-    def _collect(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResult, ...]:
-        left = request.max_bytes
-        results = []
-        for wanted in request.partitions:
-            result = self._one(request, wanted, left)
+    async def _collect(self, *, arrived: bool) -> dict[Key, ReplicaFetchResult]:
+        """A result of each partition that is due. On arrival the fetch counts: the follower has
+        everything below its offsets; of partitions at rest the time of the round says so."""
+        session, left = self._session, self._request.max_bytes
+        results = {}
+        for key in tuple(session.due):
+            if session.ended:
+                return {}
+            results[key] = result = await self._one(session.wanted[key], left, arrived=arrived)
             left -= len(result.records)
-            results.append(result)
-        return tuple(results)
+        if arrived:
+            session.rounds.last_s = self._now_s
+        return {} if session.ended else results
 
-    def _one(
-        self, request: ReplicaFetchRequest, wanted: ReplicaFetchPartition, left: int
+    async def _one(
+        self, wanted: ReplicaFetchPartition, left: int, *, arrived: bool
     ) -> ReplicaFetchResult:
         partition = self._manager.by_id(wanted.topic_id, wanted.partition)
         if partition is None:
             return refusal(wanted, ErrorCode.unknown_topic_id)
-        error = _check(partition, request.replica_id, wanted)
-        if error is not ErrorCode.none:
-            return answer(partition, error)
-        parted = _parted(partition, wanted)
-        if parted is not None:
-            return answer(partition, ErrorCode.none, parted=parted)
-        now_s = self._manager.context.monotonic()
+        error = _check(partition, self._request.replica_id, wanted)
+        parted = None if error is not ErrorCode.none else _parted(partition, wanted)
+        if error is not ErrorCode.none or parted is not None:
+            self._left(partition)
+            return answer(partition, error, parted=parted)
+        if arrived:
+            self._fetched(partition, wanted)
+        return await _records(partition, wanted, left)
+
+    def _fetched(self, partition: "Partition", wanted: ReplicaFetchPartition) -> None:
+        replica_id, session = self._request.replica_id, self._session
         partition.follower_fetched(
-            request.replica_id,
+            replica_id,
             FetchSeen(
                 fetch_offset=wanted.fetch_offset,
                 log_start_offset=wanted.log_start_offset,
                 local_log_start_offset=wanted.local_log_start_offset,
-                broker_epoch=request.broker_epoch,
+                broker_epoch=self._request.broker_epoch,
                 leader_next_offset=partition.next_offset,
-                now_s=now_s,
+                now_s=self._now_s,
                 tiered_epoch=wanted.tiered_epoch,
             ),
         )
-        return _records(partition, wanted, left)
+        if partition.leader is not None and session.session_id != NO_SESSION:
+            partition.leader.rests_in(replica_id, session.rounds)
+
+    def _left(self, partition: "Partition") -> None:
+        if partition.leader is not None:
+            partition.leader.left_session(self._request.replica_id)
+
+    def _told(self, results: Mapping[Key, ReplicaFetchResult]) -> Iterable[ReplicaFetchResult]:
+        """What is sent: of the partitions that are named, and where there is news. Who was given
+        records and is not done goes to the end of the queue, so that none starves."""
+        session = self._session
+        for key, result in results.items():
+            is_news = bool(result.error_code or result.diverging_epoch >= 0 or result.records)
+            if is_news or not self._is_at_rest(key):
+                if result.records:
+                    session.due[key] = session.due.pop(key)
+            else:
+                del session.due[key]
+            said = _said_in(result)
+            if is_news or key in self._named or said != session.said.get(key):
+                session.said[key] = said
+                yield result
+
+    def _is_at_rest(self, key: Key) -> bool:
+        """Would the same fetch once more change nothing but the follower's time?"""
+        partition = self._manager.by_id(*key)
+        if partition is None or partition.leader is None:
+            return False
+        return (
+            self._session.wanted[key].fetch_offset >= partition.next_offset
+            and partition.high_watermark >= partition.next_offset
+            and self._request.replica_id in partition.leader.row.isr
+        )
+
+
+def _refused(error: ErrorCode) -> ReplicaFetchResponse:
+    return ReplicaFetchResponse(error_code=int(error.value), partitions=())
+
+
+def _said(partition: "Partition") -> Said:
+    """What an answer would say of a partition now; as :func:`_said_in` takes it from one."""
+    log, end = partition.log, partition.remote_end
+    return Said(
+        partition.leader_epoch,
+        log.high_watermark,
+        log.log_start_offset,
+        partition.head_tiered_epoch,
+        -1 if end is None else end.offset,
+        -1 if end is None else end.epoch,
+    )
+
+
+def _said_in(result: ReplicaFetchResult) -> Said:
+    return Said(
+        result.leader_epoch,
+        result.high_watermark,
+        result.log_start_offset,
+        result.head_tiered_epoch,
+        result.remote_end_offset,
+        result.remote_end_epoch,
+    )
 
 
 def _check(partition: "Partition", replica_id: int, wanted: ReplicaFetchPartition) -> ErrorCode:
@@ -158,7 +288,7 @@ def _parted(partition: "Partition", wanted: ReplicaFetchPartition) -> EpochEnd |
     )
 
 
-def _records(
+async def _records(
     partition: "Partition", wanted: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
     log = partition.log
@@ -167,13 +297,18 @@ def _records(
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return answer(partition, ErrorCode.kafka_storage_error)
+    offset, max_bytes, end = wanted.fetch_offset, min(wanted.max_bytes, left), log.next_offset
     try:
-        read = log.read(
-            wanted.fetch_offset,
-            max_bytes=min(wanted.max_bytes, left),
-            up_to_offset=log.next_offset,
-            min_one=True,
-        )
+        try:
+            read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
+        except NotCached:
+            read = await in_read_thread(
+                log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+            )
+            # What was read is of the epoch that was asked for; the offsets answered must be too.
+            error = partition.check_leader(wanted.current_leader_epoch)
+            if error is not ErrorCode.none:
+                return answer(partition, error)
     except OffsetOutOfRange:
         return answer(partition, ErrorCode.offset_out_of_range)
     except StorageError as error:
@@ -212,7 +347,7 @@ def answer(
     """An answer with the leader's offsets and the end of the tier."""
     log = partition.log
     point = parted or UNDEFINED_END
-    end = partition.remote_end
+    end = partition.durable_remote_end
     return ReplicaFetchResult(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -224,7 +359,7 @@ def answer(
         next_offset=log.next_offset,
         diverging_epoch=point.epoch,
         diverging_end_offset=point.end_offset,
-        head_tiered_epoch=partition.head_tiered_epoch,
+        head_tiered_epoch=partition.durable_head_tiered_epoch,
         remote_end_offset=-1 if end is None else end.offset,
         remote_end_epoch=-1 if end is None else end.epoch,
         records=records,

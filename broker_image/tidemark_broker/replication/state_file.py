@@ -19,7 +19,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """One replica's file. ``row`` is None where no controller ever spoke of the replica."""
+    """One replica's file. ``row`` is None where no controller ever spoke of the replica;
+    ``head_tiered_epoch``: of the head that told ``remote_end``, -1 where none did."""
 
     topic: str
     topic_id: uuid.UUID
@@ -28,16 +29,12 @@ class StoredState:
     tiering_state: control.TieringState
     disable_policy: control.DisablePolicy
     row: control.PartitionState | None
-    remote_end: RemoteEnd | None
+    remote_end: RemoteEnd | None = None
+    head_tiered_epoch: int = -1
 
     @classmethod
     def of(
-        cls,
-        view: TopicView,
-        row: control.PartitionState,
-        controller_epoch: int,
-        *,
-        remote_end: RemoteEnd | None = None,
+        cls, view: TopicView, row: control.PartitionState, controller_epoch: int
     ) -> "StoredState":
         """What a controller of that epoch said."""
         return cls(
@@ -48,7 +45,6 @@ class StoredState:
             tiering_state=view.tiering_state,
             disable_policy=view.disable_policy,
             row=row,
-            remote_end=remote_end,
         )
 
     def with_row(self, row: control.PartitionState) -> "StoredState":
@@ -70,6 +66,7 @@ def to_json(state: StoredState) -> dict[str, object]:
         "remoteEnd": None
         if state.remote_end is None
         else {"offset": state.remote_end.offset, "epoch": state.remote_end.epoch},
+        "headTieredEpoch": state.head_tiered_epoch,
     }
 
 
@@ -89,6 +86,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             disable_policy=control.DisablePolicy[str(data["disablePolicy"])],
             row=None if row is None else _row_from_json(cast("Mapping[str, object]", row)),
             remote_end=None if end is None else _end_from_json(cast("Mapping[str, object]", end)),
+            head_tiered_epoch=_integer(data.get("headTieredEpoch", -1)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"partition.state cannot be read: {error!r}") from error

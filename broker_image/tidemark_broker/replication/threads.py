@@ -1,25 +1,63 @@
-"""Blocking file work off the loop, never left behind.
+"""Blocking file work off the loop, never left behind, in pools that do not wait for each other.
 
-A thread cannot be cancelled: when the task that waits for one is, the wait goes on until the
-thread has ended, so that no lock is released and no file closed under it.
+A role change writes and fsyncs a file or two; were its thread to come from where fsyncs of closed
+segments, checkpoints or clients' look-ups wait, a fail-over would wait for them. So each kind of
+work has threads of its own. A thread cannot be cancelled: when the task that waits for one is, the
+wait goes on until the thread has ended, so that no lock is released and no file closed under it.
 """
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run to its end in a worker thread, also when the caller is cancelled meanwhile."""
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        if not work.done():
-            await asyncio.wait([work])
-        if not work.cancelled():
-            work.exception()
-        raise
+class ThreadsBusy(Exception):
+    """Too many calls of that kind wait already: try again later."""
+
+
+class Threads:
+    """A named pool; called with a function, it runs it to its end in one of ``threads`` threads.
+    ``pending_max``: how many calls may wait (None: as many as there are callers)."""
+
+    def __init__(self, name: str, *, threads: int, pending_max: int | None = None) -> None:
+        self.name = name
+        self._running_max = threads
+        self._pending_max = pending_max
+        self._pending = 0
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run to its end in a worker thread, also when the caller is cancelled meanwhile. Raises
+        :class:`ThreadsBusy`. Call it on the loop's thread."""
+        if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
+            raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._executor, partial(function, *args, **kwargs))
+        self._pending += 1
+        work.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not work.done():
+                await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+            raise
+
+    def _ended(self, _: object) -> None:
+        self._pending -= 1
+
+
+#: Upkeep: flushes, checkpoints, retention, logs that are opened, made or removed.
+in_thread = Threads("upkeep", threads=6)
+#: What a change of role waits for: state files, leader epochs, truncations.
+in_role_thread = Threads("role changes", threads=4)
+#: Clients' look-ups by time, which unpack batches.
+in_lookup_thread = Threads("look-ups", threads=2, pending_max=100)
+#: Reads of what is not in memory, for consumers and for followers that are far behind.
+in_read_thread = Threads("reads", threads=4)

@@ -37,6 +37,15 @@ class RemoteFetchNeed:
     max_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class DiskReadNeed:
+    """What a consumer asked for is likely not in memory: it is read in a thread."""
+
+    offset: int
+    max_bytes: int
+    min_one: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
     """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log."""
@@ -48,6 +57,7 @@ class FetchResult:
     data: bytes = b""
     diverging: EpochEnd | None = None
     remote: RemoteFetchNeed | None = None
+    from_disk: DiskReadNeed | None = None
     leader_id: int = -1
     leader_epoch: int = -1
 

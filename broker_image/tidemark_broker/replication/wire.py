@@ -4,15 +4,27 @@ Kafka's Fetch carries nothing about a tier, and its followers ask ListOffsets an
 OffsetForLeaderEpoch for what they need when they are out of range. Ours is one request with all
 of it: the durable log start of the follower goes up, the leader's offsets, a DivergingEpoch and
 the end of the tier come down with the records. Served on the client listener, never advertised.
+
+Fetches are incremental (KIP-227): a session's id and epoch go with each, in tagged fields, and only
+partitions that changed are named. A broker that knows no sessions leaves the fields out and is
+asked, and answers, for everything each time.
 """
 
 import uuid
+from dataclasses import field
 
 from kio.static.constants import EntityType
+from kio.static.primitive import i32
 
 from tidemark.wire.entity import entity, wire
 
 REPLICA_FETCH = 10010
+
+#: KIP-227: no session; the epoch of a fetch that names everything and asks for a session; and the
+#: epoch of one that names everything and wants none.
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
 
 
 @entity(EntityType.nested, REPLICA_FETCH)
@@ -31,10 +43,20 @@ class ReplicaFetchPartition:
     max_bytes: int = wire("int32")
 
 
+@entity(EntityType.nested, REPLICA_FETCH)
+class ForgottenPartition:
+    """A partition that leaves the session."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+
+
 @entity(EntityType.request, REPLICA_FETCH)
 class ReplicaFetchRequest:
     """The answer waits until there are ``min_bytes`` of records, or a log start offset that the
-    follower does not have yet, or an error, or ``max_wait_ms`` has passed."""
+    follower does not have yet, or an error, or ``max_wait_ms`` has passed. In a session
+    (``session_epoch`` above 0) ``partitions`` are those to add or to change; all others count as
+    fetched at the offset at which they were last named."""
 
     replica_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -42,6 +64,9 @@ class ReplicaFetchRequest:
     min_bytes: int = wire("int32")
     max_bytes: int = wire("int32")
     partitions: tuple[ReplicaFetchPartition, ...]
+    session_id: int = wire("int32", default=i32(NO_SESSION), tag=0)
+    session_epoch: int = wire("int32", default=i32(FINAL_EPOCH), tag=1)
+    forgotten: tuple[ForgottenPartition, ...] = field(default=(), metadata={"tag": 2})
 
 
 @entity(EntityType.nested, REPLICA_FETCH)
@@ -68,8 +93,11 @@ class ReplicaFetchResult:
 
 @entity(EntityType.response, REPLICA_FETCH)
 class ReplicaFetchResponse:
-    """One result per partition asked for, in the order of the request. ``error_code`` 77: the
+    """A result for each partition that the request names, and, in a session, for each other that the
+    follower should hear of. ``session_id`` is the session to go on with, 0 for none. ``error_code``
+    70 (FETCH_SESSION_ID_NOT_FOUND), 71 (INVALID_FETCH_SESSION_EPOCH): name everything again; 77: the
     broker epoch is not the one the leader knows."""
 
     error_code: int = wire("int16")
     partitions: tuple[ReplicaFetchResult, ...]
+    session_id: int = wire("int32", default=i32(NO_SESSION), tag=0)

@@ -18,7 +18,7 @@ from tidemark_operator.control.frames import Response
 from tidemark_operator.control.sessions import Beat
 from tidemark_operator.controller import elections, isr, registration
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import BrokerHealth
+from tidemark_operator.controller.model import BrokerHealth, RowKey
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
 from tidemark_operator.reconcile.context import Context
@@ -52,7 +52,7 @@ class BrokerRequests:
     # ------------------------------------------------------------ requests
 
     async def register(
-        self, request: control.BrokerRegistrationRequest, *, session_alive: bool
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
         """Registration: slices, then the Broker's status, then the session, then the answer."""
         context = self._context
@@ -66,7 +66,11 @@ class BrokerRequests:
         response = await self._decided(
             context,
             lambda draft: registration.register(
-                draft, request, session_alive=session_alive, session_timeout_ms=timeout_ms
+                draft,
+                request,
+                session_alive=session_alive,
+                connected=connected,
+                session_timeout_ms=timeout_ms,
             ),
         )
         if response is None:
@@ -108,6 +112,7 @@ class BrokerRequests:
         if broker is None or broker.broker_epoch != request.broker_epoch:
             return control.BrokerStatusResponse(error_code=int(ErrorCode.stale_broker_epoch))
         self._take_health(context, request)
+        self._take_failed(context, request)
         for report in request.partitions:
             self._take_report(context, report)
         return control.BrokerStatusResponse(error_code=int(ErrorCode.none))
@@ -128,6 +133,26 @@ class BrokerRequests:
             context.queue.add(context.cluster_key)
         elif former != health:
             context.queue.add_later(key, FIGURES_S)
+
+    def _take_failed(self, context: Context, request: control.BrokerStatusRequest) -> None:
+        """Replicas whose storage refuses, or works again: who leads them is decided at once."""
+        node_id = request.broker_id
+        named = {
+            (topic.topic_id, partition)
+            for topic in request.failed_replicas
+            for partition in topic.partitions
+        }
+        if not named and not context.state.failed_on(node_id):
+            return
+        hosted = context.state.keys_on(node_id)
+        news = context.state.put_failed(node_id, hosted.intersection(named))
+        if news:
+            context.spawn(("storage", node_id, news), self._storage_changed(context, node_id, news))
+
+    async def _storage_changed(
+        self, context: Context, node_id: int, news: frozenset[RowKey]
+    ) -> None:
+        await self._decided(context, lambda draft: elections.storage_changed(draft, node_id, news))
 
     def _take_report(self, context: Context, report: control.PartitionStatus) -> None:
         row = context.state.row((report.topic_id, report.partition))
@@ -211,7 +236,7 @@ class BrokerRequests:
             context.spawn(("fence", frozenset(gone)), self._fence(context, gone))
 
     async def _fence(self, context: Context, gone: set[int]) -> None:
-        reason = f"no heartbeat for {context.session_timeout_s:.0f} s"
+        reason = "it has stopped, or does not answer"
         await self._decided(context, lambda draft: elections.fence(draft, gone, reason=reason))
 
     # ------------------------------------------------------------ command connections

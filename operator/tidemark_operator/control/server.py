@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -36,10 +37,11 @@ class ControlHandler(Protocol):
     """What the main loop does for brokers. Every method runs in the main loop."""
 
     async def register(
-        self, request: control.BrokerRegistrationRequest, *, session_alive: bool
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
         """Answer a registration after it is persisted. ``session_alive``: the process that was
-        registered under this id before has been heard of lately."""
+        registered under this id before has been heard of lately; ``connected``: and its
+        connections are not known to have ended."""
 
     async def alter_partition(
         self, request: control.AlterPartitionRequest
@@ -67,6 +69,28 @@ class _Term:
     def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
         self.controller_epoch = controller_epoch
         self.sessions = sessions
+
+
+@dataclass(slots=True)
+class _Peer:
+    """The far end of one connection: the registrations for which it has spoken, of one term."""
+
+    sessions: Sessions | None = None
+    spoke_for: tuple[int, int] | None = None
+
+    def speaks(self, sessions: Sessions, broker_id: int, broker_epoch: int) -> None:
+        """It sent something in the name of a registration."""
+        if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
+            return
+        self.left(time.monotonic())
+        if sessions.connected(broker_id, broker_epoch):
+            self.sessions, self.spoke_for = sessions, (broker_id, broker_epoch)
+
+    def left(self, now_s: float) -> None:
+        """It ended, or speaks for another registration now."""
+        if self.sessions is not None and self.spoke_for is not None:
+            self.sessions.disconnected(*self.spoke_for, now_s)
+        self.sessions = self.spoke_for = None
 
 
 class ControlServer:
@@ -223,27 +247,33 @@ class ControlServer:
             logger.error("a control connection failed", exc_info=error)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
+        address = writer.get_extra_info("peername")
+        peer = _Peer()
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
-            attached = await serve_requests(reader, writer, self._answer)
+            attached = await serve_requests(
+                reader, writer, lambda request: self._answer(request, peer)
+            )
             if attached is not None and (channel := self._attach(attached, reader, writer)):
                 await channel.run()
         except framing.FrameError as error:
-            logger.warning("closed control connection %s: %s", peer, error)
+            logger.warning("closed control connection %s: %s", address, error)
         except (ConnectionError, TimeoutError) as error:
-            logger.info("control connection %s ended: %s", peer, error or type(error).__name__)
+            logger.info("control connection %s ended: %s", address, error or type(error).__name__)
         finally:
+            peer.left(time.monotonic())
             writer.close()
 
     # ------------------------------------------------------------ answers
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request, peer: _Peer) -> Answer:
         term = self._term
         if term is None:
             return not_controller(request)
+        if not isinstance(request, control.BrokerRegistrationRequest):
+            peer.speaks(term.sessions, request.broker_id, request.broker_epoch)
         match request:
             case control.BrokerHeartbeatRequest():
                 return self._heartbeat(term, request)
@@ -254,12 +284,19 @@ class ControlServer:
                     error_code=int(code), controller_epoch=term.controller_epoch
                 )
             case control.BrokerRegistrationRequest():
-                alive = term.sessions.alive(request.broker_id)
-                return self._in_main(self._handler.register(request, session_alive=alive))
+                return self._register(term, request)
             case control.AlterPartitionRequest():
                 return self._in_main(self._handler.alter_partition(request))
             case control.BrokerStatusRequest():
                 return self._in_main(self._handler.broker_status(request))
+
+    def _register(self, term: _Term, request: control.BrokerRegistrationRequest) -> Answer:
+        sessions, broker_id = term.sessions, request.broker_id
+        alive, connected = sessions.alive(broker_id), sessions.is_connected(broker_id)
+        sessions.knocked(broker_id, time.monotonic())
+        return self._in_main(
+            self._handler.register(request, session_alive=alive, connected=connected)
+        )
 
     def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:
         try:

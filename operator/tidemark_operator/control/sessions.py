@@ -4,10 +4,17 @@ Three rules of the design stand here. Every session counts as fresh at a take-ov
 of the intake itself the time of the stall does not count: what lies in the sockets is read before
 anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
 however regularly its heartbeat thread reports.
+
+A killed process is noticed sooner: the kernel closes its connections. A broker all of whose
+connections have ended is under suspicion, and is out unless it comes back within a short grace; a
+live one does so at once.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+#: How long a broker without any connection may take to come back.
+GRACE_S = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,9 @@ class Session:
     should_shut_down: bool = False
     beat: Beat = Beat()
     expired: bool = False
+    #: Open connections over which this registration has spoken, and when the last of them ended.
+    connections: int = 0
+    lost_s: float | None = None
 
 
 class Sessions:
@@ -43,8 +53,13 @@ class Sessions:
 
     def open(self, broker_id: int, broker_epoch: int, now_s: float, *, fenced: bool = True) -> None:
         """A broker registered, or was known at the take-over: fresh from now on."""
+        former = self.get(broker_id, broker_epoch)
         self._sessions[broker_id] = Session(
-            broker_id=broker_id, broker_epoch=broker_epoch, last_seen_s=now_s, is_fenced=fenced
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            last_seen_s=now_s,
+            is_fenced=fenced,
+            connections=0 if former is None else former.connections,
         )
 
     def close(self, broker_id: int) -> None:
@@ -62,6 +77,38 @@ class Sessions:
         """Whether the broker, under whatever epoch, has been heard of within a session."""
         session = self._sessions.get(broker_id)
         return session is not None and not session.expired
+
+    # ---- connections
+
+    def connected(self, broker_id: int, broker_epoch: int) -> bool:
+        """A connection has spoken for a registration; False: there is no such session."""
+        session = self.get(broker_id, broker_epoch)
+        if session is None:
+            return False
+        session.connections += 1
+        session.lost_s = None
+        return True
+
+    def disconnected(self, broker_id: int, broker_epoch: int, now_s: float) -> None:
+        """Such a connection has ended; with the last of them the grace begins."""
+        session = self.get(broker_id, broker_epoch)
+        if session is not None:
+            session.connections -= 1
+            session.lost_s = now_s if session.connections <= 0 else None
+
+    def is_connected(self, broker_id: int) -> bool:
+        """False only where all connections of the present registration are known to have ended:
+        one that has not come yet (after a take-over) says nothing."""
+        session = self._sessions.get(broker_id)
+        return session is not None and session.lost_s is None
+
+    def knocked(self, broker_id: int, now_s: float) -> None:
+        """A registration of this id came in: the grace does not run out while it is decided."""
+        session = self._sessions.get(broker_id)
+        if session is not None and session.lost_s is not None:
+            session.lost_s = now_s
+
+    # ---- heartbeats and time
 
     def set_state(
         self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
@@ -118,7 +165,9 @@ class Sessions:
 
     def _running_out(self, now_s: float) -> Iterable[Session]:
         for session in self._sessions.values():
-            if not session.expired and now_s - session.last_seen_s > self.session_timeout_s:
+            silent = now_s - session.last_seen_s > self.session_timeout_s
+            gone = session.lost_s is not None and now_s - session.lost_s > GRACE_S
+            if not session.expired and (silent or gone):
                 yield session
 
     @staticmethod
@@ -129,3 +178,5 @@ class Sessions:
     def _give_back(self, stall_s: float, now_s: float) -> None:
         for session in self._sessions.values():
             session.last_seen_s = min(now_s, session.last_seen_s + stall_s)
+            if session.lost_s is not None:
+                session.lost_s = min(now_s, session.lost_s + stall_s)

@@ -10,14 +10,17 @@ Each slice's write is whole by itself, so no order between slices matters.
 
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, Json, PartitionRow, RowKey, Tombstone
 from tidemark_operator.controller.rows import (
     BadRow,
+    decode_directory,
     decode_row,
     decode_tombstone,
+    encode_directory,
     encode_row,
     encode_tombstone,
 )
@@ -48,7 +51,8 @@ class BadSlice(ValueError):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SliceWrite:
     """One slice's new content. ``payload`` has the object's fields ``controllerEpoch``, ``commit``,
-    ``partitions`` and ``tombstones``; the rest says what changes against the state."""
+    ``partitions``, ``directories`` and ``tombstones``; the rest says what changes against the
+    state."""
 
     index: int
     commit: int
@@ -56,6 +60,7 @@ class SliceWrite:
     rows: tuple[PartitionRow, ...] = ()
     removed: tuple[RowKey, ...] = ()
     tombstones: tuple[tuple[uuid.UUID, Tombstone | None], ...] = ()
+    directories: Mapping[int, uuid.UUID] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,22 @@ class Draft:
     def is_live(self, node_id: int) -> bool:
         broker = self.broker(node_id)
         return broker is not None and broker.live
+
+    def can_serve(self, node_id: int, key: RowKey) -> bool:
+        """Whether a broker may lead this partition or join its ISR."""
+        return self.is_live(node_id) and key not in self.state.failed_on(node_id)
+
+    def min_isr(self, row: PartitionRow) -> int:
+        """The effective min.insync.replicas of a partition."""
+        return self.state.min_isr(row)
+
+    def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
+        """The log directory that holds a broker's replicas of one slice, this draft's registration
+        included; None: not known."""
+        drafted = self.brokers.get(node_id)
+        if drafted is not None and drafted.directory_id is not None:
+            return drafted.directory_id
+        return self.state.directory_of(node_id, index)
 
     def live_brokers(self) -> list[BrokerInfo]:
         """By node id."""
@@ -231,6 +252,7 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
         state.put_row(row)
     for topic_id, tombstone in write.tombstones:
         state.put_tombstone(topic_id, write.index, tombstone)
+    state.directories[write.index] = dict(write.directories)
     state.commit = max(state.commit, write.commit)
 
 
@@ -259,6 +281,7 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
     try:
         rows = [decode_row(text) for text in _strings(payload, "partitions")]
         tombs = [decode_tombstone(text) for text in _strings(payload, "tombstones")]
+        directories = dict(map(decode_directory, _strings(payload, "directories")))
     except BadRow as error:
         raise BadSlice(f"slice {index}: {error}") from error
     strays = [row.key for row in rows if state.slice_index(row.key) != index]
@@ -272,12 +295,15 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         state.put_row(row)
     for tomb in tombs:
         state.put_tombstone(tomb.topic_id, index, tomb)
+    state.directories[index] = directories
     state.commit = max(state.commit, number)
 
 
 def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
     partitions, tombs = _content(draft, index)
-    size = _size(partitions, tombs)
+    directories = _directories(draft, index)
+    lines = [encode_directory(node_id, where) for node_id, where in sorted(directories.items())]
+    size = _size(partitions, tombs, lines)
     if size > SLICE_BYTES_MAX:
         raise SliceFull(index, size)
     keys = draft.keys_in(index)
@@ -288,8 +314,10 @@ def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
             "controllerEpoch": draft.state.controller_epoch,
             "commit": number,
             "partitions": partitions,
+            "directories": lines,
             "tombstones": tombs,
         },
+        directories=directories,
         rows=tuple(draft.rows[key] for key in keys if key in draft.rows),
         removed=tuple(key for key in keys if key in draft.removed),
         tombstones=tuple(
@@ -304,6 +332,18 @@ def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
     tombs.update({id_: tomb for (id_, home), tomb in draft.tombstones.items() if home == index})
     lines = [encode_tombstone(tomb) for tomb in tombs.values() if tomb is not None]
     return sorted(draft.texts_in(index).values()), sorted(lines)
+
+
+def _directories(draft: Draft, index: int) -> dict[int, uuid.UUID]:
+    """Of every broker that a row of the slice names, as far as it is known."""
+    rows = Counter(draft.state.hosted[index])
+    for key in draft.keys_in(index):
+        old, new = draft.state.row(key), draft.row(key)
+        rows.subtract(old.hosts if old is not None else ())
+        rows.update(new.hosts if new is not None else ())
+    hosts = (node_id for node_id, number in rows.items() if number > 0)
+    found = ((node_id, draft.directory_of(node_id, index)) for node_id in hosts)
+    return {node_id: directory for node_id, directory in found if directory is not None}
 
 
 def _size(*lists: Sequence[str]) -> int:

@@ -1,9 +1,11 @@
-"""Who leads: from the ISR only, unclean only where the topic allows it.
+"""Who leads: from the ISR, else from the eligible leaders (KIP-966, :mod:`eligible`), unclean only
+where the topic allows it.
 
 A fenced broker leaves every ISR that has a live member; where none is live the ISR stays as it is
-(each of its members has every acknowledged record) and the partition is offline, leader -1, until
-one of them is live again. Each change of leader raises the leader epoch, each change of a row its
-partition epoch. A placeholder never leads and is never in the ISR (invariant 19).
+(each of its members has every acknowledged record) and, unless an eligible replica can lead, the
+partition is offline, leader -1, until one can. Each change of leader raises the leader epoch, each
+change of a row its partition epoch. A placeholder never leads and is never in the ISR (invariant
+19). A replica whose storage refuses counts as one that is not live as long as there is another.
 
 An unclean election leaves the partition RECOVERING (KIP-704), and so do all elections after it,
 until a leader has reported that its log is in order (:mod:`isr`): whoever leads meanwhile must look
@@ -11,17 +13,36 @@ whether it lacks what is in the tier (the prefix rule).
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tidemark.wire.control import LeaderRecoveryState
+from tidemark_operator.controller import eligible
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import count, normal, warning
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicView, unclean_election
+from tidemark_operator.controller.events import count, normal, numbers, warning
+from tidemark_operator.controller.model import (
+    NO_LEADER,
+    LogEnd,
+    PartitionRow,
+    RowKey,
+    TopicView,
+    unclean_election,
+)
+
+_NO_LOGS: Mapping[int, LogEnd | None] = {}
 
 
-def changed(old: PartitionRow, new: PartitionRow) -> PartitionRow:
-    """``new`` with its epochs raised as the difference from ``old`` demands."""
-    if new == old:
+def changed(old: PartitionRow, new: PartitionRow, min_isr: int) -> PartitionRow:
+    """``new`` with the eligible leaders (see :func:`eligible.carried`) and the epochs that its
+    difference from ``old`` demands."""
+    return raised(old, eligible.carried(old, new, min_isr))
+
+
+def raised(old: PartitionRow, new: PartitionRow) -> PartitionRow:
+    """``new`` with its epochs one above those of ``old`` where they have to be."""
+    as_before = dataclasses.replace(
+        new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch
+    )
+    if as_before == old:
         return old
     return dataclasses.replace(
         new,
@@ -30,26 +51,65 @@ def changed(old: PartitionRow, new: PartitionRow) -> PartitionRow:
     )
 
 
-def elect(row: PartitionRow, is_live: Callable[[int], bool], *, unclean: bool) -> PartitionRow:
+def elect(
+    row: PartitionRow,
+    is_live: Callable[[int], bool],
+    *,
+    unclean: bool,
+    min_isr: int,
+    logs: Mapping[int, LogEnd | None] = _NO_LOGS,
+) -> PartitionRow:
     """The row under the best leader it can have now: the present one if it is live and in the ISR,
-    else the first replica of the ISR that is live, else (unclean) the first live replica, else
-    none. The ISR shrinks to its live members where a leader is found. An empty ISR (every copy
-    lost) is never answered by an election, not even an unclean one: a person decides."""
+    else the first replica of the ISR that is live, else an eligible one, else (unclean, and no
+    clean one is in sight) a live one, else none. The ISR shrinks to its live members where a leader
+    is found there. Where every copy was lost no election is an answer, not even an unclean one: a
+    person decides. ``logs``: what live brokers said of replicas that may have lost a tail."""
     live_isr = tuple(replica for replica in row.isr if is_live(replica))
-    if row.leader in live_isr:
-        return changed(row, dataclasses.replace(row, isr=live_isr))
-    leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
-    if leader == NO_LEADER and unclean and row.isr:
-        leader = next((replica for replica in row.hosts if is_live(replica)), NO_LEADER)
+    leader = row.leader
+    if leader not in live_isr:
+        leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
+    if leader != NO_LEADER:
+        return changed(row, dataclasses.replace(row, leader=leader, isr=live_isr), min_isr)
+    leader = eligible.elected(row, is_live, min_isr, logs)
+    if leader != NO_LEADER:
+        return changed(row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr)
+    if unclean and row.holders and not eligible.in_sight(row, is_live, min_isr, logs):
+        leader = _best_unclean(row, is_live, logs)
         if leader != NO_LEADER:
-            return changed(row, _led_uncleanly(row, leader))
-    isr = row.isr if leader == NO_LEADER else live_isr
-    return changed(row, dataclasses.replace(row, leader=leader, isr=isr))
+            return changed(row, _led_uncleanly(row, leader), min_isr)
+    return changed(row, dataclasses.replace(row, leader=NO_LEADER), min_isr)
+
+
+def _best_unclean(
+    row: PartitionRow, is_live: Callable[[int], bool], logs: Mapping[int, LogEnd | None]
+) -> int:
+    """The least bad: of those that may have everything the longest, else any of them, else any."""
+    longest = eligible.longest(row, eligible.reported(row, is_live, logs))
+    if longest != NO_LEADER:
+        return longest
+    live = [replica for replica in row.hosts if is_live(replica)]
+    last_known = [replica for replica in live if replica in row.last_known_elr]
+    return next(iter(last_known or live), NO_LEADER)
 
 
 def _led_uncleanly(row: PartitionRow, leader: int) -> PartitionRow:
     recovering = LeaderRecoveryState.RECOVERING
     return dataclasses.replace(row, leader=leader, isr=(leader,), leader_recovery_state=recovering)
+
+
+def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
+    """The row under the best leader that it can have by all that the draft knows. A replica whose
+    storage refuses leads, or is in the ISR, only while there is nobody to take over from it."""
+    min_isr, logs = draft.min_isr(row), draft.state.logs_of(row)
+
+    def served(replica: int) -> bool:
+        return draft.can_serve(replica, row.key)
+
+    if draft.state.has_failed_replica(row.key):
+        new = elect(row, served, unclean=False, min_isr=min_isr, logs=logs)
+        if new.leader != NO_LEADER:
+            return new
+    return elect(row, draft.is_live, unclean=unclean, min_isr=min_isr, logs=logs)
 
 
 def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
@@ -61,6 +121,8 @@ def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
         draft.put_broker(dataclasses.replace(broker, fenced=True))
     for broker in known:
         moved, offline = _settle(draft, draft.rows_on(broker.node_id))
+        if broker.shutting_down:
+            continue  # it said so, and that was told
         text = (
             f"broker {broker.node_id} is fenced ({reason}): {count(moved, 'leader')} moved, "
             f"{count(offline, 'partition')} offline"
@@ -95,9 +157,50 @@ def unfence(draft: Draft, node_id: int) -> None:
 
 
 def settle_topic(draft: Draft, topic: TopicView) -> None:
-    """Elect again where a topic's partitions are offline (its configuration may allow more now)."""
+    """Elect again where a topic's partitions are offline (its configuration may allow more now),
+    and give up the eligible leaders where a smaller min.insync.replicas has no need of them."""
     rows = draft.rows_of(topic.id).values()
-    _settle(draft, [row for row in rows if row.leader == NO_LEADER])
+    _settle(draft, [row for row in rows if row.leader == NO_LEADER or row.holders != row.isr])
+
+
+def settle_rows(draft: Draft, keys: Iterable[RowKey]) -> tuple[int, int]:
+    """Elect again in some partitions, about which something else is known now; (leaders moved,
+    partitions that lost theirs)."""
+    rows = (draft.row(key) for key in sorted(keys))
+    return _settle(draft, [row for row in rows if row is not None])
+
+
+def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> None:
+    """A broker reported that the storage of some replicas refuses, or works again: they leave
+    leadership and ISRs where another can take over, and come back as any follower does."""
+    broker = draft.broker(node_id)
+    moved, _ = settle_rows(draft, keys)
+    failed = draft.state.failed_on(node_id).intersection(keys)
+    if broker is None or not failed:
+        return
+    text = (
+        f"the storage of broker {node_id} refuses {count(len(failed), 'more replica')}: "
+        f"{count(moved, 'leader')} moved; they come back by themselves when it works again"
+    )
+    draft.emit(warning("Broker", broker.key, "StorageFailed", text))
+
+
+def leave_failed(draft: Draft) -> int:
+    """Have replicas whose storage refuses leave the ISRs in which others can go on by now; leaders
+    moved. Called now and then: those others may have come later."""
+    rows = {key: draft.row(key) for _, key in draft.state.failed()}
+    due = {
+        key
+        for node_id, key in draft.state.failed()
+        if (row := rows[key]) is not None and node_id in row.isr and len(row.holders) > 1
+    }
+    return settle_rows(draft, due)[0]
+
+
+def broker_gone(draft: Draft, node_id: int) -> None:
+    """A ``Broker`` object vanished though partitions name it (its finalizer was taken off by hand,
+    or it comes again from a backup): it leads nothing until it has registered again."""
+    _settle(draft, draft.rows_on(node_id))
 
 
 def _settle(draft: Draft, rows: Iterable[PartitionRow]) -> tuple[int, int]:
@@ -105,19 +208,30 @@ def _settle(draft: Draft, rows: Iterable[PartitionRow]) -> tuple[int, int]:
     moved = offline = 0
     for row in rows:
         topic = draft.state.topic_by_id(row.topic_id)
-        new = elect(row, draft.is_live, unclean=unclean_election(topic, draft.state.cluster))
+        new = best(draft, row, unclean=unclean_election(topic, draft.state.cluster))
         if new != row:
             draft.put_row(new)
         if new.leader != row.leader:
             moved += new.leader != NO_LEADER
             offline += new.leader == NO_LEADER
-        if topic is not None and new.leader != NO_LEADER and new.leader not in row.isr:
-            text = (
-                f"partition {row.partition}: broker {new.leader} leads though it was not in sync; "
-                "records that were acknowledged may be lost"
-            )
-            draft.emit(warning("Topic", topic.key, "UncleanElection", text))
+        if new.leader not in (NO_LEADER, *row.isr, *row.elr):
+            _tell_elected(draft, row, new)
     return moved, offline
+
+
+def _tell_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
+    """A leader from outside the ISR is told, with what it means for acknowledged records."""
+    topic = draft.state.topic_by_id(row.topic_id)
+    if topic is None:
+        return
+    what = f"partition {row.partition}: broker {new.leader} leads"
+    if not new.recovering:
+        ends = eligible.reported(row, draft.is_live, draft.state.logs_of(row))
+        text = f"{what}: of brokers {numbers(ends)} its log reaches furthest ({ends[new.leader].next_offset})"
+        draft.emit(normal("Topic", topic.key, "LongestLogElected", text))
+    else:
+        text = f"{what} though it was not in sync; records that were acknowledged may be lost"
+        draft.emit(warning("Topic", topic.key, "UncleanElection", text))
 
 
 def balance_leaders(draft: Draft, *, limit: int) -> int:
@@ -140,8 +254,9 @@ def _prefer(draft: Draft, persisted: PartitionRow) -> bool:
     if (
         row.leader in (preferred, NO_LEADER)
         or preferred not in row.isr
-        or not draft.is_live(preferred)
+        or not draft.can_serve(preferred, row.key)
     ):
         return False
-    draft.put_row(changed(row, dataclasses.replace(row, leader=preferred)))
+    new = dataclasses.replace(row, leader=preferred)
+    draft.put_row(changed(row, new, draft.min_isr(row)))
     return True

@@ -1,7 +1,7 @@
 """AlterPartition: a leader proposes the ISR of its partitions, the controller decides.
 
 Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may propose, a broker
-that is fenced, shutting down or unknown is not taken in. The answer is sent only after the commit
+that is fenced, shutting down or unknown is not taken in, nor a replica whose storage refuses. The answer is sent only after the commit
 (persist before acting), and every result carries the row as it then is, so that a leader that was
 refused catches up from the answer.
 
@@ -51,7 +51,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
         manifest=row.manifest or change.remote_manifest,
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
-    new = changed(row, new)
+    new = changed(row, new, draft.min_isr(row))
     if new != row:
         draft.put_row(new)
     return _result(new, ErrorCode.none)
@@ -69,7 +69,7 @@ def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) ->
         return ErrorCode.invalid_request
     if not _recovery_allowed(row, change):
         return ErrorCode.invalid_request
-    if not all(draft.is_live(node_id) for node_id in proposed - set(row.isr)):
+    if not all(draft.can_serve(node_id, row.key) for node_id in proposed - set(row.isr)):
         return ErrorCode.ineligible_replica
     return ErrorCode.none
 
@@ -92,6 +92,7 @@ def _result(row: PartitionRow, error: ErrorCode) -> IsrResult:
         partition_epoch=row.partition_epoch,
         isr=row.isr,
         leader_recovery_state=int(row.leader_recovery_state),
+        has_eligible_leaders=bool(row.elr or row.last_known_elr),
     )
 
 

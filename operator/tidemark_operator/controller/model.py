@@ -26,7 +26,9 @@ RowKey: TypeAlias = tuple[uuid.UUID, int]
 class PartitionRow:
     """One partition as the slices hold it. ``name`` is the topic's name and stands only in the row
     of partition 0: it is how a name stays known when its Topic object is gone (rule *Identity*).
-    An empty ISR means that every copy was lost: the partition waits for a person.
+    ``elr`` and ``last_known_elr`` (KIP-966, :mod:`eligible`) are replicas outside the ISR that still
+    hold, or may hold, all that is committed. None in the three of them means that every copy was
+    lost: the partition waits for a person.
     ``leader_recovery_state`` (KIP-704) is RECOVERING from an unclean election until a leader says
     that its log is in order; the ISR is then that leader alone."""
 
@@ -41,6 +43,8 @@ class PartitionRow:
     removing: tuple[int, ...] = ()
     manifest: bool = False
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
     name: str = ""
 
     @property
@@ -53,12 +57,36 @@ class PartitionRow:
         return tuple(replica for replica in self.replicas if replica >= 0)
 
     @property
+    def holders(self) -> tuple[int, ...]:
+        """Replicas that hold all that is committed, or may: none is a lost partition."""
+        return self.isr + self.elr + self.last_known_elr
+
+    @property
     def recovering(self) -> bool:
         return self.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
     @property
     def placeholders(self) -> int:
         return sum(replica < 0 for replica in self.replicas)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class LogEnd:
+    """How far a log reaches: the leader epoch of its last record (-1: none), then its LEO. Of two
+    logs the larger holds all that the smaller does of what is committed (KIP-101)."""
+
+    last_epoch: int
+    next_offset: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """A broker's answer about one replica, for as long as ``broker_epoch`` and ``leader_epoch``
+    (what it had been told) stand. ``end`` None: its storage refuses. In memory only."""
+
+    broker_epoch: int
+    leader_epoch: int
+    end: LogEnd | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +129,8 @@ class BrokerInfo:
     directory_id: uuid.UUID | None = None
     listeners: tuple[Endpoint, ...] = ()
     fenced: bool = True
+    #: Its last start brought proof of a clean end (or was before this controller's term).
+    proven: bool = True
     shutting_down: bool = False
     deleting: bool = False
     generation: int = 1

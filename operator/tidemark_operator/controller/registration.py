@@ -2,15 +2,18 @@
 
 A registration names the process (incarnation), the log directory and, after a clean shutdown only,
 the broker epoch under which it stopped. Without that proof the disk may lack what was acknowledged:
-the broker leaves every ISR in which it is not the last. With another directory it leaves all, also
-as the last, and the partition waits for a person. After any start it leads nothing and stays fenced
-until it has applied a full snapshot of this controller epoch.
+the broker leaves every ISR in which others have it, or may have it (:mod:`eligible`). With another
+directory it leaves all, also as the last, and the partition waits for a person. Which directory it
+had stands in the slices, so that a ``Broker`` object that was deleted and made again changes
+nothing; one that nobody knows is unproven, not another. After any start it leads nothing and stays
+fenced until it has applied a full snapshot of this controller epoch.
 
 Broker epochs grow over the whole cluster and start at ``controller epoch << 24``, so none is used
 twice even if a ``Broker`` object was deleted and made again.
 """
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
@@ -21,7 +24,7 @@ from tidemark.wire.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from tidemark_operator.controller import elections
+from tidemark_operator.controller import elections, eligible
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal, warning
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
@@ -35,13 +38,15 @@ def register(
     request: BrokerRegistrationRequest,
     *,
     session_alive: bool,
+    connected: bool = True,
     session_timeout_ms: int,
 ) -> BrokerRegistrationResponse:
     """Decide a registration. ``session_alive``: the incarnation registered before still has a
-    session. The response is sent after the commit, and the order of the commit matters: slices
+    session; ``connected``: and its connections are not known to be gone. The response is sent after the commit, and the order of the commit matters: slices
     first, then the Broker's status (a persisted registration says that the ISRs were left)."""
     broker = draft.broker(request.broker_id)
-    refused = _refusal(draft.state, broker, request, session_alive=session_alive)
+    gone = not session_alive or (broker is not None and not connected and _same(broker, request))
+    refused = _refusal(draft.state, broker, request, gone=gone)
     if refused is not None or broker is None:
         error, message = refused or (ErrorCode.broker_id_not_registered, "")
         return _response(draft.state, error, message, NO_EPOCH, session_timeout_ms)
@@ -58,16 +63,16 @@ def _refusal(
     broker: BrokerInfo | None,
     request: BrokerRegistrationRequest,
     *,
-    session_alive: bool,
+    gone: bool,
 ) -> tuple[ErrorCode, str] | None:
     if request.cluster_id != state.cluster.cluster_id:
         text = f"this is cluster {state.cluster.cluster_id}, the broker's configuration names {request.cluster_id}"
         return ErrorCode.inconsistent_cluster_id, text
-    if broker is None or broker.deleting:
+    if broker is None:
         text = f"no Broker object has nodeId {request.broker_id}: create one"
         return ErrorCode.broker_id_not_registered, text
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
-    if session_alive and other_process and not _has_proof(broker, request):
+    if other_process and not gone and not _has_proof(broker, request):
         text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
         return ErrorCode.duplicate_broker_registration, text
     return None
@@ -76,13 +81,18 @@ def _refusal(
 def _has_proof(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
     """The last run with this log directory was the registered one, and it ended cleanly: so that
     process is gone, whatever its session says (after a take-over every session counts as fresh)."""
-    same_disk = broker.directory_id == request.directory_id
-    return same_disk and request.previous_broker_epoch == broker.broker_epoch >= 0
+    return _same(broker, request) and request.previous_broker_epoch == broker.broker_epoch >= 0
+
+
+def _same(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
+    """The registered log directory. Its lock lets one process have it at a time: a former process
+    whose connections are gone is not alive in it any more."""
+    return broker.directory_id == request.directory_id
 
 
 def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> int:
     """A new process: a new epoch, and out of the ISRs that it can no longer answer for."""
-    same_disk, proof = broker.directory_id == request.directory_id, _has_proof(broker, request)
+    proof = _has_proof(broker, request)
     epoch = next_broker_epoch(draft, request.previous_broker_epoch)
     fresh = dataclasses.replace(
         broker,
@@ -90,12 +100,13 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
         incarnation_id=request.incarnation_id,
         directory_id=request.directory_id,
         fenced=True,
+        proven=proof,
         shutting_down=False,
     )
     _present(draft, fresh, request)
-    left, lost = _leave(draft, broker.node_id, proof=proof, same_disk=same_disk)
+    left, lost, moved = _leave(draft, broker.node_id, request.directory_id, proof=proof)
     how = "after a clean shutdown" if proof else "without proof of a clean shutdown"
-    if not same_disk and draft.rows_on(broker.node_id):
+    if moved:
         how = "with another log directory"
     text = f"broker {broker.node_id} registered {how} (epoch {epoch}): it left {count(left, 'ISR')}"
     draft.emit(normal("Broker", broker.key, "BrokerRegistered", text))
@@ -122,16 +133,22 @@ def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationReques
         draft.put_broker(new)
 
 
-def _leave(draft: Draft, node_id: int, *, proof: bool, same_disk: bool) -> tuple[int, int]:
-    """Change the rows of a broker that has just started; (ISRs left, partitions without a copy)."""
-    left = lost = 0
+def _leave(
+    draft: Draft, node_id: int, directory_id: uuid.UUID, *, proof: bool
+) -> tuple[int, int, int]:
+    """Change the rows of a broker that has just started; (ISRs left, partitions without a copy,
+    replicas that were in another directory)."""
+    left = lost = moved = 0
     for row in draft.rows_on(node_id):
+        index = draft.state.slice_index(row.key)
+        same_disk = draft.state.directory_of(node_id, index) in (None, directory_id)
         new = after_restart(row, node_id, draft, proof=proof, same_disk=same_disk)
         if new != row:
             draft.put_row(new)
         left += node_id in row.isr and node_id not in new.isr
-        lost += bool(row.isr) and not new.isr
-    return left, lost
+        lost += bool(row.holders) and not new.holders
+        moved += not same_disk
+    return left, lost, moved
 
 
 def after_restart(
@@ -139,18 +156,34 @@ def after_restart(
 ) -> PartitionRow:
     """One row after a replica's broker started again. Without proof the partition epoch rises even
     where the broker was not in the ISR: a leader may have proposed it on the strength of what the
-    former process had fetched (KIP-903)."""
+    former process had fetched (KIP-903). The last member of an ISR stays in it without proof only
+    where no other replica may have what it lost."""
     others = tuple(replica for replica in row.isr if replica != node_id)
-    leaves = not same_disk or (not proof and bool(others))
-    isr = others if leaves else row.isr
-    leader = row.leader
-    if leader == node_id:
-        live = [replica for replica in row.hosts if replica in others and draft.is_live(replica)]
-        leader = live[0] if live else NO_LEADER
-    new = elections.changed(row, dataclasses.replace(row, isr=isr, leader=leader))
+    unproven = same_disk and not proof and node_id in row.holders and row.holders != (node_id,)
+    left = dataclasses.replace(
+        row,
+        isr=others if unproven or not same_disk else row.isr,
+        last_known_elr=(*row.last_known_elr, node_id) if unproven else row.last_known_elr,
+        leader=NO_LEADER if row.leader == node_id else row.leader,
+    )
+    lost = () if same_disk else (node_id,)
+    left = eligible.carried(row, left, draft.min_isr(row), lost=lost)
+    new = elections.raised(row, _led_again(draft, left))
     if new == row and not proof:
         return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
     return new
+
+
+def _led_again(draft: Draft, row: PartitionRow) -> PartitionRow:
+    """The row of a leader that started again under the next one. An election from the ISR leaves
+    the ISR as it is: its members are fenced when their sessions end, not before."""
+    if row.leader != NO_LEADER:
+        return row
+    new = elections.best(draft, row, unclean=False)
+    if new.leader not in row.isr:
+        return new
+    kept = dataclasses.replace(row, leader=new.leader)
+    return eligible.carried(row, kept, draft.min_isr(row))
 
 
 def _response(
@@ -215,8 +248,8 @@ def fenced_at_take_over(node_id: int, stored_fenced: bool, rows: Iterable[Partit
 
 
 def removal_blockers(state: ControllerState, node_id: int) -> list[RowKey]:
-    """Partitions that keep a ``Broker`` from being removed: no other live member of the ISR has
-    their records. Draining moves them; until then the finalizer waits."""
+    """Partitions that keep a ``Broker`` from being removed: no other live broker is known to have
+    their records. Until one has, the finalizer waits, and the broker serves on (or may come back)."""
     rows = (state.row(key) for key in state.keys_on(node_id))
     return sorted(
         row.key for row in rows if row is not None and not _survives(row, node_id, state.is_live)
@@ -224,7 +257,8 @@ def removal_blockers(state: ControllerState, node_id: int) -> list[RowKey]:
 
 
 def _survives(row: PartitionRow, node_id: int, is_live: Callable[[int], bool]) -> bool:
-    return any(replica != node_id and is_live(replica) for replica in row.isr)
+    proven = row.isr + row.elr
+    return any(replica != node_id and is_live(replica) for replica in proven)
 
 
 def remove_broker(draft: Draft, node_id: int) -> None:
@@ -233,10 +267,11 @@ def remove_broker(draft: Draft, node_id: int) -> None:
     for row in draft.rows_on(node_id):
         free = min((*row.replicas, 0)) - 1
         replicas = tuple(free if replica == node_id else replica for replica in row.replicas)
-        isr = tuple(replica for replica in row.isr if replica != node_id)
-        leader = row.leader
-        if leader == node_id:
-            live = [host for host in row.hosts if host in isr and draft.is_live(host)]
-            leader = live[0] if live else NO_LEADER
-        new = dataclasses.replace(row, replicas=replicas, isr=isr, leader=leader)
-        draft.put_row(elections.changed(row, new))
+        left = dataclasses.replace(
+            row,
+            replicas=replicas,
+            isr=tuple(replica for replica in row.isr if replica != node_id),
+            leader=NO_LEADER if row.leader == node_id else row.leader,
+        )
+        left = eligible.carried(row, left, draft.min_isr(row))
+        draft.put_row(elections.raised(row, elections.best(draft, left, unclean=False)))

@@ -1,12 +1,16 @@
 """The one codec of what a PartitionSlice holds: compact rows and tombstones.
 
 The API server walks every node of a structured list on each write, so a partition is one string.
-A row is ``2|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
-<adding>|<removing>|<manifest>|<leader recovery state>|<name>``: version first, ids in Kafka's text
-form (base64url of the UUID, 22 characters), lists joined by commas. Kafka names hold none of these
-separators. Version 1 had no leader recovery state: it is read as RECOVERED, and every write is of
-version 2. A text that this codec cannot read is an error that names it: a slice that is not
+A row is ``3|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
+<adding>|<removing>|<manifest>|<leader recovery state>|<elr>|<last known elr>|<name>``: version
+first, ids in Kafka's text form (base64url of the UUID, 22 characters), lists joined by commas.
+Kafka names hold none of these separators. Version 1 had no leader recovery state, which is read as
+RECOVERED; versions 1 and 2 had no eligible leaders, which are read as none; every write is of
+version 3. A text that this codec cannot read is an error that names it: a slice that is not
 understood must never be taken for an empty one.
+
+A log directory is ``<node id>|<directory id>``: the one in which a broker had its replicas of this
+slice when the slice was written, so that it stays known when the ``Broker`` object is made again.
 """
 
 import base64
@@ -18,10 +22,10 @@ from collections.abc import Mapping
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 
-_ROW_VERSION = "2"
+_ROW_VERSION = "3"
 _TOMBSTONE_VERSION = "1"
 #: Versions that are read, with the number of their fields.
-_ROW_FIELDS = {"1": 12, _ROW_VERSION: 13}
+_ROW_FIELDS = {"1": 12, "2": 13, _ROW_VERSION: 15}
 _TOMBSTONE_FIELDS = {_TOMBSTONE_VERSION: 6}
 #: Partitions of a topic that share a slice.
 PARTITIONS_TOGETHER = 64
@@ -75,6 +79,8 @@ def encode_row(row: PartitionRow) -> str:
             _numbers(row.removing),
             "1" if row.manifest else "0",
             str(int(row.leader_recovery_state)),
+            _numbers(row.elr),
+            _numbers(row.last_known_elr),
             row.name,
         )
     )
@@ -85,6 +91,7 @@ def decode_row(text: str) -> PartitionRow:
     fields = _split(text, _ROW_FIELDS)
     if fields[10] not in ("0", "1"):
         raise BadRow(f"bad manifest flag in row {text!r}")
+    has_elr = fields[0] == _ROW_VERSION
     try:
         return PartitionRow(
             topic_id=id_of(fields[1]),
@@ -98,6 +105,8 @@ def decode_row(text: str) -> PartitionRow:
             removing=_tuple(fields[9]),
             manifest=fields[10] == "1",
             leader_recovery_state=_recovery_state(fields),
+            elr=_tuple(fields[12]) if has_elr else (),
+            last_known_elr=_tuple(fields[13]) if has_elr else (),
             name=fields[-1],
         )
     except ValueError as error:
@@ -135,6 +144,18 @@ def decode_tombstone(text: str) -> Tombstone:
         )
     except ValueError as error:
         raise BadRow(f"bad tombstone {text!r}: {error}") from error
+
+
+def encode_directory(node_id: int, directory_id: uuid.UUID) -> str:
+    return f"{node_id}|{id_text(directory_id)}"
+
+
+def decode_directory(text: str) -> tuple[int, uuid.UUID]:
+    """Inverse of :func:`encode_directory`."""
+    node_id, separator, directory_id = text.partition("|")
+    if not separator or not node_id.isdecimal():
+        raise BadRow(f"bad log directory {text!r}")
+    return int(node_id), id_of(directory_id)
 
 
 def _split(text: str, counts: Mapping[str, int]) -> list[str]:

@@ -143,6 +143,7 @@ def _partition(row: PartitionRow) -> PartitionState:
         isr=row.isr,
         manifest=row.manifest,
         leader_recovery_state=int(row.leader_recovery_state),
+        has_eligible_leaders=bool(row.elr or row.last_known_elr),
     )
 
 

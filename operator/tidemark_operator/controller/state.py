@@ -2,22 +2,27 @@
 
 Rows, tombstones and broker registrations advance only by commits known to have succeeded
 (:mod:`commit`); topics and the cluster are what the API server last said. Everything else here
-(health, leaders' reports) is memory that a take-over may lose. All look-ups are O(answer), so that
+(health, leaders' reports, ends of logs) is memory that a take-over may lose. All look-ups are O(answer), so that
 thousands of topics cost nothing until they change.
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tidemark.wire.control import PartitionStatus
+from tidemark_operator.controller.eligible import awaits_logs
 from tidemark_operator.controller.model import (
     BrokerHealth,
     BrokerInfo,
     ClusterView,
+    LogEnd,
+    LogReport,
     PartitionRow,
     RowKey,
     Tombstone,
     TopicView,
+    min_insync_replicas,
 )
 from tidemark_operator.controller.rows import encode_row, slice_of
 
@@ -44,7 +49,14 @@ class ControllerState:
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
+        #: The log directory of each broker as a slice has it, and how many rows of the slice name it.
+        self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
+        self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()
+        #: Offline partitions whose replicas are asked how far their logs reach.
+        self.awaiting_logs: set[RowKey] = set()
+        self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
+        self._failed: dict[int, frozenset[RowKey]] = {}
         self.broker_epoch_max = 0
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
@@ -115,6 +127,22 @@ class ControllerState:
         """Partitions whose preferred leader is this broker."""
         return self._preferred.get(node_id, 0)
 
+    def min_isr(self, row: PartitionRow) -> int:
+        """The effective min.insync.replicas of a partition; 1 for one without a Topic."""
+        topic = self.topic_by_id(row.topic_id)
+        return 1 if topic is None else min_insync_replicas(topic, self.cluster)
+
+    def logs_of(self, row: PartitionRow) -> dict[int, LogEnd | None]:
+        """What the present brokers said of their logs of this row as it is; None: it refuses."""
+        reports = self.log_reports.get(row.key, {})
+        return {
+            node_id: report.end
+            for node_id, report in reports.items()
+            if report.leader_epoch == row.leader_epoch
+            and (broker := self.brokers.get(node_id)) is not None
+            and broker.broker_epoch == report.broker_epoch
+        }
+
     def slice_index(self, key: RowKey) -> int:
         return slice_of(key[0], key[1], self.cluster.slices)
 
@@ -127,10 +155,15 @@ class ControllerState:
         self.row_bytes[index] += len(text) + JSON_BYTES
         for node_id in row.hosts:
             self._by_broker.setdefault(node_id, set()).add(row.key)
+            self.hosted[index][node_id] += 1
         if row.hosts:
             self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
         if row.placeholders:
             self.with_placeholders.add(row.key)
+        if awaits_logs(row):
+            self.awaiting_logs.add(row.key)
+        else:
+            self.log_reports.pop(row.key, None)
         if row.name:
             self._ids_by_row_name.setdefault(row.name, set()).add(row.topic_id)
 
@@ -147,9 +180,11 @@ class ControllerState:
         self.row_bytes[index] -= len(self.encoded[index].pop(key)) + JSON_BYTES
         for node_id in row.hosts:
             self._by_broker[node_id].discard(key)
+            self.hosted[index][node_id] -= 1
         if row.hosts:
             self._preferred[row.hosts[0]] -= 1
         self.with_placeholders.discard(key)
+        self.awaiting_logs.discard(key)
         self._forget_row_name(row)
 
     def _forget_row_name(self, row: PartitionRow) -> None:
@@ -162,6 +197,9 @@ class ControllerState:
     # ---- brokers and tombstones
 
     def put_broker(self, broker: BrokerInfo) -> None:
+        former = self.brokers.get(broker.node_id)
+        if former is not None and former.broker_epoch != broker.broker_epoch:
+            self._failed.pop(broker.node_id, None)  # another process: it reports for itself
         self.brokers[broker.node_id] = broker
         self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
 
@@ -169,6 +207,33 @@ class ControllerState:
         """The Broker object is gone (its rows were changed before, see :mod:`registration`)."""
         self.brokers.pop(node_id, None)
         self.health.pop(node_id, None)
+        self._failed.pop(node_id, None)
+
+    def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
+        """The log directory that held a broker's replicas of one slice; None: not known."""
+        broker = self.brokers.get(node_id)
+        return self.directories[index].get(node_id) or (broker and broker.directory_id) or None
+
+    def put_failed(self, node_id: int, keys: frozenset[RowKey]) -> frozenset[RowKey]:
+        """Take a broker's report of the replicas whose storage refuses; those that are news."""
+        former = self.failed_on(node_id)
+        if keys:
+            self._failed[node_id] = keys
+        else:
+            self._failed.pop(node_id, None)
+        return former ^ keys
+
+    def failed_on(self, node_id: int) -> frozenset[RowKey]:
+        """Replicas of a broker whose storage refuses, as it last said."""
+        return self._failed.get(node_id, frozenset())
+
+    def failed(self) -> Iterator[tuple[int, RowKey]]:
+        """Every replica whose storage refuses: its broker and its partition."""
+        return ((node_id, key) for node_id, keys in self._failed.items() for key in keys)
+
+    def has_failed_replica(self, key: RowKey) -> bool:
+        """Whether the storage of any replica of a partition refuses."""
+        return any(key in keys for keys in self._failed.values())
 
     def live_brokers(self) -> list[BrokerInfo]:
         """By node id; those that may lead and take replicas."""

@@ -16,6 +16,8 @@ from tidemark.wire.control import (
     DeleteRemoteTopicResponse,
     DisableRemoteTopicRequest,
     DisableRemoteTopicResponse,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
 )
 from tidemark_operator.controller.model import RowKey
 
@@ -62,6 +64,11 @@ class Engine(Protocol):
         self, node_id: int, request: DeleteRemoteTopicRequest
     ) -> DeleteRemoteTopicResponse:
         """Remove what a deleted topic left in the tier. Raises :class:`EngineUnavailable`."""
+
+    async def replica_logs(
+        self, node_id: int, request: ReplicaLogInfoRequest
+    ) -> ReplicaLogInfoResponse:
+        """How far a broker's replicas reach (KIP-966). Raises :class:`EngineUnavailable`."""
 
     async def list_offsets(
         self, node_id: int, topic: str, timestamps: Mapping[int, int]

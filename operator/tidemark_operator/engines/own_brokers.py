@@ -17,6 +17,8 @@ from tidemark.wire.control import (
     PartitionError,
     PartitionStatesRequest,
     Removal,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
 )
 from tidemark_operator.control.channel import Channel
 from tidemark_operator.controller import snapshot
@@ -133,6 +135,12 @@ class OwnBrokers(Engine):
     ) -> DeleteRemoteTopicResponse:
         """Remove a deleted topic's remote data through one broker."""
         return await self._call(node_id, request, DeleteRemoteTopicResponse, 2 * CALL_TIMEOUT_S)
+
+    async def replica_logs(
+        self, node_id: int, request: ReplicaLogInfoRequest
+    ) -> ReplicaLogInfoResponse:
+        """KIP-966's question to one broker."""
+        return await self._call(node_id, request, ReplicaLogInfoResponse, CALL_TIMEOUT_S)
 
     async def list_offsets(
         self, node_id: int, topic: str, timestamps: Mapping[int, int]

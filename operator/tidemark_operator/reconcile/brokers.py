@@ -1,10 +1,12 @@
 """One Broker: its finalizer, its status, and its removal once nothing depends on it."""
 
 import logging
+from collections.abc import Sequence
 
 from tidemark_operator.controller import registration
 from tidemark_operator.controller.events import count, normal
-from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.model import BrokerInfo, RowKey
+from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import condition, render, summary
 from tidemark_operator.controller.status.pacing import figures_interval_ms
@@ -17,6 +19,8 @@ from tidemark_operator.resources.names import BROKER_FINALIZER
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
+#: Partitions that a condition names; the rest are counted.
+NAMED_MAX = 3
 
 
 class BrokerReconciler:
@@ -63,8 +67,7 @@ class BrokerReconciler:
         if broker.live or blockers:
             text = f"broker {node_id} is live: stop it first"
             if blockers:
-                first = f"{count(len(blockers), 'partition')} would lose the last copy in sync"
-                text = f"{first}: let other replicas catch up, or delete the topics"
+                text = _in_use(context.state, blockers)
             await self._write(key, node_id, text)
             return LOOK_AGAIN_S
         await context.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
@@ -89,3 +92,18 @@ class BrokerReconciler:
         elif broker.status != status:
             return figures_interval_ms(status) / 1000
         return None
+
+
+def _in_use(state: ControllerState, blockers: Sequence[RowKey]) -> str:
+    """Why a Broker cannot go yet, and every way in which it can."""
+    topics = [state.topic_by_id(topic_id) for topic_id, _ in blockers[:NAMED_MAX]]
+    named = [
+        f"{'(no Topic)' if topic is None else topic.name}-{partition}"
+        for topic, (_, partition) in zip(topics, blockers, strict=False)
+    ]
+    more = f" and {len(blockers) - NAMED_MAX} more" if len(blockers) > NAMED_MAX else ""
+    return (
+        f"{count(len(blockers), 'partition')} ({', '.join(named)}{more}) would lose the last live copy: "
+        "start the other replicas and let them catch up, or delete the topics; until then the broker "
+        "serves on, and takes no new replica"
+    )

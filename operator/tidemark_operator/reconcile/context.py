@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from tidemark_operator.control.server import ControlServer
+from tidemark_operator.controller import elections
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import ClusterView
 from tidemark_operator.controller.state import ControllerState
@@ -36,11 +37,12 @@ from tidemark_operator.kube.kinds import (
     Kind,
     key_of,
 )
+from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.views import broker_info, cluster_view, topic_view
 from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.storage.committer import Committer
+from tidemark_operator.storage.committer import Committer, DecisionFailed
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +147,19 @@ class Context:
                     self.server.close_session(broker.node_id)
                     self.state.drop_broker(broker.node_id)
                     self.engine.publish()
+                    self._let_others_lead(broker.node_id)
+
+    def _let_others_lead(self, node_id: int) -> None:
+        """Partitions that still name a broker whose object is gone: nobody is told to lead them
+        by a list in which it is not."""
+        if self.state.keys_on(node_id):
+            self.spawn(("gone", node_id), self._broker_gone(node_id))
+
+    async def _broker_gone(self, node_id: int) -> None:
+        try:
+            await self.committer.decide(lambda draft: elections.broker_gone(draft, node_id))
+        except (DecisionFailed, TermEnded) as error:
+            logger.info("broker %d is gone, what it led waits: %s", node_id, error)
 
     def is_ours(self, body: Json) -> bool:
         """Whether a Topic or Broker belongs to the Cluster that this operator controls."""

@@ -1,5 +1,7 @@
 """A registration counts only once it stands in the Broker's status."""
 
+import dataclasses
+
 from tidemark_operator.controller.commit import apply_broker
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.status import broker_status
@@ -44,16 +46,9 @@ def _identity(broker: BrokerInfo) -> tuple[object, ...]:
 
 def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
     """The drafted registration over what the object says about everything else."""
-    return BrokerInfo(
-        node_id=drafted.node_id,
+    return dataclasses.replace(
+        drafted,
         key=stored.key,
-        rack=drafted.rack,
-        broker_epoch=drafted.broker_epoch,
-        incarnation_id=drafted.incarnation_id,
-        directory_id=drafted.directory_id,
-        listeners=drafted.listeners,
-        fenced=drafted.fenced,
-        shutting_down=drafted.shutting_down,
         deleting=stored.deleting,
         generation=stored.generation,
         status=stored.status,

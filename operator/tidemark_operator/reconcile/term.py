@@ -21,6 +21,7 @@ from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.context import Context
 from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 from tidemark_operator.storage.committer import Committed, DecisionFailed
@@ -61,6 +62,7 @@ class Term:
             RECORD_DELETION.kind: RecordDeletionReconciler(context).reconcile,
             CLUSTER.kind: self._clusters.reconcile,
         }
+        self._questions = LogQuestions(context)
         self._workers = Workers(context, reconcilers, last_pass)
         self._changed_topics: set[object] = set()
 
@@ -160,6 +162,7 @@ class Term:
             self._broker_changed(node_id)
         for event in committed.events:
             context.emit(event)
+        self._questions.ask()
 
     def _broker_changed(self, node_id: int) -> None:
         context = self.context
@@ -174,6 +177,8 @@ class Term:
         )
         context.queue.add(context.key(BROKER, broker.key))
         context.queue.add(context.cluster_key)
+        for topic_id in {topic_id for topic_id, _ in context.state.awaiting_logs}:
+            context.add_topic_id(topic_id)
         for topic in context.state.topics.values():
             waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
             if waiting or (
@@ -191,6 +196,8 @@ class Term:
             turns += 1
             if not self._leads():
                 raise TermEnded("the Lease ran out")
+            if any(context.state.failed()):
+                await self._decide(elections.leave_failed)
             if context.state.with_placeholders and context.state.live_brokers():
                 await self._decide(
                     lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT)
@@ -203,6 +210,7 @@ class Term:
                 )
             if turns % MEASURE_TURNS == 1:
                 measure(context)
+            self._questions.ask()
 
     async def _decide(self, decide: Callable[..., int]) -> None:
         try:

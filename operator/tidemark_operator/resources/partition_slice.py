@@ -60,6 +60,11 @@ class PartitionSlice(Resource):
         Field(max_length=65536, description="One row per partition."),
         Kube(**ATOMIC),
     ] = ()
+    directories: Annotated[
+        tuple[Row, ...],
+        Field(max_length=4096, description="The log directory of each broker named in a row."),
+        Kube(**ATOMIC),
+    ] = ()
     tombstones: Annotated[
         tuple[Row, ...],
         Field(max_length=65536, description="Deleted topics and replicas to be removed."),

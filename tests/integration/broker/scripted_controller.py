@@ -38,9 +38,15 @@ class ScriptedController:
         self.topics: dict[uuid.UUID, control.TopicState] = {}
         self.rows: dict[Key, control.PartitionState] = {}
         self.cluster_config: dict[str, str] = {}
+        self.remote_storage = ""
+        #: How many of the next registrations are refused: the former process counts as alive.
+        self.refuses_registrations = 0
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
+        #: Cleared: a broker that attaches is told nothing until it is set again.
+        self.sends_snapshots = asyncio.Event()
+        self.sends_snapshots.set()
         self.listener = KafkaListener(self._serve)
         self._next_epoch = 100
         self.changed = asyncio.Condition()
@@ -69,7 +75,12 @@ class ScriptedController:
         )
 
     async def create_topic(
-        self, name: str, replicas: list[tuple[int, ...]], config: dict[str, str] | None = None
+        self,
+        name: str,
+        replicas: list[tuple[int, ...]],
+        config: dict[str, str] | None = None,
+        *,
+        tiering: control.TieringState = control.TieringState.NONE,
     ) -> uuid.UUID:
         """One partition per entry; the first replica leads, all are in the ISR."""
         topic_id = uuid.uuid4()
@@ -77,7 +88,7 @@ class ScriptedController:
             topic_id=topic_id,
             name=name,
             config=entries(config or {}),
-            tiering_state=0,
+            tiering_state=int(tiering),
             tiered_epoch=0,
             disable_policy=0,
             partitions=(),
@@ -152,7 +163,7 @@ class ScriptedController:
             full=full,
             cluster_id="test-cluster",
             cluster_config=entries(self.cluster_config),
-            remote_storage="",
+            remote_storage=self.remote_storage,
             store_id="",
             brokers=tuple(
                 control.BrokerState(
@@ -200,6 +211,15 @@ class ScriptedController:
 
     def _register(self, request: control.BrokerRegistrationRequest) -> Any:
         self.registrations.append(request)
+        if self.refuses_registrations:
+            self.refuses_registrations -= 1
+            return control.BrokerRegistrationResponse(
+                error_code=101,
+                error_message="alive as another process",
+                broker_epoch=-1,
+                controller_epoch=self.epoch,
+                session_timeout_ms=self.session_timeout_ms,
+            )
         self._next_epoch += 1
         self.brokers[request.broker_id] = Registered(request, self._next_epoch)
         return control.BrokerRegistrationResponse(
@@ -217,6 +237,7 @@ class ScriptedController:
         answer = control.AttachResponse(error_code=0, controller_epoch=self.epoch)
         connection.write(encode_response(answer, correlation_id))
         broker.commands = connection
+        await self.sends_snapshots.wait()
         await self.send(request.broker_id, self._states(tuple(self.topics), full=True))
         async with self.changed:
             self.changed.notify_all()

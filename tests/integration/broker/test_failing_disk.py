@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 import urllib.request
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,69 @@ async def test_a_full_disk_refuses_keeps_what_it_acknowledged_and_heals(
     await controller.push(late_id)
     assert await produce_async(broker.listener, "late", [b"x"]) == [0]
     assert await broker.stop() == 0
+
+
+async def fill(disk: SmallDisk) -> None:
+    """Somebody else takes all that is left."""
+    script = 'cat /dev/zero > "$0/ballast"'
+    filling = await asyncio.create_subprocess_exec(
+        *disk.enter(), "sh", "-c", script, str(disk.path), stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await filling.wait() != 0
+    assert disk.free_bytes == 0
+
+
+def refusing(controller: ScriptedController, node: int) -> dict[uuid.UUID, tuple[int, ...]]:
+    """The replicas of a broker whose storage refuses, by topic id, as last reported."""
+    report = controller.brokers[node].last_report
+    assert report is not None
+    return {each.topic_id: each.partitions for each in report.failed_replicas}
+
+
+@pytest.mark.parametrize("node", [1, 2], ids=["leader", "follower"])
+async def test_a_full_disk_costs_one_broker_its_replicas_and_nobody_an_acknowledgement(
+    controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path, node: int
+) -> None:
+    """The controller is played as it is meant to be: who refuses leaves the ISR and leads nothing."""
+    disk = SmallDisk(tmp_path / f"broker-{node}")
+    try:
+        await disk.mount("4m")
+    except OSError as error:
+        pytest.skip(f"{error} (a limit on file sizes stands in for it in test_full_disk.py)")
+
+    def on_disk(number: int, *args: Any, **config: Any) -> BrokerProcess:
+        if number == node:
+            return BrokerOnSmallDisk(number, *args, disk=disk, **config)
+        return BrokerProcess(number, *args, **config)
+
+    try:
+        brokers = await start_brokers(1, 2, 3, kind=on_disk)
+        bootstrap = ",".join(broker.listener for broker in brokers)
+        topic_id = await controller.create_topic(
+            "flights", [(1, 2, 3)], {"min.insync.replicas": "2"}
+        )
+        assert await produce_async(bootstrap, "flights", [b"x"] * 10) == list(range(10))
+        await fill(disk)
+        writing = asyncio.create_task(
+            asyncio.to_thread(acknowledged, bootstrap, "flights", [bytes(5000)] * 20)
+        )
+        await controller.until(lambda: refusing(controller, node) == {topic_id: (0,)})
+        others = tuple(each for each in (1, 2, 3) if each != node)
+        await controller.change(topic_id, 0, leader=others[0], isr=others)
+        async with asyncio.timeout(10):
+            assert len(await writing) == 20
+
+        # It heals though nobody asks anything of it, and is let in again.
+        await disk.resize("64m")
+        await controller.until(lambda: not refusing(controller, node), 60)
+        await controller.until(lambda: controller.rows[topic_id, 0].isr == (1, 2, 3), 60)
+        await controller.change(topic_id, 0, leader=node)
+        got = await consume_async(brokers[node - 1].listener, "flights", 30)
+        assert [offset for offset, _ in got] == list(range(30))
+        for broker in brokers:
+            assert await broker.stop() == 0
+    finally:
+        await disk.unmount()
 
 
 async def test_a_leader_whose_disk_lost_records_registers_without_proof(

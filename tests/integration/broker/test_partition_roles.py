@@ -11,12 +11,14 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, read_state, write_state
+from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication import service
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
 from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
 from tidemark_broker.replication.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.threads import in_thread
 
@@ -51,6 +53,7 @@ class Host:
         self.folder = folder
         self.clock = Clock()
         self.proposals: list[control.IsrChange] = []
+        self.persisting = asyncio.Event()
         self.metadata = MetadataCache("c")
         self.metadata.brokers = {
             node: control.BrokerState(
@@ -71,6 +74,7 @@ class Host:
         )
 
     async def _persist(self, directory: Path, state: StoredState) -> None:
+        self.persisting.set()
         await in_thread(write_state, directory, to_json(state))
 
     def partition(self, *, min_isr: int = 1) -> Partition:
@@ -143,7 +147,7 @@ async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: H
     assert partition.high_watermark == 10
 
     committed = replace(ROW, isr=(1, 2), partition_epoch=11)
-    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], committed, 0))
+    partition.isr_answered(host.proposals[0], answer(host.proposals[0], committed, 0))
     assert partition.isr == (1, 2)
     partition.follower_fetched(2, seen(partition, 20))
     assert partition.high_watermark == 20
@@ -155,10 +159,65 @@ async def test_a_refused_proposal_is_dropped_only_when_the_row_is_known(host: Ho
     partition.follower_fetched(2, seen(partition, 0))
     assert partition.leader is not None
     unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
-    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], unknown, 74))
+    partition.isr_answered(host.proposals[0], answer(host.proposals[0], unknown, 74))
     assert partition.leader.pending == (1, 2)
-    await partition.isr_answered(host.proposals[0], answer(host.proposals[0], ROW, 107))
+    partition.isr_answered(host.proposals[0], answer(host.proposals[0], ROW, 107))
     assert partition.leader.pending is None
+
+
+async def test_a_late_answer_settles_no_proposal_but_its_own(host: Host) -> None:
+    """Invariant 1: while replica 2 may be in the ISR already, nothing commits without it."""
+    partition = host.partition()
+    both = replace(ROW, isr=(1, 2))
+    await partition.apply(VIEW, both, 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    host.clock.now_s += 60
+    partition.shrink_isr()
+    shrink = host.proposals[-1]
+    assert shrink.new_isr == (1,)
+    alone = replace(ROW, partition_epoch=11)
+    await partition.apply(VIEW, alone, 3)  # the push overtakes the answer
+    partition.follower_fetched(2, seen(partition, 5))
+    assert host.proposals[-1].new_isr == (1, 2)
+    partition.isr_answered(shrink, answer(shrink, alone, 0))
+    assert partition.leader is not None
+    assert partition.leader.pending == (1, 2)
+    host.clock.now_s += 60  # replica 2 is no more caught up, but it may have been taken in
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    assert partition.high_watermark == 5
+
+
+async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
+    """No answer waits behind another partition's fsync; the file follows soon."""
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    change = host.proposals[-1]
+    joined = replace(ROW, isr=(1, 2), partition_epoch=11)
+    async with partition.lock:  # a role change is under way
+        partition.isr_answered(change, answer(change, joined, 0))
+        assert partition.isr == (1, 2)
+    await host.context.states.written()
+    stored = read_state(partition.log.directory)
+    assert stored is not None
+    assert from_json(stored).row == joined
+
+
+async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
+    """The answer comes while a push of the row before it is being written."""
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    change = host.proposals[-1]
+    joined = replace(ROW, isr=(1, 2), partition_epoch=11)
+    pushed = asyncio.create_task(partition.apply(VIEW, replace(ROW, manifest=True), 3))
+    host.persisting.clear()
+    await host.persisting.wait()
+    partition.isr_answered(change, answer(change, joined, 0))
+    await pushed
+    assert partition.row == joined
+    assert partition.leader is not None
+    assert partition.leader.row == joined
 
 
 async def test_an_unsettled_proposal_is_repeated(host: Host) -> None:
@@ -226,7 +285,7 @@ async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -
     assert host.proposals[-1].remote_manifest
     assert host.proposals[-1].new_isr == ROW.isr
     noted = replace(ROW, partition_epoch=11)
-    await partition.isr_answered(host.proposals[-1], answer(host.proposals[-1], noted, 0))
+    partition.isr_answered(host.proposals[-1], answer(host.proposals[-1], noted, 0))
     assert partition.row is not None
     assert partition.row.manifest
     before = len(host.proposals)
@@ -274,8 +333,9 @@ async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_reco
     partition.shrink_isr()
     assert host.proposals == [change, change]
     recovered = replace(ROW, partition_epoch=11)
-    await partition.isr_answered(change, answer(change, recovered, 0))
+    partition.isr_answered(change, answer(change, recovered, 0))
     assert not partition.recovering
+    await host.context.states.written()
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == recovered
@@ -290,8 +350,95 @@ async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)
     told = replace(answer(change, newer, 95), leader_recovery_state=1)
-    await partition.isr_answered(change, told)
+    partition.isr_answered(change, told)
     assert partition.recovering
     assert host.proposals[-1].partition_epoch == 11
     await partition.apply(VIEW, replace(recovering, partition_epoch=12), 3)
     assert host.proposals[-1].partition_epoch == 12
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(-2, 0), (-4, 0), (-5, 7), (1_600_000_000_000, 0)]
+)
+async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_lags(
+    host: Host, timestamp: int, offset: int
+) -> None:
+    """Kafka's Partition.fetchOffsetForTimestamp, after an election."""
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    partition.note_remote_end(7, 5)
+    await partition.apply(tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    assert partition.high_watermark == 5
+    assert (await partition.list_offset(-1)).error is ErrorCode.offset_not_available
+    found = await partition.list_offset(timestamp)
+    assert (found.error, found.offset) == (ErrorCode.none, offset)
+    beyond = await partition.list_offset(1_700_000_000_000 - 1)
+    assert (beyond.error, beyond.offset) == (ErrorCode.none, 0)
+
+
+async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, replace(ROW, isr=(1, 2)), 3)
+    await partition.append(batch(5), acks=1, timeout_ms=0)
+    assert (await partition.list_offset(1_600_000_000_000)).offset == -1
+    await partition.apply(VIEW, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    for timestamp in (1_600_000_000_000, -3):
+        found = await partition.list_offset(timestamp)
+        assert found.error is ErrorCode.offset_not_available
+    assert (await partition.list_offset(1_800_000_000_000)).error is ErrorCode.none
+
+
+async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
+    partition = host.partition()
+    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    await partition.apply(tiered, ROW, 3)
+    await partition.append(batch(10), acks=1, timeout_ms=0)
+    partition.learn_remote_end(0, 7, 5)
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
+    await host.context.states.written()
+    assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
+    told = service.answer(partition, ErrorCode.none)
+    assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
+
+
+async def elected_again(partition: Partition, row: control.PartitionState) -> "asyncio.Task[bool]":
+    """A leader that is being made the leader of the next epoch: the row is in force, its own role
+    is still the former one."""
+    task = asyncio.create_task(partition.apply(VIEW, row, 3))
+    while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    assert partition.leader is not None
+    assert partition.leader.epoch < row.leader_epoch
+    return task
+
+
+async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    partition.follower_fetched(2, seen(partition, 0))
+    change = host.proposals[-1]
+    again = replace(ROW, leader_epoch=6, partition_epoch=12)
+    task = await elected_again(partition, again)
+    partition.isr_answered(change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0))
+    await task
+    assert partition.row == again
+    assert partition.leader is not None
+    assert partition.leader.row == again
+
+
+async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host: Host) -> None:
+    partition = host.partition()
+    await partition.apply(VIEW, ROW, 3)
+    task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))
+    assert partition.found_lacking(TierEnd(RemoteEnd(99, 5), 0))
+    await task
+    assert partition.role is Role.TAKING_OVER
+    assert (await partition.append(batch(), acks=1, timeout_ms=0)).error is (
+        ErrorCode.not_leader_or_follower
+    )

@@ -90,6 +90,10 @@ class BrokerPeer:
         self.remote_deletions: list[control.DeleteRemoteTopicRequest] = []
         self.deleted: dict[tuple[str, int], int] = {}
         self.acknowledge_disable = True
+        #: What ReplicaLogInfo is answered: (last epoch, log end), None: the storage refuses.
+        self.logs: dict[tuple[str, int], tuple[int, int] | None] = {}
+        self.lost: dict[tuple[str, int], tuple[int, int]] = {}
+        self.failed: tuple[control.TopicPartitions, ...] = ()
         self.high_watermark = 1000
         self.offset_of_time: Callable[[int], int] = lambda _: 100
         self._tasks: list[asyncio.Task[None]] = []
@@ -255,6 +259,7 @@ class BrokerPeer:
                 remote_error="",
                 store_id=self.store_id,
                 partitions=tuple(led),
+                failed_replicas=self.failed,
             ),
             control.BrokerStatusResponse,
         )
@@ -285,6 +290,8 @@ class BrokerPeer:
                 return control.DeleteRemoteTopicResponse(
                     error_code=0, remaining_segments=0, message=""
                 )
+            case control.REPLICA_LOG_INFO:
+                return self._logs(decode(control.ReplicaLogInfoRequest, frame, offset))
             case 2:
                 return self._list(decode(list_request.ListOffsetsRequest, frame, offset))
             case 21:
@@ -334,6 +341,29 @@ class BrokerPeer:
             broker_epoch=self.broker_epoch,
             tiered_epoch=request.tiered_epoch,
             results=tuple(results),
+        )
+
+    def _logs(self, request: control.ReplicaLogInfoRequest) -> control.ReplicaLogInfoResponse:
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        found = []
+        for topic in request.topics:
+            for partition in topic.partitions:
+                key = names[topic.topic_id], partition
+                end, lost = self.logs.get(key, (0, 0)), self.lost.get(key, (-1, -1))
+                found.append(
+                    control.ReplicaLog(
+                        topic_id=topic.topic_id,
+                        partition=partition,
+                        error_code=int(ErrorCode.kafka_storage_error) if end is None else 0,
+                        last_epoch=-1 if end is None else end[0],
+                        next_offset=-1 if end is None else end[1],
+                        leader_epoch=self.rows[key].leader_epoch,
+                        lost_start_offset=lost[0],
+                        lost_end_offset=lost[1],
+                    )
+                )
+        return control.ReplicaLogInfoResponse(
+            error_code=0, broker_epoch=self.broker_epoch, logs=tuple(found)
         )
 
     def _list(self, request: list_request.ListOffsetsRequest) -> list_response.ListOffsetsResponse:

@@ -56,16 +56,22 @@ class ClusterWorld:
 
     # ------------------------------------------------------------ processes
 
-    def operator(self, control: str = "127.0.0.1:0") -> OperatorProcess:
+    def operator(
+        self, control: str = "127.0.0.1:0", *, session_timeout_s: float = 2
+    ) -> OperatorProcess:
         """An operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
-        made = OperatorProcess(self.kubeconfig, self.namespace, log, control)
+        made = OperatorProcess(
+            self.kubeconfig, self.namespace, log, control, session_timeout_s=session_timeout_s
+        )
         self.operators.append(made)
         return made
 
-    async def start_operator(self, control: str = "127.0.0.1:0") -> OperatorProcess:
+    async def start_operator(
+        self, control: str = "127.0.0.1:0", *, session_timeout_s: float = 2
+    ) -> OperatorProcess:
         """An operator that leads."""
-        made = self.operator(control)
+        made = self.operator(control, session_timeout_s=session_timeout_s)
         await made.start()
         return made
 

@@ -10,10 +10,19 @@ from pathlib import Path
 class OperatorProcess:
     """One ``python -m tidemark_operator`` on a namespace; its log goes to a file."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, log: Path, control: str) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        log: Path,
+        control: str,
+        *,
+        session_timeout_s: float = 2,
+    ) -> None:
         self._arguments = [
             *("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--control", control),
-            *("--lease-duration-s", "3", "--session-timeout-s", "2", "--log-level", "DEBUG"),
+            *("--lease-duration-s", "3", "--log-level", "DEBUG"),
+            *("--session-timeout-s", str(session_timeout_s)),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None

@@ -1,15 +1,18 @@
 """Hosts on one tier's directory; all of them end with the test."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.remote_log.fetch_client import Client
 from tests.integration.remote_log.tiered_cluster import TieredCluster
-from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
+from tidemark.wire.connection import KafkaConnection
 
 MakeHost = Callable[..., TieredHost]
+MakeClient = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture
@@ -46,3 +49,31 @@ async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluste
     await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def make_client(make_host: MakeHost) -> AsyncIterator[MakeClient]:
+    """Two partitions whose closed segments are in the tier only, and who fetches from them."""
+    connections: list[KafkaConnection] = []
+
+    async def make(**config: Any) -> Client:
+        host = make_host(**config)
+        await host.listen()
+        host.rows[1] = host.new_row(1)
+        await host.apply()
+        for number in (0, 1):
+            await host.produce(400, number=number, timestamp_ms=NOW_MS + 1000 * number)
+            await host.copied(number=number)
+        await host.storage.apply_retention()
+        port = host.broker.server.port
+        connections.append(await KafkaConnection.connect("127.0.0.1", port, client_id="test"))
+        return Client(host, connections[-1])
+
+    yield make
+    for connection in connections:
+        await connection.close()
+
+
+@pytest.fixture
+async def client(make_client: MakeClient) -> Client:
+    return await make_client(remote_fetch_max_wait_ms=2000)

@@ -7,6 +7,10 @@ import json
 import pytest
 
 from tests.integration.remote_log.tiered_host import CLUSTER, NOW_MS, TOPIC_ID, TieredHost
+from tidemark.records.batch import iter_headers
+from tidemark.tier import views
+from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
+from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -41,6 +45,18 @@ async def test_a_sequential_reader_gets_each_range_once(host: TieredHost) -> Non
     await host.read_tier(0, end, max_bytes=600)
     chunks = host.remote._fetcher.caches.chunks
     assert chunks.misses == len(host.live())
+
+
+async def test_a_read_keeps_what_it_uses_until_it_is_done(host: TieredHost) -> None:
+    """Also with a cache that keeps nothing, as one does whose chunks others push out at once."""
+    await host.apply()
+    await host.produce(300)
+    await host.copied()
+    caches = Caches(RemoteSettings(chunk_cache_bytes=1))
+    entry = next(views.live_segments(host.head(), {}))
+    data, next_offset, _ = SegmentReader(host.tier(), caches, entry).read(0, 3000)
+    assert len(list(iter_headers(data))) == next_offset / 5 > 1
+    assert caches.chunks.misses == 1
 
 
 async def test_one_batch_larger_than_asked_comes_whole(host: TieredHost) -> None:

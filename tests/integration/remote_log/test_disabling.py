@@ -5,9 +5,13 @@ import itertools
 
 import pytest
 
+from tests.integration.remote_log.held_storage import held
 from tests.integration.remote_log.tiered_cluster import TieredCluster
-from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.objects import StoreUnavailable
 from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.replication.partition import Role
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
@@ -178,3 +182,63 @@ async def test_a_leader_that_waits_is_told_of_the_end_of_its_term(make_host) -> 
     host.remote.on_follower(host.partition)  # before the new tasks took their first step
     with pytest.raises(RemoteUnavailable):
         await asyncio.wait_for(asked, 5)
+
+
+async def agrees(leader: TieredHost, start: int) -> None:
+    """Fetch, ListOffsets and the log start say the same of where the log begins."""
+    partition = leader.partition
+    assert partition.log_start_offset == start
+    assert (await partition.list_offset(-2)).offset == start
+    first = partition.fetch(start, max_bytes=1000, min_one=True)
+    assert (first.error.name, first.log_start_offset) == ("none", start)
+    if first.remote is not None:
+        assert (await leader.read_tier(start, start + 5))[0] >= start
+    if start > 0:
+        below = partition.fetch(start - 1, max_bytes=1000, min_one=True)
+        assert below.error.name == "offset_out_of_range"
+
+
+async def test_reads_go_on_until_the_commit_of_a_delete(
+    cluster: TieredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the store takes no writes the earliest offset stays what it was, and readable."""
+    leader, follower = await tiered(cluster)
+    start = leader.partition.log.local_log_start_offset
+
+    def refuse(store: DirectoryStore, key: str, data: bytes, expected: str) -> str:
+        raise StoreUnavailable("it takes no writes", reason="AccessDenied", retriable=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryStore, "replace", refuse)
+        await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
+        await leader.until(lambda: leader.summary.error_reason == "AccessDenied")
+        assert (await leader.disable(1, DELETE, timeout_ms=100)).error_code == 7
+        await agrees(leader, 0)
+        found = await leader.partition.list_offset(NOW_MS + 7)
+        assert found.offset == 7
+    await cluster.disable(1, DELETE)
+    await agrees(leader, start)
+    assert follower.partition.log_start_offset == start
+    await cluster.apply(tiering_state=DISABLED)
+    await agrees(leader, start)
+
+
+async def test_reads_go_on_while_a_delete_waits_for_the_isr(cluster: TieredCluster) -> None:
+    leader, _ = await tiered(cluster)
+    changes = {"tiering_state": DISABLING, "tiered_epoch": 1, "disable_policy": int(DELETE)}
+    await cluster.apply(1, **changes)
+    assert (await leader.disable(1, DELETE, timeout_ms=300)).error_code == 7
+    await agrees(leader, 0)
+
+
+async def test_a_read_that_waits_is_ended_by_the_commit(cluster: TieredCluster) -> None:
+    leader, _ = await tiered(cluster)
+    with held(leader, reads=True):
+        reading = asyncio.create_task(
+            leader.remote.read(leader.partition, 0, 1000, leader.context.monotonic() + 20)
+        )
+        await leader.until(lambda: leader.context.purgatory.waiting(fetch_key(leader.partition)))
+        await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
+        await cluster.disable(1, DELETE)
+        with pytest.raises(RemoteOffsetOutOfRange):
+            await asyncio.wait_for(reading, 5)

@@ -36,6 +36,48 @@ async def test_retention_by_time_goes_over_both_tiers(host: TieredHost) -> None:
     await host.until(lambda: len(host.objects()) == 2 * len(before[2:]))
 
 
+async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost) -> None:
+    """The head has it already; fetch, ListOffsets and the log start go on agreeing."""
+    before = await tiered(host)
+    wanted = before[2][0]
+    host._checkpoints.cancel()
+    clock_ms = NOW_MS + before[2][1] + 1000
+    host.context.wall_ms = lambda: clock_ms
+    host.config["retention.ms"] = "1000"
+    await host.apply()
+    await host.until(lambda: host.head().log_start_offset == wanted)
+    await host.until(lambda: host.partition.log.announced_log_start_offset == wanted)
+    assert host.partition.log_start_offset == (await host.partition.list_offset(-2)).offset == 0
+    assert host.partition.fetch(0, max_bytes=10, min_one=True).error.name == "none"
+    with pytest.raises(RemoteUnavailable, match="being deleted"):
+        await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
+    await host.storage.checkpoint()
+    assert host.partition.log_start_offset == wanted
+    assert host.partition.durable_log_start_offset == wanted
+    with pytest.raises(RemoteOffsetOutOfRange):
+        await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
+
+
+async def test_all_of_a_quiet_partition_is_copied_and_expires(host: TieredHost) -> None:
+    """Nothing is appended any more, so retention itself must close the last segment."""
+    clock_ms = NOW_MS
+    host.context.wall_ms = lambda: clock_ms
+    host.config["retention.ms"] = "100000"
+    host.config["local.retention.ms"] = "1000"
+    await tiered(host)
+    end = host.partition.next_offset
+    assert host.head().next_copy_offset < end
+    clock_ms += 50_000
+    await host.storage.apply_retention()
+    await host.until(lambda: host.head().next_copy_offset == end)
+    await host.storage.apply_retention()
+    assert (host.partition.log.local_log_start_offset, host.partition.log.size_bytes) == (end, 0)
+    clock_ms += 200_000
+    await host.until(lambda: host.partition.log_start_offset == end)
+    clock_ms += 60_000
+    await host.until(lambda: host.objects() == [])
+
+
 async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredHost) -> None:
     await tiered(host)
     await host.produce(20)

@@ -1,63 +1,14 @@
 """Fetch over the socket, below the local log start: what the tier holds is a part of the answer."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.conftest import MakeClient
+from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.held_storage import held
-from tests.integration.remote_log.tiered_host import TOPIC, TieredHost
-from tests.unit.api import api_requests as kafka
 from tidemark.records.batch import iter_headers
-from tidemark.wire.connection import KafkaConnection
-
-FETCH_VERSION = 12
-
-
-class Client:
-    def __init__(self, host: TieredHost, connection: KafkaConnection) -> None:
-        self.host = host
-        self._connection = connection
-
-    async def fetch(self, *offsets: int, **values: Any) -> list[Any]:
-        """The answers of partitions 0, 1, ..."""
-        request = kafka.fetch(FETCH_VERSION, TOPIC, *offsets, **values)
-        answer: Any = await self._connection.request(
-            request, kafka.answer_type(kafka.FETCH, FETCH_VERSION), 20
-        )
-        assert answer.error_code is ErrorCode.none
-        return list(answer.responses[0].partitions)
-
-    async def list_offset(self, timestamp: int) -> Any:
-        answer: Any = await self._connection.request(
-            kafka.list_offsets(7, TOPIC, timestamp), kafka.answer_type(kafka.LIST_OFFSETS, 7), 20
-        )
-        return answer.topics[0].partitions[0]
-
-
-def offsets_of(part: Any) -> list[int]:
-    """First offset of each batch."""
-    return [header.base_offset for _, header in iter_headers(bytes(part.records))]
-
-
-@pytest.fixture
-async def client(make_host: MakeHost) -> AsyncIterator[Client]:
-    """Two partitions whose closed segments are in the tier only."""
-    host = make_host(remote_fetch_max_wait_ms=2000)
-    await host.listen()
-    host.rows[1] = host.new_row(1)
-    await host.apply()
-    for number in (0, 1):
-        await host.produce(400, number=number)
-        await host.copied(number=number)
-    await host.storage.apply_retention()
-    connection = await KafkaConnection.connect(
-        "127.0.0.1", host.broker.server.port, client_id="test"
-    )
-    yield Client(host, connection)
-    await connection.close()
 
 
 async def test_the_whole_log_is_read_through_both_tiers(client: Client) -> None:
@@ -118,6 +69,7 @@ async def test_the_limit_of_the_whole_answer_holds_over_the_partitions(client: C
 
 async def test_below_the_log_start_is_out_of_range(client: Client) -> None:
     client.host.partition.delete_records(50)
+    await client.host.until(lambda: client.host.partition.log_start_offset == 50)
     below, other = await client.fetch(49, 0)
     assert (below.error_code, below.log_start_offset) == (ErrorCode.offset_out_of_range, 50)
     assert offsets_of(other)[0] == 0
@@ -145,21 +97,40 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
     assert (await client.list_offset(1_700_000_000_005)).offset == 5
 
 
-async def test_a_damaged_object_is_a_storage_error_and_ends_nothing(client: Client) -> None:
-    host = client.host
-    log = host.tier_path / next(key for key in host.objects() if key.endswith(".log"))
-    log.write_bytes(b"\0" * log.stat().st_size)
-    number = int(log.parent.name)
-    parts = await client.fetch(0, 0)
-    assert parts[number].error_code is ErrorCode.kafka_storage_error
-    assert offsets_of(parts[1 - number])[0] == 0
-
-
 async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
+    """The read goes on meanwhile: who asks again gets what was begun, and nothing is read twice."""
     host = client.host
-    with held(host, reads=True) as storage:
-        (late,) = await client.fetch(0)
-        assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
+    with held(host, "reads") as storage:
+        for _ in range(2):
+            (late,) = await client.fetch(0)
+            assert (late.error_code, offsets_of(late)) == (ErrorCode.none, [])
         storage.release.set()
-    (part,) = await client.fetch(0)
+        (part,) = await client.fetch(0)
     assert offsets_of(part)[0] == 0
+    assert [entry.start_offset for entry in storage.begun if entry.start_offset == 0] == [0]
+
+
+@pytest.fixture
+async def impatient(make_client: MakeClient) -> Client:
+    """``remote.fetch.max.wait.ms`` is over before any store can answer."""
+    return await make_client(remote_fetch_max_wait_ms=1)
+
+
+async def test_who_waits_for_the_tier_alone_waits_as_long_as_it_wants_to(
+    impatient: Client,
+) -> None:
+    with held(impatient.host, "reads") as storage:
+        asked = asyncio.create_task(impatient.fetch(0, wait_ms=15_000))
+        await impatient.host.until(lambda: bool(storage.begun))
+        await asyncio.sleep(0.05)  # well beyond the broker's own limit
+        storage.release.set()
+        (part,) = await asked
+    assert offsets_of(part)[0] == 0
+
+
+async def test_records_at_hand_do_not_wait_for_the_tier(impatient: Client) -> None:
+    with held(impatient.host, "reads"):
+        local, remote = await impatient.fetch(395, 0, wait_ms=15_000)
+        assert (offsets_of(local), offsets_of(remote)) == ([395], [])
+        error, remote = await impatient.fetch(401, 0, wait_ms=15_000)
+        assert (error.error_code, offsets_of(remote)) == (ErrorCode.offset_out_of_range, [])

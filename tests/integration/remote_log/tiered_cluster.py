@@ -33,7 +33,7 @@ class TieredCluster:
             host.context.propose_isr = self._propose
             if self.hosts:
                 any_host = next(iter(self.hosts.values()))
-                host.topic, host.row = any_host.topic, any_host.row
+                host.topic, host.rows = any_host.topic, dict(any_host.rows)
             self.hosts[node] = host
             self._retries[node] = asyncio.create_task(every(0.05, host.broker.manager.retry))
 
@@ -52,7 +52,7 @@ class TieredCluster:
 
     async def push(self, *only: int) -> None:
         brokers = tuple(host.state_of_broker() for host in self.hosts.values())
-        for node, host in self.hosts.items():
+        for node, host in tuple(self.hosts.items()):
             if only and node not in only:
                 continue
             host.brokers = brokers
@@ -90,7 +90,7 @@ class TieredCluster:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, partition: Partition, change: control.IsrChange) -> None:
-        row = next(iter(self.hosts.values())).row
+        row = next(iter(self.hosts.values())).rows[change.partition]
         known = (row.leader_epoch, row.partition_epoch)
         error = 0 if known == (change.leader_epoch, change.partition_epoch) else _STALE
         if not error:
@@ -103,7 +103,7 @@ class TieredCluster:
                 partition_epoch=row.partition_epoch + 1,
             )
             for host in self.hosts.values():
-                host.row = row
+                host.rows[change.partition] = row
         result = control.IsrResult(
             topic_id=change.topic_id,
             partition=change.partition,
@@ -114,5 +114,5 @@ class TieredCluster:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        await partition.isr_answered(change, result)
+        partition.isr_answered(change, result)
         await self.push()

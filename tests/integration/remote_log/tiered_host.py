@@ -88,7 +88,6 @@ class TieredHost:
         self.rows = {0: self.new_row(0)}
         self.closed = False
         self._checkpoints = asyncio.create_task(self.storage.run_log_start_checkpoints())
-        self._grants: set[asyncio.Task[None]] = set()
 
     def new_row(self, partition: int) -> control.PartitionState:
         """A partition that only this broker hosts."""
@@ -154,7 +153,7 @@ class TieredHost:
 
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
-        await self.broker.server.start("127.0.0.1", 0)
+        await (await self.broker.server.bind("127.0.0.1", 0)).listen()
         self.broker.client = self.broker._control_client()
 
     async def delete(self) -> None:
@@ -230,9 +229,7 @@ class TieredHost:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        task = asyncio.create_task(partition.isr_answered(change, result))
-        self._grants.add(task)
-        task.add_done_callback(self._grants.discard)
+        asyncio.get_running_loop().call_soon(partition.isr_answered, change, result)
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0
@@ -305,11 +302,11 @@ class TieredHost:
         self.closed = True
         await self.broker.disablements.close()
         await self.broker.manager.close()
-        await self.remote.close()
+        assert await self.remote.close(timeout_s=30)
         if self.broker.server.port:
             await self.broker.server.stop(0.1)
         self._checkpoints.cancel()
-        await asyncio.gather(self._checkpoints, *self._grants, return_exceptions=True)
+        await asyncio.gather(self._checkpoints, return_exceptions=True)
         await asyncio.to_thread(self.storage.close, 1)
 
 

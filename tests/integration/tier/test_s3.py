@@ -18,6 +18,7 @@ from tidemark.tier import transitions, views
 from tidemark.tier.auxiliary import Aux
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.identity import WrongStore, ensure_identity
+from tidemark.tier.integrity import digest_of
 from tidemark.tier.manifest import ManifestStore
 from tidemark.tier.objects import (
     AlreadyExists,
@@ -67,27 +68,50 @@ def calls_of(store: S3Store) -> list[Callable[[], object]]:
         lambda: store.create("c", b"x"),
         lambda: store.replace("k", b"x", Version('"x"')),
         lambda: store.delete("k"),
+        lambda: store.delete_many(["k", "l"]),
         lambda: list(store.list("")),
     ]
 
 
-def test_objects_come_back(store: S3Store, tmp_path: Path) -> None:
+def test_objects_come_back(store: S3Store) -> None:
     store.put("a/b", b"12345")
     assert store.get("a/b").data == b"12345"
     assert store.get_range("a/b", 1, 3) == b"23"
     assert store.get_range("a/b", 3, 99) == b"45"
     assert store.get_range("a/b", 5, 99) == b""
-    source = tmp_path / "source"
-    source.write_bytes(b"0123456789abcdef" * (1 << 20))
-    assert store.put_file("x/whole", source) == 16 << 20
-    assert store.put_file("x/part", source, 9_000_001) == 9_000_001
-    assert store.get_range("x/whole", 7, 17 << 20) == source.read_bytes()[7:]
-    assert store.get("x/part").data == source.read_bytes()[:9_000_001]
+    whole = b"0123456789abcdef" * (1 << 20)
+    store.put_stream(
+        "x/whole", (whole[at : at + 1_000_000] for at in range(0, 16 << 20, 1_000_000))
+    )
+    store.put_stream("x/few", iter([b"12", b"", b"3"]))
+    assert store.get_range("x/whole", 7, 17 << 20) == whole[7:]
+    assert store.get("x/few").data == b"123"
     found = [(info.key, info.size_bytes) for info in store.list("x/")]
-    assert found == [("x/part", 9_000_001), ("x/whole", 16 << 20)]
-    for key in ("x/part", "x/part", "x/whole", "a/b"):
+    assert found == [("x/few", 3), ("x/whole", 16 << 20)]
+    for key in ("x/few", "x/few", "x/whole", "a/b"):
         store.delete(key)
     assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("good", [0, 3, 20])
+def test_a_stream_that_ends_early_stores_nothing(store: S3Store, good: int) -> None:
+    def failing() -> Iterator[bytes]:
+        yield from (bytes(1 << 20) for _ in range(good))
+        raise ValueError("the file is shorter")
+
+    with pytest.raises(StoreUnavailable, match="the file is shorter"):
+        store.put_stream("x", failing())
+    assert list(store.list("")) == []
+
+
+def test_many_are_deleted_in_few_requests(config: S3Config) -> None:
+    """More keys than one DeleteObjects may name; some of them are not there."""
+    store = S3Store(config)
+    for number in range(3):
+        store.put(f"d/{number * 600}", b"x")
+    store.put("d/kept", b"x")
+    store.delete_many([f"d/{number}" for number in range(1201)])
+    assert [info.key for info in store.list("")] == ["d/kept"]
 
 
 def test_compare_and_set(store: S3Store) -> None:
@@ -201,15 +225,19 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
     for n in range(12):
         entry = _segment(n)
         loaded = manifests.commit(loaded, lambda h, e=entry: transitions.start_copy(h, ONE, e))  # type: ignore[misc]
-        custom = tier.segments.copy_segment(entry, SegmentData(log, 7000, aux))
+        copied = tier.segments.copy_segment(entry, SegmentData(log, 7000, aux))
         loaded = manifests.commit(
             loaded,
-            lambda h, e=entry, c=custom: transitions.finish_copy(h, ONE, e, c),  # type: ignore[misc]
+            lambda h, e=entry, c=copied: transitions.finish_copy(  # type: ignore[misc]
+                h, ONE, e, c.custom_metadata, c.digests
+            ),
         )
     snapshot, plan = tier.reader.plan(TOPIC_ID, 0, 3, 115)
     assert [(r.from_offset, r.to_offset_inclusive) for r in plan][::11] == [(3, 9), (110, 114)]
     assert {tier.segments.fetch(r.entry, 7, 21) for r in plan} == {b"recordsrecords"}
-    assert tier.segments.fetch_aux(plan[0].entry) == aux
+    assert tier.segments.fetch_aux(plan[0].entry) == replace(
+        aux, pieces=(digest_of(log.read_bytes()),)
+    )
     used = {decode_custom_metadata(r.entry.custom_metadata or b"")[0] for r in plan}
     assert used == set(config.buckets)
     assert snapshot.version == loaded.version
@@ -228,8 +256,7 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
     )
     assert views.pending_deletes(loaded.head, pages, now_ms=14, delay_ms=5) == ()
     due = views.pending_deletes(loaded.head, pages, now_ms=15, delay_ms=5)
-    for item in due:
-        tier.segments.delete(item.entry)
+    tier.segments.delete([item.entry for item in due])
     loaded = manifests.commit(loaded, lambda h: transitions.finish_delete(h, Claim(1, 1), due))
     loaded = manifests.commit(loaded, lambda h: h)
     assert loaded.head.is_empty

@@ -133,7 +133,7 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
     broker = Broker(config, storage)
     storage.attach(broker.manager)
     broker.manager.load(storage.found())
-    await broker.server.start("127.0.0.1", 0)
+    await (await broker.server.bind("127.0.0.1", 0)).listen()
     checkpoints = asyncio.create_task(storage.run_log_start_checkpoints())
     made = ApiBroker(broker)
     made.client = await made.connect()

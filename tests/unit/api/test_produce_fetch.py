@@ -1,6 +1,8 @@
 """Produce and Fetch in every version, on a real log, over a real socket."""
 
 import asyncio
+import os
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -285,3 +287,33 @@ async def test_the_brokers_own_limit_of_a_fetch(tmp_path: Path) -> None:
             await _produce(broker, 9, "t", one, one)
         parts = await _fetch(broker, 12, "t", 0, 0)
         assert sum(len(part.records) for part in parts) <= 3000
+
+
+async def test_what_is_not_in_memory_is_read_beside_the_loop(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.create("t", partitions=2, config={"segment.bytes": "500"})
+    for number in range(20):
+        await _produce(broker, 9, "t", *[kafka.batch(b"%d-%d" % (p, number)) for p in range(2)])
+    readers, real = set[int](), os.pread
+
+    def watching(*args: int) -> bytes:
+        readers.add(threading.get_ident())
+        return real(*args)
+
+    def refuse(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "pread", watching)
+    monkeypatch.setattr(os, "preadv", refuse)
+    answers = await _fetch(broker, 12, "t", 0, 3, partition_max_bytes=300)
+    assert [part.error_code for part in answers] == [ErrorCode.none] * 2
+    first = [_values(part.records) for part in answers]
+    assert first[0] == [b"0-%d" % number for number in range(len(first[0]))]
+    assert first[1] == [b"1-%d" % number for number in range(3, 3 + len(first[1]))]
+    assert all(first)
+    assert readers
+    assert threading.get_ident() not in readers
+    (tail,) = await _fetch(broker, 12, "t", 19)
+    assert _values(tail.records) == [b"0-19"]
+    assert threading.get_ident() in readers

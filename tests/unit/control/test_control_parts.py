@@ -10,7 +10,9 @@ import pytest
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection, KafkaListener
 from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of
+from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, Turns
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
@@ -112,3 +114,63 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
     finally:
         done.set()
         await asyncio.to_thread(other.join)
+
+
+async def test_commands_beyond_the_limit_wait_and_beyond_that_are_dropped() -> None:
+    done, gate = [], asyncio.Event()
+
+    async def work(frame: Frame) -> None:
+        await gate.wait()
+        done.append(bytes(frame))
+
+    turns = Turns(work)
+    frames = [b"%d" % number for number in range(AT_ONCE + WAITING_MAX)]
+    assert all(turns.take(frame) for frame in frames)
+    assert not turns.take(b"one more")
+    gate.set()
+    async with asyncio.timeout(5):
+        while len(done) < len(frames):  # noqa: ASYNC110  they need a few turns of the loop
+            await asyncio.sleep(0)
+    assert done == frames
+    assert turns.take(b"again")
+    await turns.close()
+
+
+async def test_heartbeats_go_on_at_once_when_their_connection_breaks() -> None:
+    """Not with the next one that is due (here in an hour): the controller asks sooner than that."""
+    connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
+
+    async def serve(connection: KafkaConnection) -> None:
+        frame = await connection.read_frame()
+        answer = control.BrokerHeartbeatResponse(
+            error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
+        )
+        connection.write(encode_response(answer, peek_request(frame)[2]))
+        connections.put_nowait(connection)
+        await connection.read_frame()
+
+    listener = await KafkaListener(serve).start("127.0.0.1", 0)
+    lost: list[str] = []
+    thread = HeartbeatThread(
+        Target(
+            host="127.0.0.1",
+            port=listener.port,
+            broker_id=1,
+            broker_epoch=7,
+            session_timeout_s=4 * 3600,
+        ),
+        LoopClock(),
+        answered=lambda _: None,
+        lost=lost.append,
+    )
+    thread.start()
+    async with asyncio.timeout(10):
+        await (await connections.get()).close()
+        second = await connections.get()
+        assert not second.closed
+        thread.kick()
+        thread.stop()
+        await asyncio.to_thread(thread.join)
+    assert lost == []
+    thread.kick()  # nobody is there any more, and nobody minds
+    await listener.close()

@@ -6,16 +6,22 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from tidemark.wire.control import (
+    AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     DisableRemoteTopicRequest,
     DisableRemoteTopicResponse,
     DisableRemoteTopicResult,
     Endpoint,
+    IsrChange,
+    ReplicaLog,
+    ReplicaLogInfoResponse,
     TieringState,
 )
-from tidemark_operator.controller import commit, registration, topics
+from tidemark_operator.controller import commit, elections, registration, topics
+from tidemark_operator.controller import isr as isr_rules
 from tidemark_operator.controller.commit import Commit, Draft
+from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterView,
@@ -24,6 +30,7 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicView,
 )
+from tidemark_operator.controller.replica_logs import ReplicaLogs
 from tidemark_operator.controller.rows import id_of
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import StatusResult, topic_status
@@ -116,6 +123,7 @@ class World:
         )
         self.disablements = Disablements()
         self.deletions = Deletions()
+        self.replica_logs = ReplicaLogs()
         self.slices: dict[int, dict[str, object]] = {}
         for item in brokers:
             self.state.put_broker(item)
@@ -281,3 +289,56 @@ def messages(result: StatusResult) -> dict[str, str]:
     conditions = result.status["conditions"]
     assert isinstance(conditions, list)
     return {item["type"]: item["message"] for item in conditions}
+
+
+def alter(world: World, *isr: int, number: int = 1) -> int:
+    """The leader of partition 0 proposes an ISR, committed; the answer's error code."""
+    made = world.row(number=number)
+    change = IsrChange(
+        topic_id=made.topic_id,
+        partition=0,
+        leader_epoch=made.leader_epoch,
+        partition_epoch=made.partition_epoch,
+        new_isr=isr,
+        remote_manifest=False,
+    )
+    epoch = world.state.brokers[made.leader].broker_epoch
+    request = AlterPartitionRequest(broker_id=made.leader, broker_epoch=epoch, changes=(change,))
+    draft = world.draft()
+    (result,) = isr_rules.alter_partition(draft, request).results
+    world.commit(draft)
+    return result.error_code
+
+
+def fence(world: World, *node_ids: int) -> None:
+    """Sessions that end at one moment, committed."""
+    draft = world.draft()
+    elections.fence(draft, node_ids, reason="no heartbeat")
+    world.commit(draft)
+
+
+def report_log(
+    world: World, node_id: int, last_epoch: int, next_offset: int, **fields: object
+) -> list[Event]:
+    """A broker answers how far its replica of partition 0 reaches, and what follows is committed;
+    what was told."""
+    made = world.row()
+    log = ReplicaLog(
+        topic_id=made.topic_id,
+        partition=0,
+        error_code=0,
+        last_epoch=last_epoch,
+        next_offset=next_offset,
+        leader_epoch=made.leader_epoch,
+        lost_start_offset=-1,
+        lost_end_offset=-1,
+    )
+    answer = ReplicaLogInfoResponse(
+        error_code=0,
+        broker_epoch=world.state.brokers[node_id].broker_epoch,
+        logs=(dataclasses.replace(log, **fields),),  # type: ignore[arg-type]
+    )
+    keys, events = world.replica_logs.take(world.state, node_id, answer)
+    draft = world.draft()
+    elections.settle_rows(draft, keys)
+    return [*events, *world.commit(draft).events]

@@ -164,6 +164,10 @@ def test_a_broker_that_shuts_down_gives_its_partitions_away() -> None:
     world.commit(draft)
     assert (world.row().leader, world.row().isr) == (2, (2, 3))
     assert not world.state.is_live(1)
+    draft = world.draft()
+    elections.fence(draft, [1], reason="its connections ended")
+    assert world.commit(draft).events == (), "no warning about what it said it would do"
+    assert world.state.brokers[1].fenced
 
 
 def test_preferred_leaders_come_back_paced() -> None:
@@ -206,7 +210,7 @@ def test_an_election_keeps_its_rules(
 ) -> None:
     members = tuple(replica for replica in replicas if replica in in_sync)
     before = row(replicas, isr=members, leader=members[0] if members else -1, partition_epoch=5)
-    after = elect(before, live.__contains__, unclean=unclean)
+    after = elect(before, live.__contains__, unclean=unclean, min_isr=1)
     assert after.leader in (-1, *live.intersection(replicas))
     assert after.leader == -1 or after.leader in after.isr
     if not unclean and after.leader != -1:
@@ -216,4 +220,4 @@ def test_an_election_keeps_its_rules(
         assert after.isr == before.isr
     assert after.leader_epoch - before.leader_epoch == (after.leader != before.leader)
     assert after.partition_epoch - before.partition_epoch == (after != before)
-    assert elect(after, live.__contains__, unclean=unclean) == after
+    assert elect(after, live.__contains__, unclean=unclean, min_isr=1) == after

@@ -1,8 +1,10 @@
 """Invariant 1 against the controller's rules: the ISR, so whoever leads, has what was acknowledged.
 
 Brokers are logs of (leader epoch, number); a leader acknowledges what its whole ISR has, members it
-has proposed and not heard of included. They die, restart with and without proof (then losing what
-was not synced), come back on an empty disk, and their AlterPartitions arrive late.
+has proposed and not heard of included, and nothing while its ISR is below min.insync.replicas or its
+row has eligible leaders. They die, restart with and without proof (then losing what was not
+synced), come back on an empty disk, report how far their logs reach, and their AlterPartitions
+arrive late.
 """
 
 import dataclasses
@@ -11,7 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tests.unit.controller.controller_world import (
+    World,
+    broker,
+    numbered_uuid,
+    report_log,
+    row,
+    topic,
+)
 from tidemark.wire.control import AlterPartitionRequest, IsrChange
 from tidemark_operator.controller import elections, isr
 
@@ -20,13 +29,18 @@ Record = tuple[int, int]
 
 
 class Cluster(RuleBasedStateMachine):
-    """One partition on three brokers. min.insync.replicas is 1, and the only member of an ISR never
-    loses unsynced bytes here (that loss is allowed)."""
+    """One partition on three brokers, min.insync.replicas 1. There the only member of an ISR never
+    loses what it acknowledged (that loss is allowed)."""
+
+    min_isr = 1
 
     def __init__(self) -> None:
         super().__init__()
+        config = {"min.insync.replicas": str(self.min_isr)}
         self.world = World(
-            brokers=[broker(node) for node in NODES], topics=[topic()], rows=[row(NODES)]
+            brokers=[broker(node) for node in NODES],
+            topics=[topic(config=config)],
+            rows=[row(NODES)],
         )
         self.logs: dict[int, list[Record]] = {node: [] for node in NODES}
         self.synced: dict[int, int] = dict.fromkeys(NODES, 0)
@@ -35,6 +49,8 @@ class Cluster(RuleBasedStateMachine):
         self.proposals: list[AlterPartitionRequest] = []
         self.acknowledged: list[Record] = []
         self.clean: dict[int, bool] = {}
+        self.lost: set[int] = set()
+        self.leaders_min_isr = self.min_isr
         self.directories: dict[int, int] = {}
         self.starts = 0
         self.written = 0
@@ -65,6 +81,8 @@ class Cluster(RuleBasedStateMachine):
     def _acknowledge(self) -> None:
         made = self.world.row()
         if made.leader not in self.running:
+            return
+        if len(made.isr) < self.leaders_min_isr or made.elr or made.last_known_elr:
             return
         members = set(made.isr)
         for request in self.proposals:
@@ -147,13 +165,14 @@ class Cluster(RuleBasedStateMachine):
         if node in self.running:
             return
         self.starts += 1
-        clean, made = self.clean[node], self.world.row()
+        clean = self.clean[node]
         known = self.world.state.brokers[node]
         directory = None
-        if new_disk and set(made.isr) != {node}:
-            directory, self.logs[node], self.synced[node] = 9_000 + self.starts, [], 0
-        elif not clean and set(made.isr) != {node}:
-            self.logs[node] = self.logs[node][: self.synced[node]]
+        if new_disk and self.may_lose(node, 0):
+            directory, self.synced[node] = 9_000 + self.starts, 0
+        elif clean or not self.may_lose(node, self.synced[node]):
+            self.synced[node] = len(self.logs[node])
+        self.logs[node] = self.logs[node][: self.synced[node]]
         if directory is not None:
             self.directories[node] = directory
         self.world.register(
@@ -165,6 +184,33 @@ class Cluster(RuleBasedStateMachine):
         self.running.add(node)
         if soon:
             self.world.beat(node)
+
+    def may_lose(self, node: int, left: int) -> bool:
+        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost until
+        it is in the ISR again."""
+        acknowledged = len(self.acknowledged)
+        self.lost.difference_update(self.world.row().isr)
+        loses = self.logs[node][:acknowledged] == self.acknowledged and left < acknowledged
+        if not loses:
+            return True
+        if not self.is_covered(node):
+            return False
+        self.lost.add(node)
+        return True
+
+    def is_covered(self, node: int) -> bool:
+        """Whether the loss of acknowledged records on this broker, too, is covered."""
+        if self.min_isr == 1:
+            return set(self.world.row().isr) != {node}
+        return len(self.lost | {node}) < self.min_isr
+
+    @precondition(lambda self: self.world.state.awaiting_logs)
+    @rule(node=st.sampled_from(NODES))
+    def report(self, node: int) -> None:
+        """A broker that is asked answers."""
+        if node in self.running and self.world.replica_logs.wanted(self.world.state, node):
+            log = self.logs[node]
+            report_log(self.world, node, log[-1][0] if log else -1, len(log))
 
     @rule(
         node=st.sampled_from(NODES), clean=st.booleans(), new_disk=st.booleans(), soon=st.booleans()
@@ -187,8 +233,9 @@ class Cluster(RuleBasedStateMachine):
     # ---- what must hold
 
     @invariant()
-    def the_isr_has_every_acknowledged_record(self) -> None:
-        for node in self.world.row().isr:
+    def isr_and_eligible_leaders_have_every_acknowledged_record(self) -> None:
+        made = self.world.row()
+        for node in made.isr + made.elr:
             assert self.logs[node][: len(self.acknowledged)] == self.acknowledged
 
     @invariant()
@@ -197,10 +244,57 @@ class Cluster(RuleBasedStateMachine):
         assert made.leader == -1 or self.world.state.is_live(made.leader)
         assert made.leader == -1 or made.leader in made.isr
         assert made == dataclasses.replace(made, isr=tuple(n for n in NODES if n in made.isr))
+        assert len(made.holders) == len(set(made.holders))
+
+
+class ClusterOfTwoInSync(Cluster):
+    """min.insync.replicas 2: any one of the brokers may lack what was acknowledged for having lost
+    it, the last member of the ISR included."""
+
+    min_isr = 2
+
+
+class ClusterOfAChangingMinimum(Cluster):
+    """Somebody changes min.insync.replicas to and fro; the leader hears of it late or early, and may
+    have acknowledged by the other value. So what both cover may be lost, and a replica may refuse
+    for a while, too."""
+
+    @rule(min_isr=st.sampled_from((1, 2)))
+    def change(self, min_isr: int) -> None:
+        topic_view = self.world.view()
+        config = {"min.insync.replicas": str(min_isr)}
+        self.world.state.put_topic(dataclasses.replace(topic_view, config=config))
+
+    @rule()
+    def reconcile(self) -> None:
+        draft = self.world.draft()
+        elections.settle_topic(draft, self.world.view())
+        self.world.commit(draft)
+
+    @rule(min_isr=st.sampled_from((1, 2)))
+    def leader_hears(self, min_isr: int) -> None:
+        self.leaders_min_isr = min_isr
+
+    @rule(node=st.sampled_from(NODES), refuses=st.booleans())
+    def storage(self, node: int, refuses: bool) -> None:
+        key = self.world.row().key
+        news = self.world.state.put_failed(node, frozenset({key} if refuses else ()))
+        draft = self.world.draft()
+        elections.storage_changed(draft, node, news)
+        self.world.commit(draft)
+
+    def is_covered(self, node: int) -> bool:
+        return set(self.world.row().isr) != {node} and not self.lost - {node}
 
 
 Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+ClusterOfTwoInSync.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None
+)
 TestCluster = Cluster.TestCase
+TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
+ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings
+TestClusterOfAChangingMinimum = ClusterOfAChangingMinimum.TestCase
 
 
 def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> None:
@@ -214,7 +308,7 @@ def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> N
     assert brokers.logs[3] == []
     brokers.hand_over(brokers.proposals.pop())
     assert brokers.world.row().isr == (1, 2)
-    brokers.the_isr_has_every_acknowledged_record()
+    brokers.isr_and_eligible_leaders_have_every_acknowledged_record()
 
 
 def test_a_proposal_of_a_former_isr_is_void() -> None:
@@ -224,4 +318,4 @@ def test_a_proposal_of_a_former_isr_is_void() -> None:
     brokers.serve({2})
     brokers.hand_over(brokers.proposals.pop())
     assert brokers.world.row().isr == (1, 2)
-    brokers.the_isr_has_every_acknowledged_record()
+    brokers.isr_and_eligible_leaders_have_every_acknowledged_record()

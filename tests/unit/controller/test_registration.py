@@ -15,8 +15,9 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import BrokerHeartbeatRequest
-from tidemark_operator.controller import registration
+from tidemark_operator.controller import commit, elections, placement, registration
 from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.state import ControllerState
 
 FRESH = 5000
 
@@ -208,3 +209,135 @@ def test_a_removed_broker_leaves_placeholders_behind() -> None:
     world.commit(draft)
     assert world.row() == row((-2, 2, -1), isr=(2,), leader=2, leader_epoch=1, partition_epoch=1)
     assert world.state.keys_on(1) == frozenset()
+
+
+# ---------------------------------------------------------------- Broker objects come and go
+
+
+def test_a_broker_that_is_being_deleted_registers_and_takes_no_new_replica() -> None:
+    world = _world()
+    world.state.put_broker(dataclasses.replace(world.state.brokers[1], deleting=True))
+    assert world.register(1, incarnation=FRESH)[0] == 0
+    world.beat(1)
+    assert world.row(1).leader == 1, "its partitions stay online until it may go"
+    assert [each.node_id for each in placement.takers(world.draft())] == [2]
+
+
+def _made_again(world: World, *node_ids: int) -> World:
+    """Another operator finds the slices as they are, and Broker objects that say nothing."""
+    brokers = [BrokerInfo(node_id=node_id, key=f"ns/new-{node_id}") for node_id in node_ids]
+    after = World(brokers=brokers, topics=world.state.topics.values(), epoch=8)
+    for index, payload in world.slices.items():
+        commit.load_slice(after.state, index, payload)
+    return after
+
+
+def _persisted() -> World:
+    """Rows as an operator of today writes them, the log directories of their brokers beside them."""
+    world = _world()
+    for write in commit.take_over(world.state):
+        world.slices[write.index] = dict(write.payload)
+        commit.apply(world.state, write)
+    return world
+
+
+def test_a_broker_object_made_again_on_the_same_disk_keeps_its_copies() -> None:
+    world = _made_again(_persisted(), 1, 2)
+    assert world.register(1, incarnation=FRESH)[0] == 0
+    world.beat(1)
+    assert (world.row(1).leader, world.row(1).isr) == (1, (1,))
+
+
+def test_a_broker_object_made_again_on_another_disk_has_lost_them() -> None:
+    world = _made_again(_persisted(), 1, 2)
+    draft = world.draft()
+    request = registration_request(1, incarnation=FRESH, directory=77)
+    registration.register(draft, request, session_alive=False, session_timeout_ms=SESSION_MS)
+    events = {event.reason: event.message for event in world.commit(draft).events}
+    assert (world.row(1).leader, world.row(1).holders) == (-1, ())
+    assert "with another log directory" in events["BrokerRegistered"]
+    assert "LastCopyMissing" in events
+
+
+def test_a_directory_that_nobody_knows_is_unproven_not_another() -> None:
+    """Rows of a release that did not keep the directories, and a Broker object that was made again."""
+    world = _world()
+    world.state.put_broker(BrokerInfo(node_id=1, key="ns/broker-1"))
+    world.register(1, incarnation=FRESH)
+    assert (world.row(0).isr, world.row(1).isr) == ((2,), (1,))
+    (known,) = {where[1] for where in world.state.directories if 1 in where}
+    assert known == world.state.brokers[1].directory_id, "and from now on it is known"
+
+
+def test_all_broker_objects_made_again_lose_nothing() -> None:
+    """A restore from a backup: the processes run on, the objects know of no registration."""
+    world = _made_again(_persisted(), 1, 2)
+    for node_id in (1, 2):
+        assert world.register(node_id, incarnation=1000 + node_id)[0] == 0
+    for node_id in (1, 2):
+        world.beat(node_id)
+    assert (world.row(1).leader, world.row(1).isr) == (1, (1,))
+    assert (world.row(2).leader, world.row(2).isr) == (2, (2,))
+    assert world.row(0).leader == -1, "both have everything, or one has lost some: ask both"
+    assert set(world.row(0).holders) == {1, 2}
+    assert [world.replica_logs.wanted(world.state, n)[0][1] for n in (1, 2)] == [0, 0]
+
+
+def test_slices_name_the_directories_of_the_brokers_in_them_and_no_others() -> None:
+    world = _persisted()
+    index = world.state.slice_index((numbered_uuid(1), 0))
+    assert set(world.state.directories[index]) == {1, 2}
+    state = ControllerState(controller_id="b", controller_epoch=9, cluster=world.state.cluster)
+    commit.load_slice(state, index, world.slices[index])
+    assert state.directories[index] == world.state.directories[index]
+    draft = world.draft()
+    registration.remove_broker(draft, 1)
+    world.commit(draft)
+    assert set(world.state.directories[index]) == {2}
+
+
+def test_a_slice_of_before_the_directories_is_read() -> None:
+    world = _persisted()
+    index = world.state.slice_index((numbered_uuid(1), 0))
+    old = {key: value for key, value in world.slices[index].items() if key != "directories"}
+    commit.load_slice(world.state, index, old)
+    assert world.state.directories[index] == {}
+
+
+def test_a_broker_object_that_vanishes_leads_nothing_any_more() -> None:
+    world = _world()
+    world.state.drop_broker(1)
+    draft = world.draft()
+    elections.broker_gone(draft, 1)
+    world.commit(draft)
+    assert (world.row(0).leader, world.row(0).isr) == (2, (2,))
+    assert (world.row(1).leader, world.row(1).isr) == (-1, (1,))
+
+
+# ---------------------------------------------------------------- a process that was killed
+
+
+def test_a_killed_process_is_replaced_as_soon_as_its_connections_are_gone() -> None:
+    """Its session may last for seconds more; the lock on the directory is the new process's."""
+    world = _world()
+    draft = world.draft()
+    request = registration_request(1, incarnation=FRESH)
+    for connected, error in ((True, 101), (False, 0)):
+        response = registration.register(
+            draft,
+            request,
+            session_alive=True,
+            connected=connected,
+            session_timeout_ms=SESSION_MS,
+        )
+        assert response.error_code == error
+
+
+def test_another_directory_is_refused_as_long_as_the_session_lasts() -> None:
+    world = _world()
+    draft = world.draft()
+    request = registration_request(1, incarnation=FRESH, directory=77)
+    response = registration.register(
+        draft, request, session_alive=True, connected=False, session_timeout_ms=SESSION_MS
+    )
+    assert response.error_code == ErrorCode.duplicate_broker_registration.value

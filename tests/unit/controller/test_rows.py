@@ -11,8 +11,10 @@ from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 from tidemark_operator.controller.rows import (
     BadRow,
+    decode_directory,
     decode_row,
     decode_tombstone,
+    encode_directory,
     encode_row,
     encode_tombstone,
     id_of,
@@ -36,6 +38,8 @@ _rows = st.builds(
     removing=_ids,
     manifest=st.booleans(),
     leader_recovery_state=st.sampled_from(LeaderRecoveryState),
+    elr=_ids,
+    last_known_elr=_ids,
     name=_names,
 )
 _tombstones = st.builds(
@@ -67,7 +71,7 @@ def test_topic_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
 
 def test_a_row_is_one_short_text() -> None:
     text = encode_row(row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True))
-    assert text == f"2|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|topic-1"
+    assert text == f"3|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|||topic-1"
 
 
 def test_a_row_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
@@ -77,11 +81,30 @@ def test_a_row_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
     assert not decode_row(old).recovering
 
 
+def test_a_row_of_before_the_eligible_leaders_has_none() -> None:
+    made = row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True)
+    old = f"2|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|topic-1"
+    assert decode_row(old) == made
+
+
+@given(st.integers(0, 2**31 - 1), st.uuids())
+def test_a_log_directory_comes_back_as_it_was(node_id: int, directory_id: uuid.UUID) -> None:
+    assert decode_directory(encode_directory(node_id, directory_id)) == (node_id, directory_id)
+
+
+@pytest.mark.parametrize("text", ["", "1", "x|AAAAAAAAAAAAAAAAAAAAAA", "-1|", "1|AAAA"])
+def test_a_log_directory_that_the_codec_did_not_write_is_refused(text: str) -> None:
+    with pytest.raises(BadRow):
+        decode_directory(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "4|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|||",
         "3|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|",
+        "3|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|x||",
         "2|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|",
         "2|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|2|",
         "1|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0",

@@ -262,6 +262,31 @@ def test_a_store_that_fails_later_is_no_refusal() -> None:
     result = world.reconcile()
     assert ready(result)["TieringSettled"] == ("False", "CustomMetadataTooLarge")
     assert "partition 0: it is too large" in messages(result)["TieringSettled"]
+    assert "TierIntegrity" not in ready(result)
+
+
+def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
+    """Also beside another partition's error, which comes first in TieringSettled."""
+    world = World(
+        brokers=_brokers(1, 2, 3),
+        topics=[topic(partitions=3, tiering=ON)],
+        view=cluster(TIERED, **STORE),
+    )
+    world.reconcile()
+    world.state.reports[numbered_uuid(1), 0] = _report(error="StorageError")
+    for partition in (1, 2):
+        world.state.reports[numbered_uuid(1), partition] = dataclasses.replace(
+            _report(error="TierIntegrity"), partition=partition, error_message="object x is not"
+        )
+    result = world.reconcile()
+    assert ready(result)["TieringSettled"] == ("False", "StorageError")
+    assert ready(result)["TierIntegrity"] == ("False", "ObjectDamaged")
+    assert "partitions 1, 2, the first of them: object x is" in messages(result)["TierIntegrity"]
+    for partition in range(3):
+        world.state.reports[numbered_uuid(1), partition] = dataclasses.replace(
+            _report(), partition=partition
+        )
+    assert "TierIntegrity" not in ready(world.reconcile())
 
 
 PROBLEM = "local.retention.ms 9 is more than retention.ms 5: lower spec.tiering.localRetention"

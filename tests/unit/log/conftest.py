@@ -12,7 +12,8 @@ from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import check_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_broker.log import LogConfig, PartitionLog
+from tidemark_broker.log import AppendInfo, LogConfig, PartitionLog, TimestampsInDoubt, record_times
+from tidemark_broker.log.open_segments import OpenSegments
 
 TOPIC_ID = uuid.UUID(int=0x1234)
 T0 = 1_700_000_000_000
@@ -27,10 +28,16 @@ class LogBench:
         default_factory=lambda: LogConfig(segment_bytes=1000, index_interval_bytes=100)
     )
     opened: list[PartitionLog] = field(default_factory=list)
+    open_segments: OpenSegments = field(default_factory=OpenSegments)
 
     def create(self) -> PartitionLog:
         log = PartitionLog.create(
-            self.directory, topic="t", topic_id=TOPIC_ID, partition=0, config=self.config
+            self.directory,
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            config=self.config,
+            open_segments=self.open_segments,
         )
         self.opened.append(log)
         return log
@@ -53,6 +60,7 @@ class LogBench:
             clean_shutdown=clean_shutdown,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
+            open_segments=self.open_segments,
         )
         self.opened.append(log)
         return log
@@ -76,6 +84,15 @@ class LogBench:
                 leader_epoch=epoch,
                 now_ms=T0,
             )
+
+    @staticmethod
+    def append(log: PartitionLog, data: bytes, *, now_ms: int = T0, epoch: int = 0) -> AppendInfo:
+        """As a leader does: a batch that cannot be believed is looked into first."""
+        try:
+            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms)
+        except TimestampsInDoubt:
+            times = record_times(data)
+            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms, times=times)
 
     @staticmethod
     def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> bytes:
@@ -113,6 +130,7 @@ class LogBench:
             assert read == len(data)
             assert (segment.next_base_offset, segment.largest_timestamp_ms) == (expected, largest)
             if not segment.is_active:
+                log.segment_files(segment.base_offset)  # or they may be in memory still
                 self._check_indexes(segment.base_offset, positions, largest)
         assert log.next_offset == expected
         assert log.log_start_offset <= log.local_log_start_offset

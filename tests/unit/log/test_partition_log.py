@@ -81,7 +81,7 @@ GOOD = build_batch([Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0)])
 def test_what_a_leader_refuses(bench: Bench, data: bytes, error: type[LogError]) -> None:
     log = bench.create()
     with pytest.raises(error):
-        log.append_as_leader(data, leader_epoch=0, now_ms=T0)
+        bench.append(log, data)
     assert (log.next_offset, log.size_bytes) == (0, 0)
     bench.fill(log, [1])
 
@@ -92,7 +92,7 @@ def test_limits_of_size_and_time_are_configurable(bench: Bench) -> None:
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes=200"):
         log.append_as_leader(bench.batch(size=200), leader_epoch=0, now_ms=T0)
     with pytest.raises(InvalidTimestamp, match="older"):
-        log.append_as_leader(bench.batch(), leader_epoch=0, now_ms=T0 + 1001)
+        bench.append(log, bench.batch(), now_ms=T0 + 1001)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 150, 400, 1000, 10_000])

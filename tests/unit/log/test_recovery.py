@@ -169,6 +169,27 @@ def test_a_clean_shutdown_checks_no_records(bench: Bench) -> None:
     assert (checked.next_offset, checked.truncated_at_open) == (0, True)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_opening_reads_no_more_of_closed_segments_than_the_ends_of_their_indexes(
+    bench: Bench, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 60)
+    log.close()
+    segments = len(log.segments())
+    assert segments > 5
+    read_whole, real = [], Path.read_bytes
+
+    def watching(path: Path) -> bytes:
+        read_whole.append(path.suffix)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watching)
+    again = bench.open(recovery_point=60, clean_shutdown=clean)
+    assert again.next_offset == 60
+    assert sorted(read_whole) == ([".index", ".timeindex"] if clean else [])  # of the active one
+
+
 def test_bytes_that_a_clean_shutdown_did_not_leave_are_noticed(bench: Bench) -> None:
     active = _written(bench)
     end = sum(COUNTS)
@@ -219,7 +240,7 @@ def test_leader_epochs_are_told_by_the_log(bench: Bench, text: str | None) -> No
     epochs = log.epochs
     bench.crash(log)
     path = bench.directory / "leader-epoch-checkpoint"
-    path.unlink()
+    assert not path.exists()  # nothing was flushed yet
     if text is not None:
         path.write_text(text)
     again = bench.open()
@@ -241,6 +262,18 @@ def test_bounds_from_checkpoints_are_clamped(bench: Bench) -> None:
     assert (beyond.log_start_offset, beyond.next_offset) == (end + 7, end + 7)
     assert beyond.high_watermark == end + 7
     bench.fill(beyond, [1])
+
+
+def test_what_was_committed_before_a_loss_is_told(bench: Bench) -> None:
+    active = _written(bench)
+    data = active.read_bytes()
+    active.write_bytes(data[: _last_two_batches(data)])
+    end = sum(COUNTS)
+    log = bench.open(high_watermark=end - 1)
+    assert log.next_offset == log.high_watermark == end - COUNTS[-1] - COUNTS[-2]
+    assert log.lost_at_open == (log.next_offset, end - 1)
+    bench.crash(log)
+    assert bench.open().lost_at_open is None
 
 
 def test_another_topics_directory_is_refused(bench: Bench) -> None:

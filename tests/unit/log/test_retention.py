@@ -23,7 +23,7 @@ def _segments(ends: Sequence[int], *, size: int = 100, start: int = 0) -> tuple[
             next_base_offset=end,
             size_bytes=size if end > base else 0,
             largest_timestamp_ms=T0 + end if end > base else -1,
-            created_ms=T0,
+            modified_ms=T0,
             is_active=number == len(ends) - 1,
         )
         for number, (base, end) in enumerate(zip(bases, ends, strict=True))
@@ -131,13 +131,41 @@ def test_a_tiered_active_segment_is_rolled_and_goes_later() -> None:
     assert one == RetentionPlan(roll_active=True)
 
 
+@pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 46), (BY_TIME, T0 + 46)])
+def test_a_tiered_active_segment_is_rolled_once_it_is_breached_that_it_can_be_copied(
+    config: LogConfig, now_ms: int
+) -> None:
+    """A quiet partition: nothing else would ever roll it."""
+    alone = {"ends": (40,), "log_start": 30, "local_start": 30}
+    roll = RetentionPlan(roll_active=True)
+    assert _plan(config, now_ms=now_ms, tiered=_remote(29), ends=(40,)) == roll
+    assert _plan(config, now_ms=now_ms - 1, tiered=_remote(29), ends=(40,)) == NOTHING
+    assert _plan(config, now_ms=now_ms, tiered=_remote(29)) == RetentionPlan(
+        delete=3, roll_active=True, local_log_start_offset=30
+    )
+    assert _plan(config, now_ms=now_ms, tiered=_remote(19)).roll_active is False
+    for kept in (
+        {"high_watermark": 39, "tiered": _remote(29)},
+        {"tiered": _remote(29, suspended=True)},
+    ):
+        assert _plan(config, now_ms=now_ms, **(alone | kept)) == NOTHING  # type: ignore[arg-type]
+    empty = _plan(config, now_ms=now_ms, tiered=_remote(39), ends=(40, 40))
+    assert empty == RetentionPlan(delete=1, local_log_start_offset=40)
+
+
+def test_a_tiered_active_segment_is_rolled_when_all_of_it_is_above_the_size() -> None:
+    for limit, rolls in ((0, True), (1, False)):
+        config = LogConfig(retention_ms=-1, local_retention_bytes=limit)
+        assert _plan(config, ends=(40,), tiered=_remote(-1)).roll_active is rolls
+
+
 def test_records_without_timestamps_age_by_their_segment() -> None:
     segment = SegmentInfo(
         base_offset=0,
         next_base_offset=5,
         size_bytes=10,
         largest_timestamp_ms=-1,
-        created_ms=T0,
+        modified_ms=T0,
         is_active=True,
     )
     for now_ms, goes in ((T0 + 5, 0), (T0 + 6, 1)):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.purgatory import Purgatory, Watch
 
 
 async def _until_waiting(purgatory: Purgatory, count: int) -> None:
@@ -172,3 +172,32 @@ async def test_no_more_than_the_limit_wait(caplog: pytest.LogCaptureFixture) -> 
     assert "fetch is full" in caplog.text
     purgatory.cancel(["k"])
     await asyncio.gather(*tasks)
+
+
+async def test_a_watch_notes_what_was_notified_until_it_ends() -> None:
+    purgatory, watch = Purgatory(), Watch[str]()
+    for key in ("a", "b", "c"):
+        purgatory.watch(watch, key, key.upper())
+    purgatory.notify("b")
+    purgatory.notify("other")
+    assert list(watch.changed) == ["B"]
+    watch.changed.clear()
+    for key in ("a", "b"):
+        purgatory.unwatch(watch, key)
+        purgatory.unwatch(watch, key)
+    for key in ("a", "b", "c"):
+        purgatory.notify(key)
+    assert list(watch.changed) == ["C"]
+
+
+async def test_who_waits_under_a_watch_is_woken_by_each_of_its_keys() -> None:
+    purgatory, watch = Purgatory(), Watch[str]()
+    for key in ("a", "b"):
+        purgatory.watch(watch, key, key)
+    waiting = asyncio.create_task(purgatory.wait([watch], lambda: "b" in watch.changed, 30))
+    await _until_waiting(purgatory, 1)
+    purgatory.notify("a")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    purgatory.notify("b")
+    assert await waiting is True

@@ -27,7 +27,8 @@ async def _echo(frame: Frame, peer: str) -> Sequence[bytes] | None:
 async def _serving(
     serve: Callable[..., object] = _echo, **limits: int
 ) -> AsyncIterator[KafkaServer]:
-    server = await KafkaServer(serve, ServerConfig(**limits)).start("127.0.0.1", 0)  # type: ignore[arg-type]
+    server = await KafkaServer(serve, ServerConfig(**limits)).bind("127.0.0.1", 0)  # type: ignore[arg-type]
+    await server.listen()
     try:
         yield server
     finally:
@@ -322,3 +323,18 @@ def test_limits_are_read_from_kafkas_keys() -> None:
         ServerConfig.of({"max.connections": "many"})
     with pytest.raises(ValueError, match=r"at least 1"):
         ServerConfig.of({"socket.request.max.bytes": "0"})
+
+
+async def test_an_address_is_held_before_anybody_is_served() -> None:
+    held, late = KafkaServer(_echo, ServerConfig()), KafkaServer(_echo, ServerConfig())
+    await held.bind("127.0.0.1", 0)
+    await late.bind("127.0.0.1", held.port)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", held.port)
+    await held.listen()
+    _, writer = await asyncio.open_connection("127.0.0.1", held.port)
+    writer.close()
+    with pytest.raises(OSError, match="in use"):
+        await late.listen()
+    await late.stop()
+    await held.stop()

@@ -194,3 +194,23 @@ async def test_nobody_listens() -> None:
     await listener.close()
     with pytest.raises(OSError, match=r"[Cc]onnect"):
         await KafkaConnection.connect("127.0.0.1", listener.port, client_id="b")
+
+
+async def test_who_is_cancelled_while_it_closes_stays_cancelled() -> None:
+    """A fetcher that did not would go on for ever, and so would whoever waits for its end."""
+
+    async def serve(connection: KafkaConnection) -> None:
+        await connection.read_frame()
+
+    async with _pair(serve) as connection:
+        await connection.close()
+
+        async def session() -> None:
+            await connection.close()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(session())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()

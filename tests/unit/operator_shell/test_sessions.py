@@ -1,6 +1,7 @@
-"""Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise."""
+"""Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise; a
+process whose connections were closed is given up within seconds."""
 
-from tidemark_operator.control.sessions import Session, Sessions
+from tidemark_operator.control.sessions import GRACE_S, Session, Sessions
 
 TIMEOUT_S = 9.0
 TICK_S = 0.25
@@ -103,3 +104,94 @@ def test_the_answer_carries_what_the_controller_decided() -> None:
     assert taken[0].should_shut_down
     held.set_state(1, 11, fenced=True, should_shut_down=False)
     assert not taken[0].is_fenced
+
+
+# ---------------------------------------------------------------- connections
+
+
+def connected(held: Sessions, broker_id: int, connections: int = 3) -> None:
+    for _ in range(connections):
+        assert held.connected(broker_id, broker_id * 10)
+
+
+def test_a_broker_all_of_whose_connections_ended_is_out_after_a_short_grace() -> None:
+    held = sessions_of(1, 2)
+    connected(held, 1)
+    connected(held, 2)
+    run_to(held, 0.0, 1.0)
+    for _ in range(3):
+        held.disconnected(1, 10, 1.0)
+    assert held.alive(1)
+    assert not held.is_connected(1)
+    assert run_to(held, 1.0, 1.0 + GRACE_S) == []
+    assert run_to(held, 1.0 + GRACE_S, 4.0) == [(1, 10)]
+    assert not held.alive(1)
+    assert held.alive(2)
+
+
+def test_one_open_connection_is_a_sign_of_life() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 2)
+    held.disconnected(1, 10, 1.0)
+    assert held.is_connected(1)
+    assert run_to(held, 0.0, 8.0) == []
+
+
+def test_whoever_comes_back_within_the_grace_has_lost_nothing() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 1)
+    held.disconnected(1, 10, 1.0)
+    run_to(held, 0.0, 2.0)
+    connected(held, 1, 1)
+    beat(held, 1, 2.0)
+    assert run_to(held, 2.0, 10.0) == []
+    held.disconnected(1, 10, 10.0)
+    held.open(1, 10, 11.0)
+    assert run_to(held, 10.0, 15.0) == [], "it registered again"
+
+
+def test_a_registration_that_is_being_decided_is_not_overtaken_by_the_grace() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 1)
+    held.disconnected(1, 10, 1.0)
+    run_to(held, 0.0, 2.0)
+    held.knocked(1, 2.0)
+    assert run_to(held, 2.0, 2.0 + GRACE_S) == []
+    assert not held.is_connected(1)
+
+
+def test_the_same_registration_again_keeps_count_of_its_connections() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 2)
+    held.open(1, 10, 1.0)
+    held.disconnected(1, 10, 1.5)
+    assert held.is_connected(1)
+    held.disconnected(1, 10, 1.5)
+    assert not held.is_connected(1)
+
+
+def test_connections_of_a_former_registration_say_nothing() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 1)
+    held.open(1, 99, 1.0)
+    held.disconnected(1, 10, 1.0)
+    assert held.is_connected(1)
+    assert not held.connected(1, 10)
+    assert run_to(held, 0.0, 8.0) == []
+
+
+def test_a_broker_that_was_known_at_the_take_over_may_take_its_session_to_connect() -> None:
+    held = sessions_of(1)
+    assert held.is_connected(1)
+    assert run_to(held, 0.0, 9.0) == []
+
+
+def test_after_a_stall_of_the_intake_the_grace_is_given_back_too() -> None:
+    held = sessions_of(1)
+    connected(held, 1, 1)
+    run_to(held, 0.0, 1.0)
+    held.disconnected(1, 10, 1.0)
+    assert held.tick(31.0) == []
+    assert run_to(held, 31.0, 32.0) == []
+    connected(held, 1, 1)
+    assert run_to(held, 32.0, 38.0) == []

@@ -1,9 +1,11 @@
 """A real tier in a folder: segments of known records, copied the way a broker copies them."""
 
+import struct
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
@@ -18,13 +20,27 @@ from tidemark.wire.control import TieringState
 BY = Claim(1, 0)
 
 
+def _batch(base_offset: int, values: list[bytes], gap_at: int | None) -> bytes:
+    records = [
+        Record(b"k", value, (), base_offset + delta)
+        for delta, value in enumerate(values)
+        if base_offset + delta != gap_at
+    ]
+    data = bytearray(build_batch(records, base_offset=base_offset, leader_epoch=1))
+    struct.pack_into(">i", data, 23, len(values) - 1)
+    struct.pack_into(">I", data, 17, compute_crc(data, CRC_COVERS_FROM, len(data)))
+    return bytes(data)
+
+
 @dataclass(slots=True)
 class SmallTier:
-    """One topic ``t`` of one partition."""
+    """One topic ``t`` of one partition. Without ``with_digests`` entries are recorded as the
+    manifest's first format had them."""
 
     path: Path
     topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
     entries: list[SegmentEntry] = field(default_factory=list)
+    with_digests: bool = True
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
 
@@ -47,18 +63,14 @@ class SmallTier:
             )
         )
 
-    def copy(self, values: list[bytes], *, batch_records: int = 3) -> SegmentEntry:
-        """Copy a segment of ``values`` behind the last one, in batches of ``batch_records``."""
+    def copy(
+        self, values: list[bytes], *, batch_records: int = 3, gap_at: int | None = None
+    ) -> SegmentEntry:
+        """Copy a segment of ``values`` behind the last one, in batches of ``batch_records``; the
+        record of the offset ``gap_at`` is left out of its batch."""
         start = self.loaded.head.next_copy_offset
         data = b"".join(
-            build_batch(
-                [
-                    Record(b"k", value, (), start + i + j)
-                    for j, value in enumerate(values[i : i + batch_records])
-                ],
-                base_offset=start + i,
-                leader_epoch=1,
-            )
+            _batch(start + i, values[i : i + batch_records], gap_at)
             for i in range(0, len(values), batch_records)
         )
         file = self.path.parent / "segment.log"
@@ -81,8 +93,12 @@ class SmallTier:
         commit = self.tier.manifests.commit
         self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
         aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
-        custom = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
-        self.loaded = commit(self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom))
+        copied = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
+        custom = copied.custom_metadata
+        digests = copied.digests if self.with_digests else None
+        self.loaded = commit(
+            self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom, digests)
+        )
         self.entries.append(entry)
         return entry
 

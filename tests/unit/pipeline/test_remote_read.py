@@ -1,10 +1,12 @@
 """A read of the tier gives every offset between start and end once (invariants 5, 26, 27)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from small_tier import SmallTier
 
+from tidemark.records.batch import restamp
 from tidemark_pipeline import remote
 from tidemark_pipeline.decode import CorruptData
 from tidemark_pipeline.options import OptionError, parse
@@ -93,7 +95,7 @@ def test_a_segment_that_expired_meanwhile_is_data_loss(small_tier: SmallTier) ->
     small_tier.copy(values(10, 10))
     tasks = plan(small_tier, {})
     small_tier.expire_to(10)
-    small_tier.tier.segments.delete(entry)
+    small_tier.tier.segments.delete([entry])
     with pytest.raises(remote.DataLoss, match="t-0, offsets 0 to 9 expired"):
         list(
             remote.read_task(
@@ -109,10 +111,102 @@ def test_a_segment_that_expired_meanwhile_is_data_loss(small_tier: SmallTier) ->
 def test_an_object_that_is_gone_without_reason_is_corruption(small_tier: SmallTier) -> None:
     entry = small_tier.copy(values(0, 10))
     tasks = plan(small_tier, {})
-    small_tier.tier.segments.delete(entry)
+    small_tier.tier.segments.delete([entry])
     with pytest.raises(CorruptData, match="the manifest names"):
         list(
             remote.read_task(
                 small_tier.tier, "t", small_tier.topic_id, tasks[0], fail_on_data_loss=False
             )
         )
+
+
+class TestTamperedObjects:
+    """What is not what was copied gives an error that names the object, and none of its rows."""
+
+    @pytest.fixture(params=[True, False], ids=["digests", "first-format"])
+    def tier(self, small_tier: SmallTier, request: pytest.FixtureRequest) -> SmallTier:
+        small_tier.with_digests = request.param
+        return small_tier
+
+    def objects(self, tier: SmallTier) -> list[Path]:
+        """Of the log of each segment."""
+        return [tier.path / entry.log_key for entry in tier.entries]
+
+    def refused(self, tier: SmallTier, message: str, **options: str) -> None:
+        read_before: list[bytes] = []
+
+        def read_all() -> None:
+            for task in plan(tier, options):
+                for batch in remote.read_task(
+                    tier.tier, "t", tier.topic_id, task, fail_on_data_loss=False
+                ):
+                    read_before.extend(batch.column("value").to_pylist())
+
+        with pytest.raises(CorruptData, match=message) as caught:
+            read_all()
+        assert tier.entries[1].log_key in str(caught.value)
+        assert f"directory {tier.path}" in str(caught.value)
+        assert not [value for value in read_before if value not in values(0, 10)]
+
+    def test_a_batch_with_another_base_offset(self, tier: SmallTier) -> None:
+        for number in range(3):
+            tier.copy(values(number * 10, 10))
+        log = bytearray(self.objects(tier)[1].read_bytes())
+        restamp(log, 0, 13, 1)
+        self.objects(tier)[1].write_bytes(log)
+        self.refused(tier, "is not what was copied there")
+
+    def test_a_segment_whose_end_is_cut_off_at_a_batch(self, tier: SmallTier) -> None:
+        for number in range(3):
+            tier.copy(values(number * 10, 10), batch_records=5)
+        log = self.objects(tier)[1].read_bytes()
+        self.objects(tier)[1].write_bytes(log[: len(log) // 2])
+        with pytest.raises(CorruptData, match="is not what was copied there"):
+            read(tier)
+
+    def test_data_that_is_called_a_transaction_marker(self, tier: SmallTier) -> None:
+        """Rows that would silently be missing."""
+        for number in range(3):
+            tier.copy(values(number * 10, 10))
+        log = bytearray(self.objects(tier)[1].read_bytes())
+        log[22] |= 0x20
+        self.objects(tier)[1].write_bytes(log)
+        with pytest.raises(CorruptData, match=r"CRC of the batch at offset 10|not what was copied"):
+            read(tier)
+
+    def test_bytes_that_are_no_batches(self, tier: SmallTier) -> None:
+        for number in range(3):
+            tier.copy(values(number * 10, 10))
+        log = self.objects(tier)[1]
+        log.write_bytes(bytes(log.stat().st_size))
+        self.refused(tier, "is not what was copied there")
+
+    def test_a_segment_of_the_same_partition_under_this_key(self, tier: SmallTier) -> None:
+        for number in range(3):
+            tier.copy(values(number * 10, 10))
+        _, here, other = self.objects(tier)
+        here.write_bytes(other.read_bytes())
+        self.refused(tier, "is not what was copied there")
+
+    def test_another_partitions_segment_with_the_very_same_offsets(
+        self, small_tier: SmallTier, tmp_path: Path
+    ) -> None:
+        """Sound batches of the right offsets: only a digest can tell, and it does so before the
+        first row, since a query with a limit may never come to the last one."""
+        (tmp_path / "other").mkdir()
+        other = SmallTier(tmp_path / "other")
+        for number in range(3):
+            small_tier.copy(values(number * 10, 10))
+            other.copy([b"other" + value[5:] for value in values(number * 10, 10)])
+        self.objects(small_tier)[1].write_bytes(self.objects(other)[1].read_bytes())
+        self.refused(small_tier, "its digest differs at byte 0")
+
+    def test_a_batch_that_has_fewer_records_than_offsets(self, tier: SmallTier) -> None:
+        """Copied like that: the rows are counted against the plan."""
+        tier.copy(values(0, 10))
+        tier.copy(values(10, 10), gap_at=15)
+        with pytest.raises(
+            CorruptData, match="gave 9 rows of the offsets 10 to 19, planned were 10"
+        ):
+            read(tier)
+        assert read(tier, endingOffsets='{"0": 10}') == expected(0, 10)

@@ -1,8 +1,11 @@
 """Which remote segments expire, and which local one is copied next: pure rules."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,7 +116,7 @@ def local(*bases: int) -> list[SegmentInfo]:
             next_base_offset=end,
             size_bytes=end - base,
             largest_timestamp_ms=0,
-            created_ms=0,
+            modified_ms=0,
             is_active=base == bases[-1],
         )
         for base, end in zip(bases, ends, strict=True)
@@ -152,3 +155,40 @@ def test_lag_is_what_is_closed_and_not_copied() -> None:
     lag = eligibility.lag(local(0, 10, 30, 40), 10)
     assert (lag.segments, lag.size_bytes) == (2, 30)
     assert expiry.local_only_bytes(local(0, 10, 30, 40), 9) == 33
+
+
+class Counting(Sequence[SegmentInfo]):
+    """Segments that count how often one is looked at."""
+
+    def __init__(self, segments: Sequence[SegmentInfo]) -> None:
+        self._segments = segments
+        self.looks = 0
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return self._segments[index]
+
+
+@pytest.mark.parametrize("count", [10, 1_000, 100_000])
+def test_a_copy_costs_little_more_in_a_long_log(count: int) -> None:
+    """Looks at segments for each copied one: as many as a bisection needs."""
+    segments = Counting(local(*range(0, 10 * count + 10, 10)))
+    for at in (0, count // 2, count - 2):
+        before = segments.looks
+        found = eligibility.next_segment(
+            segments,
+            next_copy_offset=10 * at,
+            log_start_offset=0,
+            last_stable_offset=10 * count,
+        )
+        assert isinstance(found, SegmentInfo)
+        assert found.base_offset == 10 * at
+        assert eligibility.stable_from(segments, 10 * at) == 10 * at + 10
+        assert segments.looks - before <= 2 * (count.bit_length() + 2)
+    before = segments.looks
+    assert eligibility.lag(segments, 10 * (count - 2)).segments == 2
+    assert expiry.local_only_bytes(segments, 10 * (count - 2) - 1) > 0
+    assert segments.looks - before <= 2 * (count.bit_length() + 6)

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidemark_broker.remote_log.cache import ByteCache
+from tidemark.tier.cache import ByteCache
 from tidemark_broker.remote_log.failure import (
     CustomMetadataTooLarge,
     LocalDataMissing,
@@ -60,8 +61,8 @@ def test_a_cache_keeps_to_its_limit_and_forgets_the_least_used() -> None:
     assert (cache.size_bytes, len(cache), cache.hits, cache.misses) == (8, 2, 1, 3)
     assert len(cache.get(4, lambda: bytes(11))) == 11
     assert (4 in cache, cache.size_bytes) == (False, 8)
-    cache.clear()
-    assert (len(cache), cache.size_bytes) == (0, 0)
+    cache.forget(lambda key: key == 1)
+    assert (1 in cache, 3 in cache, cache.size_bytes) == (False, True, 4)
 
 
 def test_many_threads_load_once_and_a_failure_is_kept_by_nobody() -> None:
@@ -87,6 +88,38 @@ def test_many_threads_load_once_and_a_failure_is_kept_by_nobody() -> None:
         cache.get(2, fail)
     assert 2 not in cache
     assert cache.get(2, lambda: b"after all") == b"after all"
+
+
+def test_what_is_missing_of_many_is_loaded_by_one_call() -> None:
+    cache: ByteCache[int, bytes] = ByteCache(100, len)
+    asked: list[tuple[int, ...]] = []
+    other_loads, release = threading.Event(), threading.Event()
+
+    def load(keys: Sequence[int]) -> list[bytes]:
+        asked.append(tuple(keys))
+        return [b"%d" % key for key in keys]
+
+    def slowly() -> bytes:
+        other_loads.set()
+        release.wait(5)
+        return b"3, by another"
+
+    cache.get(2, lambda: b"2, kept")
+    with ThreadPoolExecutor(2) as threads:
+        other = threads.submit(cache.get, 3, slowly)
+        other_loads.wait(5)
+        many = threads.submit(cache.get_many, (1, 2, 3, 4), load)
+        release.set()
+        assert many.result(5) == [b"1", b"2, kept", b"3, by another", b"4"]
+        assert other.result(5) == b"3, by another"
+    assert asked == [(1, 4)]
+
+    def fail(keys: Sequence[int]) -> list[bytes]:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        cache.get_many((4, 5, 6), fail)
+    assert (4 in cache, 5 in cache, 6 in cache) == (True, False, False)
 
 
 def test_a_failure_has_a_reason_and_a_message() -> None:

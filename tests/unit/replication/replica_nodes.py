@@ -16,7 +16,7 @@ from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.service import ReplicaFetchService
-from tidemark_broker.replication.wire import ReplicaFetchRequest
+from tidemark_broker.replication.wire import ReplicaFetchRequest, ReplicaFetchResult
 from tidemark_broker.storage import Storage
 
 TOPIC = "t"
@@ -144,6 +144,23 @@ class Node:
         """Become the leader under that epoch (which is the partition's epoch, too)."""
         await self.told(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
 
+    async def told_alone(self, partition_epoch: int) -> None:
+        """It leads in epoch 1 with an ISR of itself."""
+        await self.told(
+            row(
+                leader=self.node_id,
+                leader_epoch=1,
+                partition_epoch=partition_epoch,
+                isr=(self.node_id,),
+            )
+        )
+
+    def fence(self, node_id: int, fenced: bool = True) -> None:
+        """As the controller would say in a change of the brokers."""
+        metadata = self.context.metadata
+        changed = replace(metadata.brokers[node_id], fenced=fenced)
+        metadata.brokers = {**metadata.brokers, node_id: changed}
+
     async def follow(self, leader: int, epoch: int) -> None:
         await self.told(row(leader=leader, leader_epoch=epoch, partition_epoch=epoch))
 
@@ -155,6 +172,11 @@ class Node:
     async def fetch_once(self, leader: "Node") -> Outcome:
         """One round of a fetcher."""
         asked = next_request(self.partition, 1 << 20)
+        return await apply_answer(self.partition, asked, await self.fetch_result(leader))
+
+    async def fetch_result(self, leader: "Node") -> ReplicaFetchResult:
+        """What the leader answers to it."""
+        asked = next_request(self.partition, 1 << 20)
         request = ReplicaFetchRequest(
             replica_id=self.node_id,
             broker_epoch=self.node_id,
@@ -164,7 +186,7 @@ class Node:
             partitions=(asked,),
         )
         answer = await leader.service.handle(request)
-        return await apply_answer(self.partition, asked, answer.partitions[0])
+        return answer.partitions[0]
 
     async def catch_up(self, leader: "Node", rounds: int = 30) -> None:
         """Fetch until the log is the leader's."""

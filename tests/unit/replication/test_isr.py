@@ -13,7 +13,11 @@ LAG = 30.0
 
 def follower(next_offset: int, *, caught_up_s: float = 100.0) -> FollowerProgress:
     return FollowerProgress(
-        next_offset=next_offset, broker_epoch=1, last_fetch_s=100.0, last_caught_up_s=caught_up_s
+        next_offset=next_offset,
+        log_start_offset=5,
+        broker_epoch=1,
+        last_fetch_s=100.0,
+        last_caught_up_s=caught_up_s,
     )
 
 
@@ -66,6 +70,12 @@ def test_the_high_watermark_stands_still_below_min_isr() -> None:
     assert isr.high_watermark(view(hw=10, members=(1,), min_isr=2)) == 10
 
 
+def test_the_high_watermark_stands_still_while_the_row_has_eligible_leaders() -> None:
+    """Whatever the leader believes min.insync.replicas to be (KIP-966)."""
+    looked_at = replace(view(hw=10, members=(1,), min_isr=1), has_eligible_leaders=True)
+    assert isr.high_watermark(looked_at) == 10
+
+
 def test_a_lone_leader_commits_its_own_end() -> None:
     assert isr.high_watermark(view(members=(1,))) == 100
 
@@ -93,6 +103,8 @@ def test_a_follower_joins_only_at_the_high_watermark_and_in_the_current_epoch() 
     assert not isr.may_join(replace(looked_at, epoch_start_offset=91), 2)
     assert not isr.may_join(replace(looked_at, eligible=frozenset({3})), 2)
     assert not isr.may_join(replace(looked_at, maximal_isr=frozenset({1, 2})), 2)
+    assert isr.may_join(replace(looked_at, log_start_offset=5), 2)
+    assert not isr.may_join(replace(looked_at, log_start_offset=6), 2)
 
 
 def test_a_follower_that_lags_too_long_is_out_of_sync() -> None:

@@ -24,5 +24,11 @@ SUSPENDED = TieredRetention(highest_remote_offset=50, copy_enabled=False, suspen
 def test_modes(
     state: TieringState, policy: DisablePolicy, start: int, expected: TieredRetention | None
 ) -> None:
-    mode = retention_mode(state, policy, highest_remote_offset=50, log_start_offset=start)
+    mode = retention_mode(
+        state,
+        policy,
+        highest_remote_offset=50,
+        trusted_remote_offset=50,
+        log_start_offset=start,
+    )
     assert mode == expected

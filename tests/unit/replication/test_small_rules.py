@@ -7,11 +7,11 @@ import uuid
 import pytest
 
 from tidemark.wire import control
-from tidemark_broker.replication import prefix, state_file, topic_config
+from tidemark_broker.replication import state_file, topic_config
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
-from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
+from tidemark_broker.replication.prefix import RemoteEnd
 from tidemark_broker.replication.state_file import StoredState
 
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -22,38 +22,6 @@ def test_the_low_watermark_waits_for_every_alive_follower() -> None:
     assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
     assert low_watermark(10, {3: 12}, {2, 3}) == -1
     assert low_watermark(10, {}, ()) == 10
-
-
-def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:
-    end = RemoteEnd(99, 4)
-    assert prefix.contradicts(end, next_offset=99, epoch_at_end=-1)
-    assert prefix.contradicts(end, next_offset=100, epoch_at_end=5)
-    assert not prefix.contradicts(end, next_offset=100, epoch_at_end=4)
-    assert not prefix.contradicts(end, next_offset=100, epoch_at_end=-1)
-    assert not prefix.contradicts(None, next_offset=0, epoch_at_end=-1)
-
-
-def test_a_log_lacks_what_the_tier_has_and_what_was_deleted_from_it() -> None:
-    tier = TierEnd(RemoteEnd(99, 4), log_start_offset=40)
-    assert tier.next_offset == 100
-    assert prefix.lacks(tier, next_offset=99, epoch_at_end=4)
-    assert prefix.lacks(tier, next_offset=120, epoch_at_end=3)
-    assert not prefix.lacks(tier, next_offset=100, epoch_at_end=4)
-    deleted = TierEnd(RemoteEnd(-1, -1), log_start_offset=40)
-    assert deleted.next_offset == 40
-    assert prefix.lacks(deleted, next_offset=39, epoch_at_end=-1)
-    assert not prefix.lacks(deleted, next_offset=40, epoch_at_end=-1)
-
-
-def test_the_known_end_of_the_tier_only_grows() -> None:
-    end = prefix.later(None, 9, 1)
-    assert end == RemoteEnd(9, 1)
-    assert prefix.later(end, 5, 2) == end
-    assert prefix.later(end, 12, 2) == RemoteEnd(12, 2)
-    empty = prefix.later(None, -1, -1)
-    assert empty == RemoteEnd(-1, -1)
-    assert prefix.later(empty, 3, 0) == RemoteEnd(3, 0)
-    assert not prefix.contradicts(empty, next_offset=0, epoch_at_end=-1)
 
 
 def test_backoff_doubles_up_to_its_most_and_starts_anew() -> None:
@@ -176,6 +144,27 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     cache.apply(request(full=False, rows=(row(),)))
     view = cache.topics["flights"]
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
+
+
+def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
+    """No copy of the other rows is made; a topic's own change makes another view of it."""
+    cache = MetadataCache("x")
+    cache.apply(request(full=True, rows=(row(partition=2), row(partition=1))))
+    view = cache.topics["flights"]
+    cache.apply(request(full=False, rows=(row(partition_epoch=8, leader=2), row(partition=3))))
+    assert cache.topics["flights"] is cache.by_id(TOPIC) is view
+    assert {number: each.leader for number, each in view.partitions.items()} == {
+        0: 2,
+        1: row().leader,
+        2: row().leader,
+        3: row().leader,
+    }
+    assert list(view.partitions) == [0, 1, 2, 3]
+    whole = request(full=False, rows=())
+    topic = dataclasses.replace(whole.topics[0], tiered_epoch=5)
+    cache.apply(dataclasses.replace(whole, topics=(topic,)))
+    assert cache.topics["flights"].tiered_epoch == 5
+    assert list(cache.topics["flights"].partitions) == [0, 1, 2, 3]
 
 
 def test_a_delta_without_brokers_leaves_them_as_they_were_and_a_snapshot_does_not() -> None:

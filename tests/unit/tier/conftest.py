@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -96,9 +96,8 @@ class MemoryStore:
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        self.objects[key] = path.read_bytes()[:size_bytes]
-        return len(self.objects[key])
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        self.objects[key] = b"".join(parts)
 
     def create(self, key: str, data: bytes) -> Version:
         if key in self.objects:
@@ -114,6 +113,10 @@ class MemoryStore:
 
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for key in sorted(self.objects):
@@ -165,8 +168,8 @@ class FaultyStore:
     def put(self, key: str, data: bytes) -> None:
         self._call("put", key, lambda: self._store.put(key, data))
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        return self._call("put_file", key, lambda: self._store.put_file(key, path, size_bytes))
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        self._call("put_stream", key, lambda: self._store.put_stream(key, parts))
 
     def create(self, key: str, data: bytes) -> Version:
         return self._call("create", key, lambda: self._store.create(key, data))
@@ -176,6 +179,9 @@ class FaultyStore:
 
     def delete(self, key: str) -> None:
         self._call("delete", key, lambda: self._store.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._call("delete_many", keys[0], lambda: self._store.delete_many(keys))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._call("list", prefix, lambda: self._store.list(prefix))

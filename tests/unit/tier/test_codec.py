@@ -19,7 +19,7 @@ from tidemark.tier.layout import (
     segment_key,
     topic_data_prefix,
 )
-from tidemark.tier.segment import SegmentState
+from tidemark.tier.segment import Digests, SegmentState
 from tidemark.wire.control import DisablePolicy, TieringState
 
 
@@ -45,6 +45,7 @@ def test_a_full_head_comes_back(place: Any) -> None:
         state=SegmentState.DELETE_STARTED,
         marked_at_ms=77,
         custom_metadata=bytes(range(256)),
+        digests=Digests(bytes(range(32)), bytes(range(200, 232))),
     )
     ref = replace(reference(1), gone=0b1011, gone_bytes=3)
     head = replace(
@@ -65,6 +66,37 @@ def test_a_full_head_comes_back(place: Any) -> None:
     assert decode_page(encode_page(page), "page") == page
 
 
+#: A head and a page as the first format wrote them.
+FIRST_HEAD = (
+    b'{"formatVersion":1,"topic":"flights","topicId":"b5YZ_4uGTRG0LQDAT8lk_w","partition":3,'
+    b'"clusterId":"cluster-1","version":7,"commitId":"abc","leaderEpoch":1,"tieredEpoch":0,'
+    b'"brokerId":1,"state":"ENABLED","policy":null,"logStartOffset":0,"floorEpoch":0,'
+    b'"lineStartOffset":0,"nextPage":1,"marks":[],'
+    b'"pages":[["p",2,0,4,9,1,200,0,0,100,"0",0]],'
+    b'"entries":[{"segmentId":"AAAAAAAAAAAAAAAAAAAAAQ","startOffset":10,"endOffset":19,'
+    b'"maxTimestampMs":100,"sizeBytes":100,"brokerId":1,"eventTimeMs":5,"leaderEpochs":[[1,0]],'
+    b'"leaderEpoch":1,"tieredEpoch":0,"customMetadata":"eyJuIjoxMjN9"}],'
+    b'"trash":[],"deletedAtMs":null}'
+)
+FIRST_PAGE = (
+    b'{"formatVersion":1,"name":"p","topic":"flights","topicId":"b5YZ_4uGTRG0LQDAT8lk_w",'
+    b'"partition":3,"entries":[{"segmentId":"AAAAAAAAAAAAAAAAAAAAAg","startOffset":0,"endOffset":4,'
+    b'"maxTimestampMs":100,"sizeBytes":100,"brokerId":1,"eventTimeMs":5,"leaderEpochs":[[1,0]],'
+    b'"leaderEpoch":1,"tieredEpoch":0}]}'
+)
+
+
+def test_the_first_format_is_read_and_the_second_written() -> None:
+    head, page = decode_head(FIRST_HEAD, "head"), decode_page(FIRST_PAGE, "page")
+    assert (head.version, head.pages[0].count, page.entries[0].digests) == (7, 2, None)
+    (entry,) = head.entries
+    assert (entry.end_offset_inclusive, entry.custom_metadata) == (19, b'{"n":123}')
+    assert entry.digests is None
+    for old, new in ((FIRST_HEAD, encode_head(head)), (FIRST_PAGE, encode_page(page))):
+        assert json.loads(new) == {**json.loads(old), "formatVersion": 2}
+    assert decode_head(encode_head(head), "head") == head
+
+
 @given(data=st.none() | st.binary(max_size=200))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_custom_metadata_comes_back_byte_for_byte(place: Any, data: bytes | None) -> None:
@@ -77,7 +109,8 @@ def test_what_is_unknown_is_refused(place: Any) -> None:
     good = json.loads(encode_head(replace(place.head(), entries=(place.segment(0, 9),))))
     bad: list[bytes] = [b"", b"[]", b"{}", b"\xff"]
     changes: tuple[dict[str, object], ...] = (
-        {"formatVersion": 2},
+        {"formatVersion": 0},
+        {"formatVersion": 3},
         {"surprise": 1},
         {"version": "1"},
         {"version": True},
@@ -86,6 +119,9 @@ def test_what_is_unknown_is_refused(place: Any) -> None:
         {"entries": [{**good["entries"][0], "surprise": 1}]},
         {"entries": [{**good["entries"][0], "leaderEpochs": []}]},
         {"entries": [{**good["entries"][0], "endOffset": -1}]},
+        {"entries": [{**good["entries"][0], "digests": "AAAA"}]},
+        {"entries": [{**good["entries"][0], "digests": "?"}]},
+        {"formatVersion": 1, "entries": [{**good["entries"][0], "digests": "AA" * 44}]},
         {"pages": [["x"]]},
         {"marks": [[1, 2]]},
     )
@@ -104,11 +140,12 @@ def test_the_head_of_a_hundred_thousand_segments_stays_small(place: Any) -> None
             place.segment(10**11 + n, 10**11 + n, epochs=((1000, 10**11),)),
             state=SegmentState.COPY_FINISHED,
             custom_metadata=b'{"b":"tier-bucket-one","n":1073741824}',
+            digests=Digests(b"\x01" * 32, b"\x02" * 32),
         )
         for n in range(PAGE_ENTRIES)
     )
     pages = tuple(reference(n) for n in range(100_000 // PAGE_ENTRIES))
-    assert len(encode_head(replace(place.head(), entries=entries, pages=pages))) < 160_000
+    assert len(encode_head(replace(place.head(), entries=entries, pages=pages))) < 190_000
 
 
 def test_keys_are_the_layouts() -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,23 +29,26 @@ def test_objects_come_back(directory: DirectoryStore, tmp_path: Path) -> None:
     assert directory.get("a/b").data == b"6"
 
 
-def test_a_file_is_copied_up_to_its_size(directory: DirectoryStore, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(b"0123456789" * 300_000)
-    assert directory.put_file("x/whole", source) == 3_000_000
-    assert directory.put_file("x/part", source, 2_000_001) == 2_000_001
-    assert directory.get("x/whole").data == source.read_bytes()
-    assert directory.get("x/part").data == source.read_bytes()[:2_000_001]
-    with pytest.raises(ValueError, match="3000000 of the 3000001 bytes"):
-        directory.put_file("x/short", source, 3_000_001)
-    assert [info.key for info in directory.list("x/")] == ["x/part", "x/whole"]
+def test_a_stream_is_stored_whole_or_not_at_all(directory: DirectoryStore) -> None:
+    directory.put_stream("x/whole", iter([b"0123", b"", b"456789"]))
+    directory.put_stream("x/empty", ())
+    assert directory.get("x/whole").data == b"0123456789"
+    assert directory.get("x/empty").data == b""
+
+    def failing() -> Iterator[bytes]:
+        yield b"0123"
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        directory.put_stream("x/short", failing())
+    assert [info.key for info in directory.list("x/")] == ["x/empty", "x/whole"]
 
 
-def test_a_local_file_that_is_gone_is_no_missing_object(
-    directory: DirectoryStore, tmp_path: Path
-) -> None:
-    with pytest.raises(FileNotFoundError):
-        directory.put_file("x", tmp_path / "nowhere")
+def test_many_are_deleted_and_a_missing_one_is_fine(directory: DirectoryStore) -> None:
+    for key in ("a/b", "a/c", "d"):
+        directory.put(key, b"x")
+    directory.delete_many(["a/b", "a/none", "d"])
+    assert [info.key for info in directory.list("")] == ["a/c"]
 
 
 def test_missing_objects(directory: DirectoryStore) -> None:

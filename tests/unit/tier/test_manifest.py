@@ -307,7 +307,7 @@ def test_dropped_pages_are_deleted_after_the_commit(place: Any, faulty: Any, mem
     loaded = store.commit(loaded, lambda head: head)
     assert (loaded.head.trash, page_keys(place, memory)) == ((), [second])
     with pytest.raises(PageNotFound):
-        store.pages(place.topic_id, place.partition)[first]
+        manifests(faulty).pages(place.topic_id, place.partition)[first]
 
 
 def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
@@ -335,6 +335,20 @@ def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
 def test_a_head_of_a_newer_version_stops_everything(place: Any, memory: Any) -> None:
     fields = json.loads(encode_head(place.head()))
     key = head_key(place.topic_id, place.partition)
-    memory.put(key, json.dumps({**fields, "formatVersion": 2}).encode())
+    memory.put(key, json.dumps({**fields, "formatVersion": 3}).encode())
     with pytest.raises(Exception, match="upgrade this one"):
         manifests(memory).create(place.head())
+
+
+def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) -> None:
+    """However many partitions a broker reads, its pages take no more memory than it was given."""
+    partitions = range(20)
+    for number in partitions:
+        filled(replace(place, partition=number), manifests(memory), 10)
+    store = ManifestStore(memory, page_cache_bytes=40_000)
+    for number in partitions:
+        head = store.load(place.topic_id, number).head
+        pages = store.pages(place.topic_id, number)
+        ranges = views.plan(head, pages, 0, 10)
+        assert [each.from_offset for each in ranges] == list(range(10))
+        assert 0 < store.page_cache_bytes <= 40_000

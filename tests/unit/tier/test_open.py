@@ -99,6 +99,10 @@ class TestTopics:
             catalog.find("flights")
 
 
+def reader_of(store: Any) -> TierReader:
+    return TierReader(ManifestStore(store), TopicCatalog(store))
+
+
 class TestReader:
     def filled(self, place: Any, store: Any) -> ManifestStore:
         manifests = ManifestStore(store, page_entries=3)
@@ -112,7 +116,7 @@ class TestReader:
 
     def test_plans_from_head_and_pages_and_caches_them(self, place: Any, faulty: Any) -> None:
         self.filled(place, faulty)
-        reader = TierReader(faulty)
+        reader = reader_of(faulty)
         for _ in range(2):
             faulty.fail(lambda _n, _op, _key: None)
             snapshot, plan = reader.plan(place.topic_id, place.partition, 5, 65)
@@ -131,7 +135,7 @@ class TestReader:
         self, place: Any, memory: Any
     ) -> None:
         manifests = self.filled(place, memory)
-        reader, old = TierReader(memory), TierReader(memory).snapshot(place.topic_id, 3)
+        reader, old = reader_of(memory), reader_of(memory).snapshot(place.topic_id, 3)
         loaded = manifests.load(place.topic_id, 3)
         loaded = manifests.commit(
             loaded,
@@ -148,7 +152,7 @@ class TestReader:
 
     def test_a_partition_without_a_head(self, place: Any, memory: Any) -> None:
         with pytest.raises(HeadNotFound):
-            TierReader(memory).snapshot(place.topic_id, 0)
+            reader_of(memory).snapshot(place.topic_id, 0)
 
     def test_a_tier_in_a_directory(self, place: Any, tmp_path: Path) -> None:
         tier = open_tier(RemoteStorageConfig(filesystem=tmp_path))

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.integrity import ObjectDamaged, digest_of
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark.tier.segment import Digests
 from tidemark.tier.storage import (
     BucketStorageManager,
     SegmentData,
@@ -19,6 +21,7 @@ from tidemark.tier.storage import (
     encode_custom_metadata,
 )
 
+LOG = b"0123456789" * 10
 AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")
 aborted = st.builds(
     AbortedRanges,
@@ -33,9 +36,19 @@ def test_aux_comes_back(a: bytes, b: bytes, c: bytes, d: bytes, ranges: AbortedR
     assert unpack(pack(aux), "x") == aux
 
 
+def test_the_first_version_of_aux_is_read() -> None:
+    """As it packed ``AUX``: five sections, no digests of pieces."""
+    first = bytes.fromhex(
+        "544d41580001000500010000000000028ff01087000200000000000000000000000300000000000"
+        "42ab4b80200040000000000022cf004ac00050000000000251aa6dd61"
+        "6f69300a300a70737b2261626f72746564223a5b5d2c2266697273744f70656e4f6666736574223a6e756c6c7d"
+    )
+    assert unpack(first, "x") == AUX
+
+
 def test_a_damaged_aux_is_found_at_any_byte() -> None:
     data = pack(AUX)
-    reserved = {8 + 12 * section + at for section in range(5) for at in (2, 3)}
+    reserved = {8 + 12 * section + at for section in range(6) for at in (2, 3)}
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 0xFF
@@ -49,27 +62,55 @@ def test_a_damaged_aux_is_found_at_any_byte() -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> SegmentData:
     log = tmp_path / "00.log"
-    log.write_bytes(b"0123456789" * 10)
+    log.write_bytes(LOG + b"behind the end")
     return SegmentData(log, 100, AUX)
 
 
 def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: SegmentData) -> None:
     (tmp_path / "tier").mkdir()
     manager = BucketStorageManager({"": DirectoryStore(tmp_path / "tier")})
-    entry = place.segment(0, 9)
-    custom = manager.copy_segment(entry, data)
-    assert custom == json.dumps({"n": 100 + len(pack(AUX))}, separators=(",", ":")).encode()
-    done = replace(entry, custom_metadata=custom)
+    entry, aux = place.segment(0, 9), replace(AUX, pieces=(digest_of(LOG),))
+    copied = manager.copy_segment(entry, data)
+    custom = copied.custom_metadata
+    assert custom == json.dumps({"n": 100 + len(pack(aux))}, separators=(",", ":")).encode()
+    assert copied.digests == Digests(digest_of(LOG), digest_of(pack(aux)))
+    done = replace(entry, custom_metadata=custom, digests=copied.digests)
     assert manager.fetch(done, 5, 12) == b"5678901"
     assert manager.fetch(done, 95, 5000) == b"56789"
     assert manager.fetch(done, 100, 5000) == b""
-    assert manager.fetch_aux(done) == AUX
+    assert manager.fetch_aux(done) == aux
     assert len(list(manager.list_topic(place.topic, place.topic_id))) == 2
-    manager.delete(done)
-    manager.delete(done)
+    manager.delete([done])
+    manager.delete([done])
     assert list(manager.list_topic(place.topic, place.topic_id)) == []
     with pytest.raises(ObjectNotFound):
         manager.fetch(done, 0, 1)
+
+
+def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
+    place: Any, memory: Any, data: SegmentData
+) -> None:
+    manager = BucketStorageManager({"": memory})
+    with pytest.raises(ValueError, match="114 of the 200 bytes"):
+        manager.copy_segment(place.segment(0, 9), replace(data, size_bytes=200))
+    with pytest.raises(FileNotFoundError):
+        manager.copy_segment(place.segment(0, 9), replace(data, log=data.log.with_name("none")))
+    assert not memory.objects
+
+
+def test_an_aux_that_is_not_the_one_copied_is_refused(
+    place: Any, memory: Any, data: SegmentData
+) -> None:
+    """Sound in itself, and of another segment: only the manifest's digest tells."""
+    manager = BucketStorageManager({"": memory})
+    entries = [place.segment(n, n) for n in range(2)]
+    other = replace(data, aux=replace(AUX, offset_index=b"other"))
+    copied = [manager.copy_segment(e, d) for e, d in zip(entries, (data, other), strict=True)]
+    memory.objects[entries[0].aux_key] = memory.objects[entries[1].aux_key]
+    known = replace(entries[0], digests=copied[0].digests)
+    with pytest.raises(ObjectDamaged, match=rf"{known.aux_key} in memory .* before offset 1$"):
+        manager.fetch_aux(known)
+    assert manager.fetch_aux(entries[0]).offset_index == b"other"  # the first format cannot tell
 
 
 class TestBuckets:
@@ -85,12 +126,14 @@ class TestBuckets:
     ) -> None:
         manager = self.manager(stores, "one", "two")
         entries = [place.segment(n, n) for n in range(40)]
-        done = [replace(e, custom_metadata=manager.copy_segment(e, data)) for e in entries]
+        done = [
+            replace(e, custom_metadata=manager.copy_segment(e, data).custom_metadata)
+            for e in entries
+        ]
         assert min(len(stores[name].objects) for name in ("one", "two")) >= 10
         changed = self.manager(stores, "six", "two", "one")
         assert all(changed.fetch(entry, 0, 3) == b"012" for entry in done)
-        for entry in done:
-            changed.delete(entry)
+        changed.delete(done)
         assert not any(store.objects for store in stores.values())
 
     def test_a_bucket_that_was_dropped_is_unavailable_not_empty(
@@ -98,7 +141,7 @@ class TestBuckets:
     ) -> None:
         entry = replace(place.segment(0, 9), custom_metadata=encode_custom_metadata("two", 5))
         manager = self.manager(stores, "one")
-        for call in (lambda: manager.fetch(entry, 0, 1), lambda: manager.delete(entry)):
+        for call in (lambda: manager.fetch(entry, 0, 1), lambda: manager.delete([entry])):
             with pytest.raises(StoreUnavailable, match="'two', which is not configured") as caught:
                 call()
             assert caught.value.retriable is False
@@ -109,8 +152,7 @@ class TestBuckets:
         entries = [place.segment(n, n) for n in range(10)]
         for entry in entries:
             self.manager(stores, "one", "two").copy_segment(entry, data)
-        for entry in entries:
-            self.manager(stores, "six", "two", "one").delete(entry)
+        self.manager(stores, "six", "two", "one").delete(entries)
         assert not any(store.objects for store in stores.values())
 
 

@@ -7,7 +7,12 @@ keeps its conditions and its generation.
 import dataclasses
 from collections.abc import Sequence
 
-from tidemark.wire.control import DisablePolicy, PartitionStatus, TieringState
+from tidemark.wire.control import (
+    TIER_INTEGRITY,
+    DisablePolicy,
+    PartitionStatus,
+    TieringState,
+)
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -27,6 +32,7 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
+from tidemark_operator.controller.status.offline import no_leader
 from tidemark_operator.controller.tiering import (
     Disablements,
     changed_while_disabling,
@@ -45,7 +51,7 @@ class Counts:
     in_sync: int
     placeholders: int
     rows: int
-    offline: tuple[int, ...]
+    offline: tuple[PartitionRow, ...]
     lost: tuple[int, ...]
     #: Reports of elected leaders that cannot lead yet, by partition.
     waiting: tuple[PartitionStatus, ...]
@@ -60,8 +66,8 @@ def counts(state: ControllerState, topic: TopicView) -> Counts:
         in_sync=sum(len(row.isr) for row in led),
         placeholders=sum(row.placeholders for row in rows),
         rows=len(rows),
-        offline=_partitions([row for row in rows if row.leader == NO_LEADER]),
-        lost=_partitions([row for row in rows if not row.isr]),
+        offline=tuple(row for row in rows if row.leader == NO_LEADER),
+        lost=tuple(row.partition for row in rows if not row.holders),
         waiting=_waiting(state, led),
     )
 
@@ -73,10 +79,6 @@ def _waiting(state: ControllerState, led: Sequence[PartitionRow]) -> tuple[Parti
         for row, report in reports
         if report is not None and report.offline and report.leader_epoch == row.leader_epoch
     )
-
-
-def _partitions(rows: Sequence[PartitionRow]) -> tuple[int, ...]:
-    return tuple(row.partition for row in rows)
 
 
 def topic_status(
@@ -163,13 +165,15 @@ def _conditions(
     seen: Counts,
     now_ms: int,
 ) -> list[Condition]:
-    main = _main(topic, decision, disablements, seen, now_ms)
+    main = _main(state, topic, decision, disablements, seen, now_ms)
     if decision.deletion is not None or not seen.rows:
         return main
-    return [*main, _replicated(seen), *_settled(state, topic, decision, disablements)]
+    settled = _settled(state, topic, decision, disablements)
+    return [*main, _replicated(seen), *settled, *_integrity(state, topic)]
 
 
 def _main(
+    state: ControllerState,
     topic: TopicView,
     decision: TopicDecision,
     disablements: Disablements,
@@ -197,8 +201,7 @@ def _main(
         )
         return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
     if seen.offline:
-        text = f"partitions {numbers(seen.offline)} have no leader: start the brokers in their ISR"
-        return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+        return no_leader(state, topic, seen.offline)
     if seen.waiting:
         return _leaders_wait(seen.waiting)
     if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
@@ -282,6 +285,17 @@ def _settled(
     if tiering.state is TieringState.ENABLED:
         return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
     return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
+
+
+def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
+    """TierIntegrity, while a leader knows of an object of the tier that is not what was copied. Never
+    True: nobody looks at what is not read."""
+    damaged = [report for report in _reports(state, topic) if report.error_reason == TIER_INTEGRITY]
+    if not damaged:
+        return []
+    partitions = numbers([report.partition for report in damaged])
+    text = f"partitions {partitions}, the first of them: {damaged[0].error_message}"
+    return [condition("TierIntegrity", False, "ObjectDamaged", text)]
 
 
 def _being_disabled(

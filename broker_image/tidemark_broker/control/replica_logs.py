@@ -1,0 +1,71 @@
+"""``ReplicaLogInfo`` (KIP-966): how far this broker's replicas reach, for an election among replicas
+of which each may have lost what it had not synced.
+
+Answered from memory. A log whose storage refuses says so: what it holds is in doubt.
+"""
+
+import uuid
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.log import PartitionLog
+from tidemark_broker.replication.manager import ReplicaManager
+
+_UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
+_STORAGE = int(ErrorCode.kafka_storage_error.value)
+
+
+def replica_logs(
+    manager: ReplicaManager, request: control.ReplicaLogInfoRequest
+) -> tuple[control.ReplicaLog, ...]:
+    """One answer for each partition asked for, in that order."""
+    return tuple(
+        _replica_log(manager, topic.topic_id, partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+def last_epoch(log: PartitionLog) -> int:
+    """The leader epoch of the last record. Of a log that holds none, the epoch in which it starts
+    (its records expired, or were deleted); -1 where none was ever known."""
+    epochs = log.epochs
+    found = epochs.epoch_for_offset(log.next_offset - 1)
+    return epochs.entries[0].epoch if found < 0 and epochs.entries else found
+
+
+def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> control.ReplicaLog:
+    partition = manager.by_id(topic_id, number)
+    if partition is None:
+        code = _STORAGE if manager.is_offline(topic_id, number) else _UNKNOWN
+        return _answer(topic_id, number, code)
+    log = partition.log
+    if log.failure is not None or partition.context.failures.has_failed(partition.tp):
+        return _answer(topic_id, number, _STORAGE, leader_epoch=partition.leader_epoch)
+    lost = log.lost_at_open
+    return control.ReplicaLog(
+        topic_id=topic_id,
+        partition=number,
+        error_code=0,
+        last_epoch=last_epoch(log),
+        next_offset=log.next_offset,
+        leader_epoch=partition.leader_epoch,
+        lost_start_offset=-1 if lost is None else lost[0],
+        lost_end_offset=-1 if lost is None else lost[1],
+    )
+
+
+def _answer(
+    topic_id: uuid.UUID, number: int, code: int, *, leader_epoch: int = -1
+) -> control.ReplicaLog:
+    return control.ReplicaLog(
+        topic_id=topic_id,
+        partition=number,
+        error_code=code,
+        last_epoch=-1,
+        next_offset=-1,
+        leader_epoch=leader_epoch,
+        lost_start_offset=-1,
+        lost_end_offset=-1,
+    )

@@ -1,0 +1,80 @@
+"""Objects of the tier that were found not to be what was copied, until they are seen to be good.
+
+Nobody looks at an object unless it is read, so this is what readers have met: a partition's status
+tells of it for as long as its records are not expired and nobody has read that place soundly, since
+only a person can mend it.
+"""
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from tidemark.tier.segment import SegmentEntry
+from tidemark.wire.control import TIER_INTEGRITY
+from tidemark_broker.remote_log.failure import Failure
+
+Key = tuple[uuid.UUID, int]
+
+#: What is remembered of one partition, and of how many partitions.
+_SEGMENTS_MAX = 16
+_PARTITIONS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    entry: SegmentEntry
+    offset: int
+    message: str
+
+
+class Damages:
+    """By topic id and partition. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Key, OrderedDict[uuid.UUID, _Damage]] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, key: Key, entry: SegmentEntry, offset: int, message: str) -> bool:
+        """Reading ``offset`` has met a damaged object of this segment; whether that is news."""
+        with self._lock:
+            of_partition = self._found.setdefault(key, OrderedDict())
+            known = entry.segment_id in of_partition
+            of_partition[entry.segment_id] = _Damage(entry, offset, message)
+            self._found.move_to_end(key)
+            if len(of_partition) > _SEGMENTS_MAX:
+                of_partition.popitem(last=False)
+            if len(self._found) > _PARTITIONS_MAX:
+                self._found.popitem(last=False)
+        return not known
+
+    def sound(self, key: Key, entry: SegmentEntry, start_offset: int, next_offset: int) -> None:
+        """These offsets of the segment were read, and are what was copied."""
+        if not self._found:
+            return
+        with self._lock:
+            damage = self._found.get(key, OrderedDict()).get(entry.segment_id)
+            if damage is not None and start_offset <= damage.offset < next_offset:
+                self._drop(key, entry)
+
+    def failure(self, key: Key, is_live: Callable[[SegmentEntry], bool]) -> Failure | None:
+        """For the partition's status: the first that is still served."""
+        if not self._found:
+            return None
+        with self._lock:
+            for damage in tuple(self._found.get(key, OrderedDict()).values()):
+                if is_live(damage.entry):
+                    return Failure(TIER_INTEGRITY, damage.message)
+                self._drop(key, damage.entry)
+        return None
+
+    def forget(self, key: Key) -> None:
+        """The replica goes."""
+        with self._lock:
+            self._found.pop(key, None)
+
+    def _drop(self, key: Key, entry: SegmentEntry) -> None:
+        del self._found[key][entry.segment_id]
+        if not self._found[key]:
+            del self._found[key]

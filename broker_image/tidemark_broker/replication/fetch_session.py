@@ -1,0 +1,181 @@
+"""A follower's fetch session on its leader (KIP-227): only what changed is named, only news answered.
+
+The session keeps what the follower last asked of each partition and what it was last told. A round
+looks at the partitions that the request names and at those that are *due*: something of them has
+changed here (a :class:`Watch` notes it), or the follower is not done with them. All others are at
+rest: the follower has the leader's whole log, all of it is committed, and the follower is in the ISR;
+a fetch of them changes nothing but the time at which it was last caught up (see :mod:`leader`).
+
+A session belongs to one registration of one follower. A request that is not its next one (an answer
+or a request was lost) and one under another broker epoch end it; the follower then names everything
+again.
+"""
+
+import random
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.purgatory import Purgatory, Watch
+from tidemark_broker.replication.leader import FetchRounds
+from tidemark_broker.replication.removal import Key
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.wire import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+)
+
+#: Kafka's ``max.incremental.fetch.session.cache.slots``; there is one session for each follower.
+SESSIONS_MAX = 1000
+PARTITIONS_MAX = 200_000
+#: A session that was not used for as long makes room for another (Kafka: two minutes).
+IDLE_S = 120.0
+_EPOCH_MAX = 2**31 - 1
+_KINDS = ("leo", "hw", "lw")
+
+
+class Said(NamedTuple):
+    """What a follower is told of a partition beside records; as in :class:`ReplicaFetchResult`."""
+
+    leader_epoch: int
+    high_watermark: int
+    log_start_offset: int
+    head_tiered_epoch: int
+    remote_end_offset: int
+    remote_end_epoch: int
+
+
+class FetchSession:
+    """One follower's; ``session_id`` 0 for a single fetch that wants no session."""
+
+    def __init__(
+        self, session_id: int, request: ReplicaFetchRequest, purgatory: Purgatory, now_s: float
+    ) -> None:
+        self.session_id = session_id
+        self.broker_epoch = request.broker_epoch
+        self.epoch = INITIAL_EPOCH
+        self.used_s = self.looked_s = now_s
+        self.rounds = FetchRounds()
+        #: A round that waits for the disk meanwhile has nobody left to answer.
+        self.ended = False
+        self.watch = Watch[Key]()
+        self.wanted: dict[Key, ReplicaFetchPartition] = {}
+        self.said: dict[Key, Said] = {}
+        #: To be looked at in the next round; who has waited longest comes first.
+        self.due: dict[Key, None] = {}
+        self._watched: dict[Key, TopicPartition] = {}
+        self._purgatory = purgatory
+
+    def name(self, wanted: ReplicaFetchPartition, tp: TopicPartition | None) -> Key:
+        """The follower adds or changes a partition; ``tp`` None where it is not hosted here."""
+        key = (wanted.topic_id, wanted.partition)
+        self.wanted[key] = wanted
+        self.due[key] = None
+        if tp is not None and key not in self._watched:
+            self._watched[key] = tp
+            for kind in _KINDS:
+                self._purgatory.watch(self.watch, (kind, tp), key)
+        return key
+
+    def additions(self, request: ReplicaFetchRequest) -> int:
+        """How many partitions a request adds."""
+        return sum(
+            (each.topic_id, each.partition) not in self.wanted for each in request.partitions
+        )
+
+    def forget(self, key: Key) -> None:
+        """The follower fetches it no more."""
+        self.wanted.pop(key, None)
+        self.said.pop(key, None)
+        self.due.pop(key, None)
+        tp = self._watched.pop(key, None)
+        if tp is not None:
+            for kind in _KINDS:
+                self._purgatory.unwatch(self.watch, (kind, tp))
+
+    def changes(self) -> list[Key]:
+        """Partitions of which something has changed since this was last asked; they are due."""
+        changed = [key for key in self.watch.changed if key in self.wanted]
+        self.watch.changed.clear()
+        self.due.update(dict.fromkeys(changed))
+        return changed
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self.ended = True
+        for key in tuple(self.wanted):
+            self.forget(key)
+
+
+class FetchSessionCache:
+    """All sessions of a leader: one for each follower, so many partitions together."""
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        *,
+        sessions_max: int = SESSIONS_MAX,
+        partitions_max: int = PARTITIONS_MAX,
+    ) -> None:
+        self._purgatory = purgatory
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._by_replica: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_replica)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of all sessions."""
+        return sum(len(session.wanted) for session in self._by_replica.values())
+
+    def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
+        """The session that a request goes on with or begins, or why it must name everything again."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._end(request.replica_id)
+            return self._begun(request, now_s)
+        session = self._by_replica.get(request.replica_id)
+        if session is None or session.session_id != request.session_id:
+            return ErrorCode.fetch_session_id_not_found
+        if (
+            request.session_epoch != session.epoch
+            or request.broker_epoch != session.broker_epoch
+            or self.partitions + session.additions(request) > self._partitions_max
+        ):
+            self._end(request.replica_id)
+            return ErrorCode.invalid_fetch_session_epoch
+        session.epoch = after(session.epoch)
+        session.used_s = now_s
+        return session
+
+    def _begun(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession:
+        if request.session_epoch == FINAL_EPOCH or not self._has_room(request, now_s):
+            return FetchSession(NO_SESSION, request, self._purgatory, now_s)
+        session_id = random.randrange(1, 2**31)
+        session = FetchSession(session_id, request, self._purgatory, now_s)
+        session.epoch = after(INITIAL_EPOCH)
+        self._by_replica[request.replica_id] = session
+        return session
+
+    def _has_room(self, request: ReplicaFetchRequest, now_s: float) -> bool:
+        for replica_id, session in tuple(self._by_replica.items()):
+            if now_s - session.used_s > IDLE_S:
+                self._end(replica_id)
+        return (
+            len(self._by_replica) < self._sessions_max
+            and self.partitions + len(request.partitions) <= self._partitions_max
+        )
+
+    def _end(self, replica_id: int) -> None:
+        session = self._by_replica.pop(replica_id, None)
+        if session is not None:
+            session.close()
+
+
+def after(epoch: int) -> int:
+    """The epoch of a session's next request (Kafka's ``FetchMetadata.nextEpoch``)."""
+    return 1 if epoch >= _EPOCH_MAX else epoch + 1

@@ -1,0 +1,121 @@
+"""Followers whose leader's log begins in the tier: their logs start anew behind what is there.
+
+The store may be slow, or not answer at all. So each such replica has a task of its own, which the
+fetch round of the others never waits for, and asks without the replica's lock: what the tier says is
+void if role, epoch or log end have changed meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.follower import Outcome, start_at, still_asked
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import (
+    BootstrapPoint,
+    RemoteOffsetOutOfRange,
+    RemoteUnavailable,
+)
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 8
+_TIMEOUT_S = 30.0
+
+
+class FromTier:
+    """The loop thread owns it. At most :data:`AT_ONCE` replicas ask the store at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[TopicPartition, tuple[int, asyncio.Task[None]]] = {}
+        self._limit = asyncio.Semaphore(AT_ONCE)
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self._tasks
+
+    @property
+    def running(self) -> Iterable[asyncio.Task[None]]:
+        """What is under way."""
+        return [task for _, task in self._tasks.values()]
+
+    def begin(
+        self,
+        partition: Partition,
+        asked: ReplicaFetchPartition,
+        leader: ReplicaFetchResult,
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        """Start the log of one replica from the tier. ``ended`` is told whether that has succeeded,
+        unless it is given up first."""
+        tp = partition.tp
+
+        async def run() -> None:
+            try:
+                async with self._limit:
+                    outcome = await start_from_tier(partition, asked, leader)
+            except Exception:
+                logger.exception("%s: cannot start from the tier", tp)
+                outcome = Outcome.BACK_OFF
+            finally:
+                if self._tasks.get(tp, (0, None))[1] is asyncio.current_task():
+                    del self._tasks[tp]
+            ended(outcome)
+
+        task = asyncio.get_running_loop().create_task(run(), name=f"start of {tp} from the tier")
+        self._tasks[tp] = asked.current_leader_epoch, task
+
+    def give_up(self, tp: TopicPartition, *, unless_epoch: int = -1) -> None:
+        """The replica follows no more, or in another epoch than ``unless_epoch``."""
+        epoch, task = self._tasks.get(tp, (unless_epoch, None))
+        if task is not None and epoch != unless_epoch:
+            del self._tasks[tp]
+            task.cancel()
+
+    async def close(self) -> None:
+        """End all of it."""
+        tasks = self.running
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def start_from_tier(
+    partition: Partition, asked: ReplicaFetchPartition, leader: ReplicaFetchResult
+) -> Outcome:
+    """``leader``: its answer OFFSET_MOVED_TO_TIERED_STORAGE to ``asked`` (KIP-405)."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            point = await _ask_tier(partition, leader)
+    except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
+        logger.warning("%s: cannot start from the tier: %s", partition.tp, error)
+        return Outcome.BACK_OFF
+    except TimeoutError:
+        logger.warning("%s: the tier does not answer within %.0f s", partition.tp, _TIMEOUT_S)
+        return Outcome.BACK_OFF
+    async with partition.lock:
+        if not still_asked(partition, asked):
+            return Outcome.IDLE
+        try:
+            await _start(partition, leader, point)
+        except StorageError as error:
+            context = partition.context
+            context.failures.failed(partition.tp, error, context.monotonic())
+            return Outcome.BACK_OFF
+    return Outcome.PROGRESS
+
+
+async def _ask_tier(partition: Partition, leader: ReplicaFetchResult) -> BootstrapPoint:
+    remote = partition.context.remote
+    if remote is None:
+        raise RemoteUnavailable("this broker has no remote storage, its leader's log begins there")
+    return await remote.bootstrap(partition, leader.local_log_start_offset)
+
+
+async def _start(partition: Partition, leader: ReplicaFetchResult, point: BootstrapPoint) -> None:
+    """The caller holds ``lock``; nothing has changed since the tier was asked."""
+    log_start = max(leader.log_start_offset, point.log_start_offset)
+    await start_at(partition, point.next_offset, log_start, tuple(point.epochs))
+    partition.note_remote_end(point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1)

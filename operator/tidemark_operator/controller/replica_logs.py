@@ -1,0 +1,145 @@
+"""How far the logs of replicas reach that may have lost a tail (KIP-966's GetReplicaLogInfo).
+
+Two things are asked of a broker: of offline partitions that wait for an election by log end, where
+its replica ends; and after a start without proof, whether a replica that counts as a holder of what
+is committed has lost some of it. Both are memory, and level-based: what has no valid answer is
+asked for again, an answer counts under the broker epoch and the leader epoch that it was given
+under. What a replica lost is told once.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import (
+    ReplicaLog,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
+    TopicPartitions,
+)
+from tidemark_operator.controller.events import Event, count, numbers, warning
+from tidemark_operator.controller.model import BrokerInfo, LogEnd, LogReport, RowKey
+from tidemark_operator.controller.state import ControllerState
+
+#: Partitions in one request.
+ASKED_MAX = 1000
+#: Lost ranges that one Event lists; the rest are counted.
+LISTED_MAX = 5
+
+
+@dataclasses.dataclass(slots=True)
+class _Start:
+    """A broker's start: replicas still to be asked about because of it, and those that answered."""
+
+    broker_epoch: int
+    pending: set[RowKey]
+    answered: set[RowKey] = dataclasses.field(default_factory=set)
+
+
+class ReplicaLogs:
+    """What one controller term has asked; answers about logs are in the state."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, _Start] = {}
+
+    def wanted(self, state: ControllerState, node_id: int) -> list[RowKey]:
+        """What to ask a broker now, at most ``ASKED_MAX``."""
+        broker = state.brokers.get(node_id)
+        if broker is None or not broker.live:
+            return []
+        waiting = {key for key in state.awaiting_logs if _lacks(state, key, node_id)}
+        return sorted(waiting | self._start(state, broker).pending)[:ASKED_MAX]
+
+    def _start(self, state: ControllerState, broker: BrokerInfo) -> _Start:
+        start = self._starts.get(broker.node_id)
+        if start is None or start.broker_epoch != broker.broker_epoch:
+            start = _Start(broker.broker_epoch, _held_without_proof(state, broker))
+            self._starts[broker.node_id] = start
+        return start
+
+    def take(
+        self, state: ControllerState, node_id: int, response: ReplicaLogInfoResponse
+    ) -> tuple[list[RowKey], list[Event]]:
+        """Take an answer in; the partitions about which more is known, and what is to be told."""
+        broker = state.brokers.get(node_id)
+        if broker is None or broker.broker_epoch != response.broker_epoch or response.error_code:
+            return [], []
+        start, lost = self._start(state, broker), []
+        for log in response.logs:
+            key = (log.topic_id, log.partition)
+            if key in state.awaiting_logs:
+                reports = state.log_reports.setdefault(key, {})
+                reports[node_id] = _report(broker.broker_epoch, log)
+            if log.error_code == int(ErrorCode.kafka_storage_error):
+                continue  # asked again: it may be readable later
+            if key not in start.answered and log.lost_end_offset > log.lost_start_offset:
+                lost.append(log)
+            start.pending.discard(key)
+            start.answered.add(key)
+        keys = [(log.topic_id, log.partition) for log in response.logs]
+        return keys, _lost_events(state, node_id, lost)
+
+
+def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKey]:
+    """Replicas that count as holders of what is committed, though nothing proves that they are."""
+    if broker.proven:
+        return set()
+    rows = (state.row(key) for key in state.keys_on(broker.node_id))
+    return {row.key for row in rows if row is not None and broker.node_id in row.holders}
+
+
+def request_for(state: ControllerState, keys: Iterable[RowKey]) -> ReplicaLogInfoRequest:
+    """The command for some partitions."""
+    topics: dict[object, TopicPartitions] = {}
+    for topic_id, partition in sorted(keys):
+        former = topics.get(topic_id)
+        partitions = (partition,) if former is None else (*former.partitions, partition)
+        topics[topic_id] = TopicPartitions(topic_id=topic_id, partitions=partitions)
+    return ReplicaLogInfoRequest(
+        controller_epoch=state.controller_epoch, topics=tuple(topics.values())
+    )
+
+
+def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
+    """Whether an election waits for this broker's answer (or for its storage)."""
+    row = state.row(key)
+    if row is None or node_id not in row.last_known_elr:
+        return False
+    return state.logs_of(row).get(node_id) is None
+
+
+def _report(broker_epoch: int, log: ReplicaLog) -> LogReport:
+    refused = log.error_code != int(ErrorCode.none)
+    return LogReport(
+        broker_epoch=broker_epoch,
+        leader_epoch=log.leader_epoch,
+        end=None if refused else LogEnd(log.last_epoch, log.next_offset),
+    )
+
+
+def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -> list[Event]:
+    """One Event per Topic."""
+    by_topic: dict[str, list[ReplicaLog]] = {}
+    for log in lost:
+        topic = state.topic_by_id(log.topic_id)
+        if topic is not None:
+            by_topic.setdefault(topic.key, []).append(log)
+    return [
+        warning("Topic", key, "RecordsLost", _lost_text(node_id, logs))
+        for key, logs in by_topic.items()
+    ]
+
+
+def _lost_text(node_id: int, logs: list[ReplicaLog]) -> str:
+    ranges = [
+        f"partition {log.partition} offsets {log.lost_start_offset} to {log.lost_end_offset - 1}"
+        for log in logs[:LISTED_MAX]
+    ]
+    more = [log.partition for log in logs[LISTED_MAX:]]
+    if more:
+        ranges.append(f"{count(len(more), 'more partition')} ({numbers(more)})")
+    return (
+        f"broker {node_id} has lost records that were committed: {'; '.join(ranges)}; they are gone "
+        "unless another replica has them"
+    )

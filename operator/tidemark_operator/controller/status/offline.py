@@ -1,0 +1,70 @@
+"""Why partitions have no leader, and every way out that there is.
+
+Two stories: nobody who has all that is committed is live (start one of them); or all who are live
+came back without proof that they lost nothing, and enough of them must say how far their logs reach
+before the longest leads (KIP-966). Either is ended, too, by an unclean election where the topic
+allows one.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tidemark_operator.controller.events import numbers
+from tidemark_operator.controller.model import PartitionRow, TopicView, unclean_election
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.status.conditions import Condition, summary
+
+_UNCLEAN = "set unclean.leader.election.enable to true on the Topic, which may lose records that were acknowledged"
+
+
+def no_leader(
+    state: ControllerState, topic: TopicView, rows: Sequence[PartitionRow]
+) -> list[Condition]:
+    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) nobody leads."""
+    waiting = [row for row in rows if row.last_known_elr]
+    if waiting:
+        return _election_waits(state, topic, waiting)
+    holders = {replica for row in rows for replica in row.holders}
+    ways = [f"start {_brokers(_down(state, holders) or holders)} (the last to have all records)"]
+    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {_ways(state, topic, ways)}"
+    return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+
+
+def _election_waits(
+    state: ControllerState, topic: TopicView, rows: Sequence[PartitionRow]
+) -> list[Condition]:
+    unproven = {replica for row in rows for replica in row.last_known_elr}
+    down = _down(state, {replica for row in rows for replica in row.holders})
+    refusing: set[int] = set()
+    silent: set[int] = set()
+    for row in rows:
+        logs = state.logs_of(row)
+        live = [replica for replica in row.last_known_elr if state.is_live(replica)]
+        refusing.update(replica for replica in live if logs.get(replica, 0) is None)
+        silent.update(replica for replica in live if replica not in logs)
+    ways = []
+    if down:
+        ways.append(f"start {_brokers(down)}")
+    if refusing:
+        ways.append(f"repair the log directory of {_brokers(refusing)}")
+    if silent:
+        ways.append(f"wait for the answer of {_brokers(silent)}")
+    text = (
+        f"partitions {numbers(row.partition for row in rows)} have no leader: "
+        f"{_brokers(unproven)} may have lost the latest records in a crash, and too few have said how "
+        f"far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
+    )
+    return summary(ready=False, reason="ElectionWaits", message=text, reconciling=True)
+
+
+def _ways(state: ControllerState, topic: TopicView, ways: Sequence[str]) -> str:
+    allowed = unclean_election(topic, state.cluster)
+    return ", or ".join(ways if allowed and ways else [*ways, _UNCLEAN])
+
+
+def _down(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
+    return {node_id for node_id in node_ids if not state.is_live(node_id)}
+
+
+def _brokers(node_ids: Iterable[int]) -> str:
+    known = set(node_ids)
+    return f"broker{'s' if len(known) > 1 else ''} {numbers(known)}"

@@ -1,0 +1,324 @@
+"""What grows, one operation each: real parts in this process, made as large as wanted, worked once.
+
+Used by ``make bench-scale`` (CPU time) and by the test that holds the growth (calls counted).
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.integration.remote_log.tiered_host import TieredHost
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
+from tidemark.wire import control
+from tidemark.wire.framing import (
+    decode,
+    decode_response,
+    encode_request,
+    encode_response,
+    request_body_offset,
+)
+from tidemark_broker.api import fetch_wait
+from tidemark_broker.api.fetch_read import Asked
+from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.control.status import StatusReporter
+from tidemark_broker.log import LogConfig, LogManager, PartitionLog
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+
+NOW_MS = 1_700_000_000_000
+Work = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``ready(folder, n)`` makes everything and gives what is then measured; each call of that is one
+    unit."""
+
+    name: str
+    grows: str
+    ready: Callable[[Path, int], AbstractAsyncContextManager[Work]]
+
+
+# ---------------------------------------------------------------- replicas
+
+
+@asynccontextmanager
+async def _pair(folder: Path, count: int) -> AsyncIterator[tuple[Node, Node]]:
+    """Broker 1 leads, broker 2 follows, in one topic."""
+    one, two = Node(1, folder), Node(2, folder)
+    try:
+        for each in (one, two):
+            await each.told(*(row(partition=number) for number in range(count)), full=True)
+        yield one, two
+    finally:
+        await one.stop()
+        await two.stop()
+
+
+class Line:
+    """A connection without a socket: everything is encoded and decoded as on one."""
+
+    def __init__(self, leader: Node) -> None:
+        self._leader = leader
+
+    async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
+        frame = encode_request(request, 1, "follower")[4:]
+        asked = decode(type(request), frame, request_body_offset(frame, flexible=True))
+        answer = encode_response(await self._leader.service.handle(asked), 1)[4:]
+        return decode_response(response_type, answer)[1]
+
+
+def _fetcher(two: Node) -> Fetcher:
+    fetcher = Fetcher(
+        1,
+        node_id=2,
+        metadata=two.context.metadata,
+        limits=FetchLimits(wait_max_ms=0),
+        broker_epoch=lambda: 2,
+        monotonic=lambda: two.now_s,
+    )
+    for each in two.manager.partitions:
+        fetcher.add(each)
+    return fetcher
+
+
+@asynccontextmanager
+async def _idle_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
+    async with _pair(folder, count) as (one, two):
+        fetcher, line = _fetcher(two), Line(one)
+        for _ in range(3):
+            await fetcher._round(line)  # type: ignore[arg-type]
+        yield lambda: fetcher._round(line)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def _busy_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
+    async with _pair(folder, count) as (one, two):
+        fetcher, line = _fetcher(two), Line(one)
+        busy = _hosted(one, count // 2)
+
+        async def work() -> None:
+            await busy.append(batch(), acks=1, timeout_ms=0)
+            for _ in range(2):  # the records; that the follower has them
+                await fetcher._round(line)  # type: ignore[arg-type]
+
+        await work()
+        yield work
+
+
+@asynccontextmanager
+async def _changed_row(folder: Path, count: int) -> AsyncIterator[Work]:
+    async with _pair(folder, count) as (one, _):
+        rows = [row(partition=count // 2)]
+
+        async def work() -> None:
+            rows.append(newer(rows[-1]))
+            await one.told(rows[-1])
+
+        yield work
+
+
+@asynccontextmanager
+async def _changed_metadata(_: Path, count: int) -> AsyncIterator[Work]:
+    cache = MetadataCache("c")
+    cache.apply(states(*(row(partition=number) for number in range(count)), full=True))
+    rows = [row(partition=count // 2)]
+
+    async def work() -> None:
+        rows.append(newer(rows[-1]))
+        cache.apply(states(rows[-1]))
+
+    yield work
+
+
+@asynccontextmanager
+async def _removal(folder: Path, count: int) -> AsyncIterator[Work]:
+    """The tombstone of a topic that is not here, among so many that are."""
+    async with _pair(folder, count) as (one, _):
+        gone = control.Removal(topic_id=uuid.uuid4(), partition=-1, partition_epoch=-1)
+
+        async def work() -> None:
+            await one.manager.apply(states(removals=(gone,)))
+
+        yield work
+
+
+@asynccontextmanager
+async def _idle_status(folder: Path, count: int) -> AsyncIterator[Work]:
+    async with _pair(folder, count) as (one, _):
+        reporter = StatusReporter(one.manager, str)
+        for _ in range(2):
+            changed = reporter._changed()
+            reporter._acknowledged.update({(e.topic_id, e.partition): e for e in changed})
+
+        async def work() -> None:
+            assert not reporter._changed()
+
+        yield work
+
+
+@asynccontextmanager
+async def _raised_log_start(folder: Path, count: int) -> AsyncIterator[Work]:
+    async with _pair(folder, count) as (one, _):
+        partition = _hosted(one, count // 2)
+        writing = asyncio.create_task(one.storage.run_log_start_checkpoints())
+
+        async def work() -> None:
+            await partition.append(batch(), acks=1, timeout_ms=0)
+            partition.log.advance_high_watermark(partition.next_offset)
+            durable = partition.raise_log_start(partition.next_offset)
+            assert durable is not None
+            await durable
+
+        yield work
+        writing.cancel()
+
+
+def _hosted(node: Node, number: int) -> Partition:
+    found = node.manager.get(TOPIC, number)
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- who waits
+
+
+@asynccontextmanager
+async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
+    """A Fetch of so many partitions waits for more than comes; one of them advances."""
+    async with _pair(folder, count) as (one, _):
+        purgatory = one.context.purgatory
+        services = Services(
+            replicas=one.manager,
+            cluster=one.context.metadata,
+            purgatory=purgatory,
+            settings=Settings(),
+        )
+        asked = [Asked(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20) for n in range(count)]
+        waiting = asyncio.create_task(
+            fetch_wait.read_until_enough(
+                asked, services, max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0
+            )
+        )
+        while not purgatory.size:  # noqa: ASYNC110 - until it waits
+            await asyncio.sleep(0)
+        log = _hosted(one, count // 2).log
+
+        async def work() -> None:
+            log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
+            log.advance_high_watermark(log.next_offset)
+            purgatory.notify(("hw", (TOPIC, count // 2)))
+            await asyncio.sleep(0)
+
+        yield work
+        waiting.cancel()
+
+
+@asynccontextmanager
+async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
+    """So many operations wait, each under its own key; one of the keys is notified."""
+    purgatory = Purgatory()
+    waiting = [
+        asyncio.create_task(purgatory.wait([("hw", number)], lambda: False, 600.0))
+        for number in range(count)
+    ]
+    while purgatory.size < count:  # noqa: ASYNC110 - until all of them wait
+        await asyncio.sleep(0)
+
+    async def work() -> None:
+        purgatory.notify(("hw", count // 2))
+        await asyncio.sleep(0)
+
+    yield work
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+# ---------------------------------------------------------------- a log and its segments
+
+
+def _log(folder: Path, segments: int, batches: int = 1) -> tuple[LogManager, PartitionLog]:
+    """One log with so many closed segments of so many batches, an index entry for each."""
+    manager = LogManager.open(folder / "log", node_id=1, cluster_id="c")
+    log = manager.create(
+        topic=TOPIC,
+        topic_id=TOPIC_ID,
+        partition=0,
+        config=LogConfig.of({"index.interval.bytes": "1"}),
+    )
+    for _ in range(segments):
+        for _ in range(batches):
+            log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
+        log.roll(NOW_MS)
+    log.flush()
+    return manager, log
+
+
+@asynccontextmanager
+async def _size(folder: Path, count: int) -> AsyncIterator[Work]:
+    manager, log = _log(folder, count)
+
+    async def work() -> None:
+        assert log.size_bytes
+
+    yield work
+    manager.close()
+
+
+@asynccontextmanager
+async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
+    """One more closed segment goes to the tier (a directory); those before are still here, too."""
+    host = TieredHost(folder, folder / "tier")
+    await host.apply()
+    log = host.partition.log
+
+    async def work() -> None:
+        await host.produce(1)
+        log.roll(NOW_MS)
+        host.context.purgatory.notify(("roll", host.partition.tp))
+        await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset)
+
+    for _ in range(count):
+        await host.produce(1)
+        log.roll(NOW_MS)
+    await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset, 300.0)
+    yield work
+    await host.close()
+
+
+@asynccontextmanager
+async def _opening(folder: Path, count: int) -> AsyncIterator[Work]:
+    """After a clean stop; every segment has an index of 100 entries."""
+    manager, _ = _log(folder, count, batches=100)
+    manager.close(1)
+
+    async def work() -> None:
+        again = LogManager.open(folder / "log", node_id=1, cluster_id="c")
+        failures = again.open_all(lambda _: LogConfig.of({}))
+        assert not failures
+        again.close(1)
+
+    yield work
+
+
+OPERATIONS = (
+    Operation("replica fetch, nothing new", "partitions", _idle_fetch),
+    Operation("replica fetch, one partition has news", "partitions", _busy_fetch),
+    Operation("one changed row applied", "partitions", _changed_row),
+    Operation("one changed row in the metadata", "partitions", _changed_metadata),
+    Operation("another topic's removal", "partitions", _removal),
+    Operation("status report, nothing new", "partitions", _idle_status),
+    Operation("a notify, one of many waits for it", "waiters", _other_waiters),
+    Operation("a notify to a Fetch of many partitions", "partitions", _waiting_fetch),
+    Operation("a raised log start made durable", "partitions", _raised_log_start),
+    Operation("a copied segment", "segments", _copied_segment),
+    Operation("log.size_bytes", "segments", _size),
+    Operation("opening a log at start", "segments", _opening),
+)

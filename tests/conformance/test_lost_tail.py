@@ -1,0 +1,53 @@
+"""A disk that lost what was not synced, under real brokers: the replica that has everything leads."""
+
+import os
+
+import pytest
+from local_cluster import Cluster, wait
+from stock_clients import PYTHON_CLIENTS
+
+VALUES = [b"value-%05d" % number for number in range(400)]
+
+
+def _lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
+    """What a power cut may leave of a log that was never synced."""
+    segment = max(cluster.log_folder(node_id, topic).glob("*.log"))
+    os.truncate(segment, segment.stat().st_size // 2)
+
+
+@pytest.mark.slow
+def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Cluster) -> None:
+    produce, consume = PYTHON_CLIENTS["confluent-kafka"]
+    topic = cluster.new_topic(config={"min.insync.replicas": "2"})
+    last = cluster.view(topic).rows[0].leader
+    early, late = sorted(set(cluster.view(topic).rows[0].replicas) - {last})
+
+    def shrink(count: int) -> None:
+        if count == len(VALUES) // 2:
+            cluster.local.kill_broker(early)
+
+    try:
+        acknowledged = produce(cluster.bootstrap, topic, VALUES, shrink)
+        wait(
+            lambda: cluster.view(topic).rows[0].isr == tuple(sorted((last, late))),
+            f"broker {early} to be out",
+        )
+        cluster.local.kill_broker(late)
+        wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
+        cluster.local.kill_broker(last)
+        wait(lambda: cluster.view(topic).rows[0].leader == -1, "nobody to lead")
+        _lose_half(cluster, last, topic)
+        cluster.local.start_broker(last)
+        wait(
+            lambda: cluster.view(topic).condition("Ready").get("reason") == "ElectionWaits",
+            f"the election to wait for broker {late}",
+        )
+        assert f"start broker {late}" in cluster.view(topic).condition("Ready")["message"]
+        cluster.local.start_broker(late)
+        wait(lambda: cluster.view(topic).rows[0].leader == late, "the longest log to lead")
+    finally:
+        for node_id in (early, late, last):
+            cluster.local.start_broker(node_id)
+    assert len(acknowledged) == len(VALUES)
+    assert set(acknowledged) <= set(consume(cluster.bootstrap, topic, len(VALUES)))
+    wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")

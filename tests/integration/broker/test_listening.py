@@ -1,0 +1,90 @@
+"""How a broker comes back: when it listens to clients, how often it knocks at the controller's."""
+
+import asyncio
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
+from tests.integration.broker.scripted_controller import ScriptedController
+
+
+async def connects(broker: BrokerProcess) -> bool:
+    host, _, port = broker.listener.rpartition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_a_restarted_broker_serves_nobody_before_its_first_snapshot(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    """Or clients hear that their topic does not exist, and give up what they have to send."""
+    [broker] = await start_brokers(1)
+    await controller.create_topic("flights", [(1,)])
+    errors: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.listener,
+            "acks": "all",
+            "reconnect.backoff.max.ms": 200,
+            "topic.metadata.refresh.interval.ms": 100,
+            "topic.metadata.propagation.max.ms": 0,
+        }
+    )
+
+    def produce() -> None:
+        producer.produce("flights", b"x", on_delivery=lambda error, _: errors.append(error))
+
+    produce()
+    assert await asyncio.to_thread(producer.flush, 10) == 0
+    broker.entries["listeners"] = broker.listener
+    await broker.kill()
+    produce()
+
+    controller.sends_snapshots.clear()
+    await broker.launch()
+    await controller.until(lambda: len(controller.registrations) == 2)
+    await controller.until(lambda: controller.brokers[1].commands is not None)
+    assert controller.registrations[1].listeners == controller.registrations[0].listeners
+    assert not await connects(broker)
+    await asyncio.to_thread(producer.poll, 0.5)  # as long as this, it would have been answered
+    assert len(errors) == 1
+
+    controller.sends_snapshots.set()
+    await broker.wait_ready()
+    assert await asyncio.to_thread(producer.flush, 20) == 0
+    assert errors == [None, None]
+    topics = await asyncio.to_thread(
+        AdminClient({"bootstrap.servers": broker.listener}).list_topics, timeout=10
+    )
+    assert "flights" in topics.topics
+    assert await broker.stop() == 0
+
+
+async def test_a_broker_whose_address_is_taken_ends_and_says_so(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    [broker] = await start_brokers(1)
+    [other] = await start_brokers(2)
+    assert await other.stop() == 0
+    other.entries["listeners"] = broker.listener
+    await other.launch()
+    assert other.process is not None
+    assert await asyncio.wait_for(other.process.wait(), 20) == 1
+    assert "address already in use" in other.log_text().splitlines()[-1].lower()
+
+
+async def test_a_broker_whose_former_process_counts_as_alive_soon_asks_again(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    """Pauses that double would leave it outside for up to three seconds after it could be in."""
+    controller.refuses_registrations = 20
+    async with asyncio.timeout(15):
+        [broker] = await start_brokers(1)
+    assert len({each.incarnation_id for each in controller.registrations}) == 1
+    assert broker.log_text().count("alive as another process") == 1
+    assert await broker.stop() == 0

@@ -1,0 +1,88 @@
+"""What takes its time must not hold up what must not wait: elections, and the end of a broker."""
+
+import asyncio
+import json
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from kio.schema.delete_records.v2 import request as delete_records
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
+from tests.integration.broker.kafka_clients import produce_async
+from tests.integration.broker.scripted_controller import ScriptedController
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.control import TieringState
+
+
+def deletion(topic: str, offset: int, timeout_s: int) -> delete_records.DeleteRecordsRequest:
+    partition = delete_records.DeleteRecordsPartition(partition_index=i32(0), offset=i64(offset))
+    return delete_records.DeleteRecordsRequest(
+        topics=(delete_records.DeleteRecordsTopic(name=TopicName(topic), partitions=(partition,)),),
+        timeout=i32Timedelta.parse(timedelta(seconds=timeout_s)),
+    )
+
+
+async def test_elections_do_not_wait_for_deletions(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    one, two = await start_brokers(1, 2)
+    topic_id = await controller.create_topic("flights", [(1, 2)], {"min.insync.replicas": "1"})
+    await produce_async(one.listener, "flights", [b"x"] * 10)
+    await two.kill()  # it still counts as alive: deletions wait for it
+    commands = controller.brokers[1].commands
+    assert commands is not None
+
+    async def delete(offset: int) -> int:
+        try:
+            answer = await commands.request(
+                deletion("flights", offset, 15), DeleteRecordsResponse, 30
+            )
+        except ConnectionClosed:
+            return -1
+        return int(answer.topics[0].partitions[0].error_code.value)
+
+    deletions = [asyncio.create_task(delete(1 + n % 9)) for n in range(100)]
+    await asyncio.sleep(0)  # all are written before the state
+    controller.brokers[2].fenced = True
+    async with asyncio.timeout(5):
+        await controller.change(topic_id, 0, isr=(1,))
+    # Nobody is waited for any more, and those that had to wait for their turn have it.
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*deletions) == [0] * 100
+    assert await one.stop() == 0
+
+
+async def test_a_broker_ends_though_its_store_hangs(
+    controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path
+) -> None:
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    (tmp_path / "tier").mkdir()
+
+    class Hanging(BrokerProcess):
+        def command(self) -> list[str]:
+            program = Path(__file__).with_name("hanging_store_broker.py")
+            return [sys.executable, str(program), str(faults), *super().command()[3:]]
+
+    controller.remote_storage = json.dumps({"filesystem": {"path": str(tmp_path / "tier")}})
+    (faults / "hang").touch()
+    [broker] = await start_brokers(1, kind=Hanging)
+    await controller.create_topic("flights", [(1,)] * 3, tiering=TieringState.ENABLED)
+    await produce_async(broker.listener, "flights", [b"x"])
+    async with asyncio.timeout(10):
+        while not (faults / "hung").exists():  # noqa: ASYNC110  another process makes it
+            await asyncio.sleep(0.02)
+    began_s = time.monotonic()
+    assert await broker.stop() == 0
+    assert time.monotonic() - began_s < 15
+    assert "did not return" in broker.log_text()
+    assert "has shut down cleanly" in broker.log_text()
+    (faults / "hang").unlink()
+    await broker.start()
+    assert controller.registrations[-1].previous_broker_epoch > 0
+    assert await broker.stop() == 0

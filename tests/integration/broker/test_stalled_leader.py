@@ -1,0 +1,102 @@
+"""A leader that stood still for longer than its session: another may lead since, so it answers
+nothing as leader until the controller has told it anew who does. A dead controller alone stops nobody.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
+from tests.integration.broker.scripted_controller import ScriptedController
+from tests.unit.api import api_requests as kafka
+from tidemark.wire.connection import KafkaConnection
+
+SESSION_MS = 1000
+RECORD = kafka.batch(b"value")
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[ScriptedController]:
+    scripted = await ScriptedController(session_timeout_ms=SESSION_MS).start()
+    yield scripted
+    await scripted.close()
+
+
+async def answers(connection: KafkaConnection) -> list[ErrorCode]:
+    """What it says to Produce with acks=1, Fetch and ListOffsets; each looks at the role."""
+    produced = await connection.request(
+        kafka.produce(9, "t", RECORD, acks=1), kafka.answer_type(0, 9), 5
+    )
+    fetched = await connection.request(kafka.fetch(11, "t", 0), kafka.answer_type(1, 11), 5)
+    listed = await connection.request(kafka.list_offsets(5, "t", -2), kafka.answer_type(2, 5), 5)
+    return [
+        produced.responses[0].partition_responses[0].error_code,
+        fetched.responses[0].partitions[0].error_code,
+        listed.topics[0].partitions[0].error_code,
+    ]
+
+
+async def stand_still(broker: BrokerProcess, seconds: float) -> None:
+    os.kill(broker.pid, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    os.kill(broker.pid, signal.SIGCONT)
+
+
+async def test_a_leader_that_wakes_up_waits_for_the_controller(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    [broker] = await start_brokers(1)
+    topic_id = await controller.create_topic("t", [(1, 2)])
+    await controller.change(topic_id, 0, isr=(1,))
+    host, port = broker.listener.rsplit(":", 1)
+    connection = await KafkaConnection.connect(host, int(port), client_id="test")
+    serves, silent = [ErrorCode.none] * 3, [ErrorCode.not_leader_or_follower] * 3
+    assert await answers(connection) == serves
+    await controller.close()
+    await asyncio.sleep(2 * SESSION_MS / 1000)
+    assert await answers(connection) == serves, "a dead controller stops nobody"
+    await stand_still(broker, 1.5 * SESSION_MS / 1000)
+    assert await answers(connection) == silent
+    await asyncio.sleep(SESSION_MS / 1000)
+    assert await answers(connection) == silent
+
+    again = ScriptedController(epoch=2, session_timeout_ms=SESSION_MS)
+    again.topics, again.rows = controller.topics, controller.rows
+    again._next_epoch = 200
+    await again.start(controller.port)
+    try:
+        await again.unfenced(1)
+        async with asyncio.timeout(10):
+            while await answers(connection) != serves:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+    finally:
+        await connection.close()
+        await broker.kill()
+        await again.close()
+
+
+async def test_a_leader_that_was_replaced_meanwhile_takes_nothing(
+    controller: ScriptedController, start_brokers: StartBrokers
+) -> None:
+    """The session that it had is not believed: it registers again and is told the new leader."""
+    [broker] = await start_brokers(1)
+    topic_id = await controller.create_topic("t", [(1, 2)])
+    await controller.change(topic_id, 0, isr=(1,))
+    host, port = broker.listener.rsplit(":", 1)
+    connection = await KafkaConnection.connect(host, int(port), client_id="test")
+    assert await answers(connection) == [ErrorCode.none] * 3
+    registrations = len(controller.registrations)
+    row = controller.rows[topic_id, 0]
+    controller.rows[topic_id, 0] = replace(row, leader=2, leader_epoch=7, isr=(2,))
+    await stand_still(broker, 1.5 * SESSION_MS / 1000)
+    silent = [ErrorCode.not_leader_or_follower] * 3
+    assert await answers(connection) == silent
+    await controller.until(lambda: len(controller.registrations) > registrations)
+    await controller.unfenced(1)
+    assert await answers(connection) == silent
+    await connection.close()

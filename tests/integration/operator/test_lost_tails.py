@@ -1,0 +1,154 @@
+"""Brokers that lose what they had not synced, their disks, or their Broker objects: who leads then."""
+
+import pytest
+
+from tests.integration.operator.broker_peer import BrokerPeer, Refused
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark.wire import control
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.kube.kinds import BROKER, EVENT, TOPIC
+
+T = ("t", 0)
+MIN_2 = {"min.insync.replicas": "2"}
+#: Long: whatever happens within a test does not wait for a session to end.
+SESSION_S = 600.0
+
+
+async def _three(world: ClusterWorld, operator: OperatorProcess) -> dict[int, BrokerPeer]:
+    """Brokers 1, 2 and 3, and a topic on them that needs two in sync."""
+    peers = {node: await world.start_broker(node, operator) for node in (1, 2, 3)}
+    await world.create_topic("t", replicas=3, config=MIN_2)
+    await world.until(lambda: all(T in peer.rows for peer in peers.values()), "placed")
+    return peers
+
+
+async def _row(world: ClusterWorld) -> PartitionRow:
+    (text,) = await world.rows()
+    return decode_row(text)
+
+
+async def _back(
+    world: ClusterWorld, operator: OperatorProcess, peer: BrokerPeer, end: int
+) -> BrokerPeer:
+    """The broker's next process after a crash, with a log that reaches to ``end``."""
+    again = peer.restarted(clean=False)
+    again.logs[T] = (5, end)
+    if end < 1000:
+        again.lost[T] = (end, 1000)
+    return await world.start_peer(again, operator)
+
+
+async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_told(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    peers = await _three(world, operator)
+    first = peers[1].rows[T].leader
+    last, other = sorted(set(peers) - {first})
+    await peers[first].close()
+    await world.until(lambda: peers[last].rows[T].leader in (last, other), "another leads")
+    await peers[other].close()
+    await world.until(lambda: peers[last].rows[T].isr == (last,), "one is left in sync")
+    assert peers[last].rows[T].has_eligible_leaders
+    assert (await _row(world)).elr == (other,)
+    await peers[last].close()
+    await world.condition(TOPIC, "t", "Ready", "False", "PartitionsOffline")
+
+    await _back(world, operator, peers[last], 800)
+    shown = await world.condition(TOPIC, "t", "Ready", "False", "ElectionWaits")
+    assert f"start broker {other}" in shown["message"]
+    winner = await _back(world, operator, peers[other], 1000)
+    await world.until(lambda: winner.rows[T].leader == other, "the longest log leads")
+    made = await _row(world)
+    assert (made.isr, made.last_known_elr, made.recovering) == ((other,), (last,), False)
+    events = {
+        event["reason"]: event["note"] for event in await world.api.list_all(EVENT, world.namespace)
+    }
+    assert "offsets 800 to 999" in events["RecordsLost"]
+    assert (await winner.alter("t", 0, tuple(sorted((other, last))))).error_code == 0
+    assert (await _row(world)).last_known_elr == ()
+
+
+async def test_a_killed_broker_is_given_up_long_before_its_session_ends(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    peers = await _three(world, operator)
+    first = peers[1].rows[T].leader
+    watching = peers[next(node for node in peers if node != first)]
+    await peers[first].close()
+    await world.until(lambda: watching.rows[T].leader not in (-1, first), "another leads")
+    assert first not in watching.rows[T].isr
+    await world.start_peer(peers[first].restarted(clean=False), operator)
+
+
+async def test_a_killed_brokers_next_process_registers_at_once_from_the_same_disk_only(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    one = await world.start_broker(1, operator)
+    stranger = BrokerPeer(1, one.cluster_id)
+    await _refused(stranger, operator)
+    await _refused(one.restarted(clean=False), operator)
+    await one.close()
+    await _refused(stranger, operator)
+    await world.start_peer(one.restarted(clean=False), operator)
+
+
+async def _refused(peer: BrokerPeer, operator: OperatorProcess) -> None:
+    with pytest.raises(Refused):
+        await peer.register(operator.control)
+    await peer.close()
+
+
+async def test_broker_objects_that_are_made_again_lose_nothing(world: ClusterWorld) -> None:
+    """As after a restore from a backup: without their finalizers, without their status."""
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    one = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    await world.delete(BROKER, "broker-1")
+    why = await world.condition(BROKER, "broker-1", "Draining", "True", "ReplicasInUse")
+    assert "1 partition (t-0) would lose the last live copy" in why["message"]
+    assert one.rows[T].leader == 1
+    await one.close()
+    one = await world.start_peer(one.restarted(clean=False), operator)
+    await world.until(lambda: one.rows[T].leader == 1, "it serves while its removal waits")
+
+    nothing = {"metadata": {"finalizers": None}}
+    await world.api.merge_patch(BROKER, world.namespace, "broker-1", nothing)
+    await world.until(lambda: world.gone(BROKER, "broker-1"), "it is gone")
+    await world.until(lambda: _offline(world), "nobody leads")
+    await one.close()
+    await world.create(BROKER, "broker-1", nodeId=1, workload="External")
+    await one.start(operator.control)
+    await world.until(lambda: one.rows[T].leader == 1, "it leads again")
+    await world.condition(TOPIC, "t", "Ready", "True", "Serving")
+
+
+async def _offline(world: ClusterWorld) -> bool:
+    return (await _row(world)).leader == -1
+
+
+async def test_a_leader_whose_storage_refuses_gives_way_and_comes_back(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    peers = await _three(world, operator)
+    leader = peers[peers[1].rows[T].leader]
+    topic_id = leader.topics["t"].topic_id
+    leader.failed = (control.TopicPartitions(topic_id=topic_id, partitions=(0,)),)
+    await leader.report(0, 0)
+    await world.until(lambda: leader.rows[T].leader != leader.node_id, "another leads")
+    successor = peers[leader.rows[T].leader]
+    await world.until(lambda: successor.rows[T].leader == successor.node_id, "it knows")
+    assert leader.node_id not in successor.rows[T].isr
+    assert (await successor.alter("t", 0, (1, 2, 3))).error_code == 107
+    leader.failed = ()
+    await leader.report(0, 0)
+    assert (await successor.alter("t", 0, (1, 2, 3))).error_code == 0

@@ -1,0 +1,36 @@
+"""What takes long must not hold up what is short: claims and commits beside mass deletion."""
+
+from dataclasses import replace
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.held_storage import held
+from tidemark_broker.remote_log.manager import RemoteLogManager
+
+
+async def test_copies_and_claims_go_on_while_every_deletion_hangs(make_host: MakeHost) -> None:
+    """Two threads for expiration, and two partitions with something to delete take them."""
+    host = make_host()
+    for number in (1, 2):
+        host.rows[number] = host.new_row(number)
+    await host.apply()
+    for number in (0, 1, 2):
+        await host.produce(300, number=number)
+        await host.copied(number=number)
+    with held(host, "deletions") as storage:
+        for number in (0, 1):
+            host.at(number).delete_records(200)
+        await host.until(lambda: len({entry.key.split("/")[2] for entry in storage.begun}) == 2)
+        assert _all_busy(host.remote)
+
+        await host.produce(300, number=2)
+        await host.copied(number=2)
+        host.rows[2] = replace(host.rows[2], leader_epoch=2, partition_epoch=2)
+        await host.apply()
+        tier = host.tier()
+        await host.until(lambda: tier.manifests.load(host.topic.topic_id, 2).head.leader_epoch == 2)
+        assert _all_busy(host.remote)
+    await host.until(lambda: not host.remote.summary(host.at(0)).remaining_segments)
+
+
+def _all_busy(remote: RemoteLogManager) -> bool:
+    return not remote._shared.pools.expiration.has_idle_thread

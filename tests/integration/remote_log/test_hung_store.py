@@ -1,0 +1,137 @@
+"""A store whose calls do not return: what is not about it goes on, and the broker can be stopped."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.held_storage import hung
+from tests.integration.remote_log.test_prefix import UNCLEAN, alone
+from tests.integration.remote_log.tiered_cluster import TieredCluster
+from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
+from tidemark.wire import control
+from tidemark_broker.replication import roles
+from tidemark_broker.replication.follower import Outcome, next_request
+from tidemark_broker.replication.from_tier import start_from_tier
+from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.service import answer
+
+
+async def follower_of_two(cluster: TieredCluster) -> TieredHost:
+    """Broker 3 knows the store; partition 0 it will have to start from the tier, 1 it will not."""
+    leader = await alone(cluster)
+    leader.rows[1] = replace(leader.new_row(1), replicas=(1, 3))
+    await cluster.start(3)
+    await cluster.push()
+    follower = cluster.hosts[3]
+    await follower.until(lambda: not follower.remote.status().error)
+    return follower
+
+
+async def begun(store: Any) -> None:
+    async with asyncio.timeout(10):
+        while not store.begun:  # noqa: ASYNC110  counted in a thread
+            await asyncio.sleep(0.01)
+
+
+async def test_a_follower_that_waits_for_the_tier_holds_up_nothing_else(
+    cluster: TieredCluster,
+) -> None:
+    follower = await follower_of_two(cluster)
+    leader = cluster.hosts[1]
+    with hung(follower) as store:
+        await cluster.apply(1, 3, replicas=(1, 3))
+        await begun(store)
+        await leader.produce(50, number=1)
+        await follower.until(lambda: follower.at(1).next_offset == 50)
+        async with asyncio.timeout(5):  # no lock is held meanwhile
+            await cluster.apply(1, 3, isr=(1,))
+    await cluster.in_sync(1, 3)
+    assert follower.partition.log.local_log_start_offset > 0
+    assert follower.partition.log.epochs.entries == leader.partition.log.epochs.entries
+
+
+async def test_an_answer_of_the_tier_is_void_once_the_role_has_changed(
+    cluster: TieredCluster,
+) -> None:
+    follower = await follower_of_two(cluster)
+    leader = cluster.hosts[1]
+    with hung(follower) as store:
+        await cluster.apply(1, 3, replicas=(1, 3))
+        await begun(store)
+        partition = follower.partition
+        told = answer(leader.partition, ErrorCode.offset_moved_to_tiered_storage)
+        late = asyncio.create_task(start_from_tier(partition, next_request(partition, 1), told))
+        while len(store.begun) < 2:  # noqa: ASYNC110  counted in a thread
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            await cluster.apply(1, 3, leader=-1, leader_epoch=3)
+        assert not list(follower.broker.fetchers.from_tier.running)
+        store.release.set()
+        assert await late is Outcome.IDLE
+        assert partition.next_offset == partition.log.local_log_start_offset == 0
+
+
+async def leader_of_two(host: TieredHost) -> None:
+    host.rows[1] = host.new_row(1)
+    await host.apply()
+    await host.produce(50)
+    await host.until(lambda: host.row.manifest)
+
+
+async def test_a_removal_that_waits_for_the_store_holds_up_no_state(make_host: MakeHost) -> None:
+    host = make_host()
+    await leader_of_two(host)
+    with hung(host) as store:
+        await host.apply(leader_epoch=2)  # a claim, which hangs
+        await begun(store)
+        gone = control.Removal(topic_id=TOPIC_ID, partition=0, partition_epoch=99)
+        other = host.rows[1] = replace(host.rows[1], leader_epoch=7, partition_epoch=7)
+        topic = replace(host.states().topics[0], partitions=(other,))
+        async with asyncio.timeout(5):
+            assert not await host.broker.manager.apply(
+                replace(host.states(), full=False, topics=(topic,), removals=(gone,))
+            )
+        assert host.broker.manager.get(TOPIC, 0) is None
+        assert (host.at(1).is_leader, host.at(1).leader_epoch) == (True, 7)
+    # Given back, it leads and copies; the commit that hung meanwhile does no harm.
+    host.row = replace(host.row, partition_epoch=100)
+    await host.apply(leader_epoch=8)
+    await host.until(lambda: host.head().leader_epoch == 8)
+
+
+async def test_replicas_stop_in_a_limited_time(make_host: MakeHost) -> None:
+    host = make_host()
+    await leader_of_two(host)
+    with hung(host) as store:
+        host.rows[1] = replace(host.rows[1], leader_epoch=2, partition_epoch=2)
+        await host.apply(leader_epoch=2)
+        await begun(store)
+        async with asyncio.timeout(5):
+            await host.broker.manager.close()
+            assert not await host.remote.close(timeout_s=0.3)
+        assert not any(each.is_leader for each in host.broker.manager.partitions)
+    assert await host.remote.close(timeout_s=10)
+
+
+async def test_a_leader_that_gets_no_answer_says_so_and_asks_again(
+    cluster: TieredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await alone(cluster)
+    end = leader.partition.log.highest_remote_offset
+    await cluster.start(3)
+    host = cluster.hosts[3]
+    await cluster.push(3)
+    await host.until(lambda: not host.remote.status().error)
+    await cluster.stop(1)
+    monkeypatch.setattr(roles, "_TIER_TIMEOUT_S", 0.2)
+    with hung(host) as store:
+        await cluster.apply(3, **UNCLEAN)
+        await begun(store)
+        await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+        assert "no answer within" in host.partition.offline_message
+    await host.until(lambda: host.partition.role is Role.LEADER)
+    assert host.partition.next_offset == end + 1

@@ -1,0 +1,358 @@
+"""Eligible leader replicas (KIP-966): who holds all that is committed when the ISR is small, and who
+leads when its last member comes back without proof that it lost nothing."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    World,
+    alter,
+    broker,
+    fence,
+    messages,
+    numbered_uuid,
+    ready,
+    report_log,
+    row,
+    topic,
+)
+from tidemark_operator.controller import elections, registration, snapshot
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.replica_logs import request_for
+
+MIN_2 = {"min.insync.replicas": "2"}
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+KEY = (numbered_uuid(1), 0)
+
+
+def _world(config: dict[str, str] | None = None, **fields: object) -> World:
+    return World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic(config=MIN_2 if config is None else config, partitions_placed=1)],
+        rows=[row((1, 2, 3), **fields)],  # type: ignore[arg-type]
+    )
+
+
+def _sets(made: PartitionRow) -> tuple[tuple[int, ...], ...]:
+    return made.isr, made.elr, made.last_known_elr
+
+
+def _crash(world: World, node_id: int) -> None:
+    """Stopped by a power cut and back, unfenced, without proof."""
+    world.register(node_id, incarnation=90_000 + next(_numbers))
+    world.beat(node_id)
+
+
+_numbers = itertools.count()
+
+
+# ---------------------------------------------------------------- the sets
+
+
+def test_who_leaves_the_isr_below_the_minimum_stays_eligible() -> None:
+    world = _world()
+    alter(world, 1, 2)
+    assert _sets(world.row()) == ((1, 2), (), ())
+    alter(world, 1)
+    assert _sets(world.row()) == ((1,), (2,), ())
+    alter(world, 1, 3)
+    assert _sets(world.row()) == ((1, 3), (), ()), "enough are in sync: the watermark moves on"
+
+
+def test_a_fenced_broker_stays_eligible_too() -> None:
+    world = _world()
+    fence(world, 3)
+    fence(world, 2)
+    assert _sets(world.row()) == ((1,), (2,), ())
+
+
+def test_without_proof_an_eligible_replica_is_only_last_known() -> None:
+    world = _world(isr=(1,), elr=(2, 3))
+    world.register(2, incarnation=5)
+    assert _sets(world.row()) == ((1,), (3,), (2,))
+    world.register(3, incarnation=6, previous=103)
+    assert _sets(world.row()) == ((1,), (3,), (2,)), "a proof keeps it eligible"
+
+
+def test_another_directory_is_in_no_set() -> None:
+    world = _world(isr=(1,), elr=(2,), last_known_elr=(3,))
+    world.register(2, incarnation=5, directory=77)
+    world.register(3, incarnation=6, directory=78)
+    assert _sets(world.row()) == ((1,), (), ())
+    world.register(1, incarnation=7, directory=79)
+    assert world.row().holders == ()
+
+
+def test_the_effective_minimum_is_never_above_the_replication_factor() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(replication_factor=1, config=MIN_2)],
+        rows=[row((1,))],
+    )
+    fence(world, 1)
+    assert _sets(world.row()) == ((1,), (), ())
+
+
+def test_an_unclean_leader_has_no_eligible_replicas_until_it_has_recovered() -> None:
+    world = _world({**MIN_2, **UNCLEAN}, isr=(1,), last_known_elr=(2,))
+    fence(world, 1)
+    assert (world.row().leader, world.row().recovering) == (2, True)
+    assert _sets(world.row()) == ((2,), (), ())
+
+
+@pytest.mark.parametrize("lowered", [{"min.insync.replicas": "1"}, {}])
+def test_a_smaller_minimum_gives_them_up_and_the_leader_waits_for_that(
+    lowered: dict[str, str],
+) -> None:
+    """The leader stands still while its row says so, not while it thinks that the ISR is too small:
+    it may hear of the new minimum before, or after, the controller has given them up."""
+    world = _world(isr=(1,), elr=(2, 3))
+    assert _shown(world)
+    world.state.put_topic(dataclasses.replace(world.view(), config=lowered))
+    assert _shown(world)
+    draft = world.draft()
+    elections.settle_topic(draft, world.view())
+    world.commit(draft)
+    assert _sets(world.row()) == ((1,), (), ())
+    assert not _shown(world)
+
+
+def test_a_larger_minimum_changes_nothing_before_the_isr_does() -> None:
+    world = _world({}, isr=(1,))
+    world.state.put_topic(dataclasses.replace(world.view(), config=MIN_2))
+    draft = world.draft()
+    elections.settle_topic(draft, world.view())
+    assert world.commit(draft).empty
+
+
+def _shown(world: World) -> bool:
+    (shown,) = snapshot.full(world.state).topics[0].partitions
+    return shown.has_eligible_leaders
+
+
+# ---------------------------------------------------------------- elections
+
+
+def test_a_live_eligible_replica_leads_and_that_is_clean() -> None:
+    world = _world(isr=(1,), elr=(2, 3))
+    fence(world, 1)
+    assert (world.row().leader, world.row().recovering) == (2, False)
+    assert _sets(world.row()) == ((2,), (1, 3), ())
+
+
+def test_a_last_member_without_proof_gives_way_to_an_eligible_replica() -> None:
+    """One disk of three lost bytes; two hundred acknowledged records are on the two others."""
+    world = _world(isr=(1,), elr=(2, 3))
+    _crash(world, 1)
+    assert world.row().leader == 2
+    assert world.row().isr == (2,)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
+def test_after_a_power_cut_the_one_that_lost_its_tail_does_not_lead(order: tuple[int, ...]) -> None:
+    """RF 3, minimum 2: all stop; broker 3, the last of the ISR, lost 200 records that 2 has."""
+    world = _world()
+    fence(world, 1)
+    fence(world, 2)
+    fence(world, 3)
+    assert _sets(world.row()) == ((3,), (2,), ())
+    ends = {1: 800, 2: 1000, 3: 800}
+    for node_id in order:
+        _crash(world, node_id)
+        if KEY in world.replica_logs.wanted(world.state, node_id):
+            report_log(world, node_id, 1, ends[node_id])
+        assert world.row().leader in (-1, 2)
+    assert world.row().leader == 2
+    assert world.row().leader_epoch > 1
+
+
+def test_an_election_by_log_waits_until_enough_have_reported() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    _crash(world, 1)
+    assert _sets(world.row()) == ((), (), (1, 2))
+    assert world.row().leader == -1
+    report_log(world, 1, 4, 90)
+    assert world.row().leader == -1
+    told = report_log(world, 2, 4, 120)
+    assert (world.row().leader, world.row().recovering) == (2, False)
+    assert _sets(world.row()) == ((2,), (), (1,))
+    assert "LongestLogElected" in {event.reason for event in told}
+
+
+def test_as_many_as_the_minimum_are_enough_though_the_last_member_stays_away() -> None:
+    """Fewer than two lose unsynced bytes at once, so one of two holders has everything."""
+    world = _world(leader=-1, isr=(3,), last_known_elr=(1, 2))
+    fence(world, 3)
+    report_log(world, 1, 4, 90)
+    report_log(world, 2, 3, 900)
+    assert world.row().leader == 1, "a later epoch counts more than a longer log"
+    assert _sets(world.row()) == ((1,), (3,), (2,))
+
+
+def test_where_the_minimum_is_one_every_holder_is_waited_for() -> None:
+    world = _world({}, leader=-1)
+    fence(world, 1, 2, 3)
+    _crash(world, 1)
+    _crash(world, 2)
+    assert _sets(world.row()) == ((3,), (), (1, 2))
+    report_log(world, 1, 4, 90)
+    report_log(world, 2, 4, 80)
+    assert world.row().leader == -1
+    _crash(world, 3)
+    report_log(world, 3, 4, 70)
+    assert (world.row().leader, _sets(world.row())) == (1, ((1,), (), ()))
+
+
+def test_an_eligible_replica_that_is_away_is_waited_for() -> None:
+    world = _world({"min.insync.replicas": "3"}, isr=(1,), elr=(2,))
+    fence(world, 2)
+    _crash(world, 1)
+    report_log(world, 1, 4, 90)
+    assert world.row().leader == -1
+    world.register(2, incarnation=8, previous=102)
+    world.beat(2)
+    assert world.row().leader == 2
+
+
+def test_reports_of_a_former_process_or_of_a_former_epoch_do_not_count() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    _crash(world, 1)
+    report_log(world, 1, 4, 90)
+    _crash(world, 1)
+    report_log(world, 2, 4, 80)
+    assert world.row().leader == -1
+    assert world.replica_logs.wanted(world.state, 1) == [KEY]
+    report_log(world, 1, 4, 70, leader_epoch=world.row().leader_epoch - 1)
+    assert world.row().leader == -1
+    report_log(world, 1, 4, 70)
+    assert world.row().leader == 2
+
+
+def test_a_replica_whose_storage_refuses_does_not_count_and_is_asked_again() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    _crash(world, 1)
+    report_log(world, 1, 4, 90)
+    report_log(world, 2, -1, -1, error_code=56)
+    assert world.row().leader == -1
+    assert world.replica_logs.wanted(world.state, 2) == [KEY]
+    report_log(world, 2, 4, 95)
+    assert world.row().leader == 2
+
+
+def test_where_unclean_is_allowed_a_clean_election_in_sight_is_waited_for() -> None:
+    world = _world({**MIN_2, **UNCLEAN}, isr=(1,), last_known_elr=(2,))
+    _crash(world, 1)
+    assert world.row().leader == -1
+    report_log(world, 1, 4, 90)
+    report_log(world, 2, -1, -1, error_code=56)
+    assert (world.row().leader, world.row().recovering) == (1, True)
+
+
+def test_without_other_holders_the_last_member_leads_as_ever() -> None:
+    for config, isr in (({}, (1,)), (MIN_2, (1,))):
+        world = _world(config, isr=isr)
+        _crash(world, 1)
+        assert (world.row().leader, _sets(world.row())) == (1, ((1,), (), ()))
+
+
+def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
+    world = _world(isr=(1,), elr=(2,), last_known_elr=(3,))
+    assert registration.removal_blockers(world.state, 1) == []
+    for node_id in (3, 1):
+        draft = world.draft()
+        registration.remove_broker(draft, node_id)
+        world.commit(draft)
+    assert (world.row().leader, _sets(world.row())) == (2, ((2,), (), ()))
+
+
+# ---------------------------------------------------------------- what is asked, and what is told
+
+
+def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    assert world.replica_logs.wanted(world.state, 2) == []
+    _crash(world, 1)
+    assert world.replica_logs.wanted(world.state, 1) == [KEY]
+    assert world.replica_logs.wanted(world.state, 2) == [KEY]
+    assert world.replica_logs.wanted(world.state, 3) == []
+    (asked,) = request_for(world.state, [KEY]).topics
+    assert (asked.topic_id, asked.partitions) == (KEY[0], (0,))
+    report_log(world, 2, 4, 80)
+    assert world.replica_logs.wanted(world.state, 2) == []
+    report_log(world, 1, 4, 70)
+    assert world.replica_logs.wanted(world.state, 1) == []
+
+
+def test_lost_records_are_told_once_with_their_range() -> None:
+    world = _world({}, isr=(1,))
+    _crash(world, 1)
+    assert world.replica_logs.wanted(world.state, 1) == [KEY], "it leads, and may have lost some"
+    lost = {"lost_start_offset": 800, "lost_end_offset": 1000}
+    (event,) = report_log(world, 1, 4, 800, **lost)
+    assert (event.reason, event.type.value, event.key) == ("RecordsLost", "Warning", "ns/topic-1")
+    assert "broker 1" in event.message
+    assert "partition 0 offsets 800 to 999" in event.message
+    assert report_log(world, 1, 4, 800, **lost) == []
+    assert world.replica_logs.wanted(world.state, 1) == []
+
+
+def test_after_a_clean_start_nothing_is_asked() -> None:
+    world = _world(isr=(1,))
+    world.register(1, incarnation=5, previous=101)
+    world.beat(1)
+    assert world.replica_logs.wanted(world.state, 1) == []
+
+
+# ---------------------------------------------------------------- what people are told
+
+
+def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
+    world = _world(isr=(3,), elr=(2,), last_known_elr=(1,))
+    fence(world, 2)
+    _crash(world, 3)
+    report_log(world, 1, -1, -1, error_code=56)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "ElectionWaits")
+    assert ready(result)["Stalled"] == ("False", "Progressing")
+    text = messages(result)["Ready"]
+    for part in (
+        "partitions 0 have no leader",
+        "brokers 1, 3 may have lost",
+        "start broker 2",
+        "repair the log directory of broker 1",
+        "wait for the answer of broker 3",
+        "unclean.leader.election.enable",
+    ):
+        assert part in text
+    draft = world.draft()
+    elections.unfence(draft, 2)
+    world.commit(draft)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_the_ways_out_that_are_named_exist() -> None:
+    world = _world(isr=(3,), last_known_elr=(1,))
+    fence(world, 3)
+    report_log(world, 1, 4, 90)
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    world.state.put_topic(dataclasses.replace(world.view(), config={**MIN_2, **UNCLEAN}))
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+    assert (world.row().leader, world.row().recovering) == (1, True)
+
+
+def test_a_partition_whose_last_holders_are_away_says_whom_to_start() -> None:
+    world = _world(isr=(3,), elr=(2,))
+    fence(world, 2, 3)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "PartitionsOffline")
+    assert "start brokers 2, 3 " in messages(result)["Ready"]
+
+
+def test_a_partition_without_any_holder_is_lost_not_waiting() -> None:
+    world = _world(isr=(1,), last_known_elr=(2,))
+    world.register(1, incarnation=5, directory=77)
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    world.register(2, incarnation=6, directory=78)
+    assert ready(world.reconcile())["Ready"] == ("False", "LastCopyMissing")

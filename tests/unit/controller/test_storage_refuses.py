@@ -1,0 +1,125 @@
+"""A replica whose storage refuses: others lead and go on without it, and it comes back by itself."""
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    World,
+    alter,
+    broker,
+    fence,
+    numbered_uuid,
+    row,
+    topic,
+)
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.events import Event
+
+KEY = (numbered_uuid(1), 0)
+MIN_2 = {"min.insync.replicas": "2"}
+INELIGIBLE_REPLICA = 107
+
+
+def _world(config: dict[str, str] | None = None, **fields: object) -> World:
+    return World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic(config=config or {})],
+        rows=[row((1, 2, 3), **fields)],  # type: ignore[arg-type]
+    )
+
+
+def _reports(world: World, node_id: int, *, refuses: bool) -> tuple[Event, ...]:
+    """A broker's report, and what is decided upon it."""
+    news = world.state.put_failed(node_id, frozenset({KEY} if refuses else ()))
+    draft = world.draft()
+    elections.storage_changed(draft, node_id, news)
+    return world.commit(draft).events
+
+
+def test_a_leader_whose_disk_is_full_gives_way_and_leaves_the_isr() -> None:
+    world = _world()
+    (event,) = _reports(world, 1, refuses=True)
+    assert (world.row().leader, world.row().isr, world.row().leader_epoch) == (2, (2, 3), 1)
+    assert (event.kind, event.reason, event.type.value) == ("Broker", "StorageFailed", "Warning")
+    assert "broker 1" in event.message
+
+
+def test_a_follower_whose_disk_is_full_leaves_the_isr_and_holds_up_nobody() -> None:
+    world = _world()
+    _reports(world, 3, refuses=True)
+    assert (world.row().leader, world.row().isr, world.row().leader_epoch) == (1, (1, 2), 0)
+
+
+def test_it_is_taken_in_again_and_leads_again_once_its_storage_works() -> None:
+    world = _world()
+    _reports(world, 1, refuses=True)
+    assert alter(world, 1, 2, 3) == INELIGIBLE_REPLICA
+    assert _reports(world, 1, refuses=False) == ()
+    assert alter(world, 1, 2, 3) == 0
+    draft = world.draft()
+    assert elections.balance_leaders(draft, limit=1) == 1
+    world.commit(draft)
+    assert world.row().leader == 1
+
+
+def test_it_does_not_lead_again_before() -> None:
+    world = _world(isr=(2, 1), leader=2)
+    world.state.put_failed(1, frozenset({KEY}))
+    assert elections.balance_leaders(world.draft(), limit=1) == 0
+    fence(world, 3)
+    assert world.row().leader == 2
+
+
+def test_the_last_member_of_the_isr_stays_and_leads_on() -> None:
+    """Clients can still read from it; nobody else has everything."""
+    world = _world(isr=(1,))
+    _reports(world, 1, refuses=True)
+    assert (world.row().leader, world.row().isr) == (1, (1,))
+
+
+def test_where_the_storage_of_all_refuses_nothing_moves() -> None:
+    world = _world(isr=(1, 2))
+    _reports(world, 2, refuses=True)
+    _reports(world, 1, refuses=True)
+    assert (world.row().leader, world.row().isr) == (1, (1,))
+
+
+def test_an_eligible_replica_takes_over_from_a_last_member_that_refuses() -> None:
+    world = _world(MIN_2, isr=(1,), elr=(2,))
+    _reports(world, 1, refuses=True)
+    assert (world.row().leader, world.row().isr, world.row().elr) == (2, (2,), (1,))
+
+
+def test_below_the_minimum_it_stays_eligible() -> None:
+    world = _world(MIN_2, isr=(1, 2))
+    _reports(world, 1, refuses=True)
+    assert (world.row().leader, world.row().isr, world.row().elr) == (2, (2,), (1,))
+    fence(world, 2)
+    assert world.row().leader == 1, "it has all that is committed, and nobody else is there"
+
+
+def test_whoever_catches_up_later_takes_over_then() -> None:
+    world = _world(isr=(1,))
+    _reports(world, 1, refuses=True)
+    alter(world, 1, 2)
+    draft = world.draft()
+    assert elections.leave_failed(draft) == 1
+    world.commit(draft)
+    assert (world.row().leader, world.row().isr) == (2, (2,))
+    assert elections.leave_failed(world.draft()) == 0
+
+
+@pytest.mark.parametrize("proof", [True, False])
+def test_a_new_process_reports_for_itself(proof: bool) -> None:
+    world = _world()
+    _reports(world, 1, refuses=True)
+    world.register(1, incarnation=77, previous=101 if proof else -1)
+    assert not world.state.failed_on(1)
+
+
+def test_only_news_is_decided_upon_and_a_broker_that_goes_takes_its_reports_along() -> None:
+    world = _world()
+    assert world.state.put_failed(1, frozenset()) == frozenset()
+    assert world.state.put_failed(1, frozenset({KEY})) == {KEY}
+    assert world.state.put_failed(1, frozenset({KEY})) == frozenset()
+    world.state.drop_broker(1)
+    assert not any(world.state.failed())

@@ -1,0 +1,139 @@
+"""The leader-epoch checkpoint after a power cut: empty, short, older than the log, or newer."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.logfiles.leader_epochs import EpochEntry
+from tidemark_broker.log import StorageError, batch_epochs
+from tidemark_broker.log.walk import BatchAt
+
+Bench = Any  # the LogBench of conftest.py
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def _file(bench: Bench) -> Path:
+    path: Path = bench.directory / "leader-epoch-checkpoint"
+    return path
+
+
+def _closed(bench: Bench) -> int:
+    """A log of many segments that was flushed and closed; its end. Epochs 0, 2 and 5, none of which
+    begins with a segment."""
+    log = bench.create()
+    for epoch, count in ((0, 25), (2, 14), (5, 7)):
+        bench.fill(log, [1] * count, epoch=epoch)
+    bases = {segment.base_offset for segment in log.segments()}
+    assert len(bases) > 4
+    assert not bases & {25, 39}
+    log.advance_high_watermark(log.next_offset)
+    log.close()
+    return int(log.next_offset)
+
+
+WHOLE = "0\n3\n0 0\n2 25\n5 39\n"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "\0" * len(WHOLE),
+        WHOLE[:9],
+        "0\n0\n",
+        "0\n1\n0 0\n",
+        "0\n2\n0 0\n2 25\n",
+        "0\n2\n0 0\n7 3\n",
+        "0\n4\n0 0\n2 25\n5 39\n9 44\n",
+        "0\n4\n0 0\n2 25\n5 39\n9 46\n",
+        "0\n1\n9 0\n",
+    ],
+)
+def test_what_the_file_lacks_is_told_by_the_batches(
+    bench: Bench, text: str | None, clean: bool
+) -> None:
+    end = _closed(bench)
+    assert _file(bench).read_text() == WHOLE
+    _file(bench).unlink() if text is None else _file(bench).write_text(text)
+    log = bench.open(recovery_point=end, clean_shutdown=clean, high_watermark=end)
+    assert log.epochs.entries == (EpochEntry(0, 0), EpochEntry(2, 25), EpochEntry(5, 39))
+    assert _file(bench).read_text() == WHOLE
+
+
+def test_what_lies_below_the_local_log_is_kept_as_the_file_has_it(bench: Bench) -> None:
+    log = bench.create()
+    tier = (EpochEntry(0, 0), EpochEntry(2, 40))
+    log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=tier)
+    bench.fill(log, [1] * 20, epoch=2)
+    bench.fill(log, [1] * 20, epoch=3)
+    log.close()
+    _file(bench).write_text("0\n2\n0 0\n2 40\n")
+    again = bench.open(recovery_point=140, clean_shutdown=True, log_start_offset=10)
+    assert again.epochs.entries == (EpochEntry(0, 10), EpochEntry(2, 40), EpochEntry(3, 120))
+
+
+def test_only_segments_in_which_the_epoch_changes_are_walked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = _closed(bench)
+    _file(bench).write_text("")
+    walked = []
+    real = batch_epochs.walk_batches
+
+    def watching(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
+        walked.append(next(real(descriptor, position, end)).base_offset)
+        return real(descriptor, position, end)
+
+    monkeypatch.setattr(batch_epochs, "walk_batches", watching)
+    log = bench.open(recovery_point=end, clean_shutdown=True)
+    assert log.epochs.latest_epoch == 5
+    changing = [
+        segment.base_offset
+        for segment in log.segments()
+        if any(segment.base_offset < begins < segment.next_base_offset for begins in (25, 39))
+    ]
+    assert walked == changing
+
+
+def test_an_append_leaves_the_durable_file_alone_until_the_next_flush(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1, 1], epoch=1)
+    log.flush()
+    bench.fill(log, [1, 1], epoch=4)
+    assert _file(bench).read_text() == "0\n1\n1 0\n"
+    assert log.epochs.latest_epoch == 4
+    log.flush()
+    assert _file(bench).read_text() == "0\n2\n1 0\n4 2\n"
+
+
+def _refusing(call: Callable[..., object]) -> Callable[..., object]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    return refuse
+
+
+def test_an_epoch_is_in_the_file_before_it_is_in_use(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create()
+    bench.fill(log, [1, 1], epoch=1)
+    log.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _refusing(os.fsync))
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                log.assign_leader_epoch(3)
+            assert log.epochs.latest_epoch == 1
+    assert log.assign_leader_epoch(3)
+    assert _file(bench).read_text() == "0\n2\n1 0\n3 2\n"

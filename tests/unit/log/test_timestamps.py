@@ -1,0 +1,158 @@
+"""What retention and look-ups go by is what Kafka would have computed, whatever a header says."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from tidemark.records.batch import CRC_COVERS_FROM, check_crc, compute_crc, parse_header
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.codecs import compress
+from tidemark_broker.log import (
+    CorruptRecords,
+    InvalidTimestamp,
+    LogConfig,
+    RecordTimes,
+    RecordTooLarge,
+    TimestampOffset,
+    TimestampsInDoubt,
+    record_times,
+    timestamps,
+)
+
+T0 = 1_700_000_000_000
+DAY_MS = 24 * 3600 * 1000
+Bench = Any  # the LogBench of conftest.py
+
+
+def _headed(data: bytes, *, largest: int, first: int | None = None, count: int = 0) -> bytes:
+    """``data`` with other timestamps in its header (and a count), and the CRC that goes with it."""
+    whole = bytearray(data)
+    struct.pack_into(">q", whole, 35, largest)
+    if first is not None:
+        struct.pack_into(">q", whole, 27, first)
+    if count:
+        struct.pack_into(">i", whole, 23, count - 1)
+        struct.pack_into(">i", whole, 57, count)
+    struct.pack_into(">I", whole, 17, compute_crc(whole, CRC_COVERS_FROM, len(whole)))
+    return bytes(whole)
+
+
+def _batch(*times: int, codec: int = 0) -> bytes:
+    return build_batch([Record(b"k", b"v", (), time) for time in times], codec=codec)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("largest", [-1, 0, T0 - 1, -(2**60), T0 + 2**50])
+def test_a_largest_timestamp_that_cannot_be_right_is_computed_from_the_records(
+    bench: Bench, codec: int, largest: int
+) -> None:
+    """Old Sarama leaves it at -1."""
+    log = bench.create()
+    sent = _headed(_batch(T0, T0 + 9, T0 + 5, codec=codec), largest=largest)
+    with pytest.raises(TimestampsInDoubt):
+        log.append_as_leader(sent, leader_epoch=0, now_ms=T0)
+    assert (log.next_offset, log.size_bytes) == (0, 0)
+    assert bench.append(log, sent).max_timestamp_ms == T0 + 9
+    stored = bench.read_all(log)
+    header = parse_header(stored)
+    check_crc(stored, 0, header)
+    assert (header.base_timestamp, header.max_timestamp) == (T0, T0 + 9)
+    assert stored[61:] == sent[61:]
+    assert log.offset_by_timestamp(T0 + 6) == TimestampOffset(1, T0 + 9, 0)
+
+
+def test_a_header_that_can_be_right_is_believed(bench: Bench) -> None:
+    log = bench.create()
+    log.append_as_leader(_batch(T0, T0 + 9), leader_epoch=0, now_ms=T0)
+    log.append_as_leader(_batch(T0 - 6 * DAY_MS), leader_epoch=0, now_ms=T0)
+
+
+def test_a_batch_that_retention_would_let_go_at_once_is_looked_into(bench: Bench) -> None:
+    bench.config = LogConfig(retention_ms=7 * DAY_MS)
+    log = bench.create()
+    sent = _headed(_batch(1, T0), largest=1)
+    assert bench.append(log, sent).max_timestamp_ms == T0
+    log.advance_high_watermark(2)
+    assert log.apply_retention(T0 + DAY_MS, tiered=None) == []
+    log.config = LogConfig(retention_ms=-1)
+    log.append_as_leader(_batch(1), leader_epoch=0, now_ms=T0)  # kept for ever: believed
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_records_without_timestamps_are_kept_from_when_they_came(
+    bench: Bench, restarted: bool
+) -> None:
+    bench.config = LogConfig(retention_ms=DAY_MS)
+    log = bench.create()
+    created = log.segments()[0].modified_ms
+    came = created + 2 * DAY_MS
+    for _ in range(10):
+        bench.append(log, _batch(-1, -1), now_ms=came)
+    log.advance_high_watermark(20)
+    if restarted:
+        log.close()
+        log = bench.open(recovery_point=20, clean_shutdown=True, high_watermark=20)
+        came = log.segments()[0].modified_ms
+    assert log.segments()[0].largest_timestamp_ms == -1
+    assert log.apply_retention(came + DAY_MS, tiered=None) == []
+    assert len(log.apply_retention(came + DAY_MS + 1, tiered=None)) == 1
+
+
+def test_records_of_which_some_have_a_timestamp() -> None:
+    assert record_times(_batch(-1, -1)) == RecordTimes(-1, -1)
+    assert record_times(_batch(-1, T0, -1)) == RecordTimes(T0, T0)
+    assert record_times(_batch(T0, 5, T0 + 3)) == RecordTimes(5, T0 + 3)
+
+
+def test_timestamps_that_are_not_allowed(bench: Bench) -> None:
+    bench.config = LogConfig(message_timestamp_before_max_ms=1000)
+    log = bench.create()
+    for times in ((T0 - 1001, T0), (T0, T0 + 3_600_001), (T0, -5)):
+        with pytest.raises(InvalidTimestamp):
+            bench.append(log, _headed(_batch(*times), largest=-1))
+    bench.append(log, _headed(_batch(T0 - 1000, -1, T0 + 3_600_000), largest=-1))
+
+
+def test_log_append_time_needs_no_look(bench: Bench) -> None:
+    bench.config = LogConfig.of({"message.timestamp.type": "LogAppendTime"})
+    log = bench.create()
+    sent = _headed(_batch(T0), largest=-1)
+    assert log.append_as_leader(sent, leader_epoch=0, now_ms=T0 + 3).max_timestamp_ms == T0 + 3
+
+
+@pytest.mark.parametrize("cut", [1, 30])
+def test_records_that_cannot_be_read_are_refused(cut: int) -> None:
+    whole = _batch(T0, T0)
+    broken = bytearray(whole[:-cut])
+    struct.pack_into(">i", broken, 8, len(broken) - 12)
+    with pytest.raises(CorruptRecords):
+        record_times(bytes(broken))
+
+
+def _bomb(codec: int, *, largest: int = T0) -> bytes:
+    """A small batch that unpacks to more than a broker looks into."""
+    record = b"\x0e\x00\x00\x00\x01\x01\x00\x00"
+    count = timestamps.UNPACKED_BYTES_MAX // len(record) + 1
+    payload = compress(codec, record * count)
+    front = bytearray(_batch(T0, codec=codec)[:61])
+    struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
+    return _headed(bytes(front) + payload, largest=largest, count=count)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(bench: Bench, codec: int) -> None:
+    bench.config = LogConfig(retention_ms=-1)
+    log = bench.create()
+    bomb = _bomb(codec)
+    assert len(bomb) < 1_000_000
+    bench.fill(log, [1])
+    log.append_as_leader(bomb, leader_epoch=0, now_ms=T0)
+    assert log.offset_by_timestamp(T0 - 1) == TimestampOffset(0, T0, 0)
+    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, 0)
+    log.raise_log_start(log.high_watermark)
+    log.advance_high_watermark(log.next_offset)
+    log.raise_log_start(3)
+    assert log.offset_by_timestamp(T0) == TimestampOffset(3, T0, 0)
+    with pytest.raises(RecordTooLarge, match="unpacks to more than"):
+        bench.append(log, _bomb(codec, largest=-1))

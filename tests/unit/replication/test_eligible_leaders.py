@@ -1,0 +1,57 @@
+"""KIP-966 on the leader: while its row has eligible leaders its high watermark stands still."""
+
+from collections.abc import Callable
+
+from tests.unit.replication.replica_nodes import TOPIC_ID, Node, newer, row
+from tidemark.wire import control
+from tidemark_broker.replication import in_sync
+
+Nodes = Callable[[int], Node]
+
+
+async def _answered(node: Node, *isr: int, has_eligible_leaders: bool) -> None:
+    """The controller accepted an ISR, one partition epoch later."""
+    known = node.partition.row
+    assert known is not None
+    change = control.IsrChange(
+        topic_id=TOPIC_ID,
+        partition=0,
+        leader_epoch=known.leader_epoch,
+        partition_epoch=known.partition_epoch,
+        new_isr=isr,
+        remote_manifest=False,
+    )
+    result = control.IsrResult(
+        topic_id=TOPIC_ID,
+        partition=0,
+        error_code=0,
+        leader=1,
+        leader_epoch=known.leader_epoch,
+        partition_epoch=known.partition_epoch + 1,
+        isr=isr,
+        has_eligible_leaders=has_eligible_leaders,
+    )
+    await in_sync.answered(node.partition, change, result)
+
+
+async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: Nodes) -> None:
+    one = node(1)
+    await one.told(row())
+    await _answered(one, 1, has_eligible_leaders=True)
+    await one.append(3)
+    assert one.partition.log.high_watermark == 0, "though one in sync is enough for this leader"
+    await _answered(one, 1, has_eligible_leaders=False)
+    in_sync.advance_high_watermark(one.partition)
+    assert one.partition.log.high_watermark == 3
+
+
+async def test_a_pushed_row_with_eligible_leaders_stops_it_too(node: Nodes) -> None:
+    one = node(1)
+    await one.told(row(isr=(1,), has_eligible_leaders=True))
+    await one.append(3)
+    assert one.partition.log.high_watermark == 0
+    known = one.partition.row
+    assert known is not None
+    await one.told(newer(known, has_eligible_leaders=False))
+    in_sync.advance_high_watermark(one.partition)
+    assert one.partition.log.high_watermark == 3

@@ -1,0 +1,357 @@
+"""Fetch sessions of followers (KIP-227): a round costs what has changed, and says what a full one does."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.fetch_session import FetchSessionCache, after
+from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.isr import FollowerProgress
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.wire import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+
+Nodes = Callable[[int], Node]
+PARTITIONS = 20
+
+
+class Line:
+    """The leader's service where a follower has its connection; what passes is kept."""
+
+    def __init__(self, leader: Node) -> None:
+        self.leader = leader
+        self.requests: list[ReplicaFetchRequest] = []
+        self.answers: list[ReplicaFetchResponse] = []
+
+    async def request(self, request: ReplicaFetchRequest, _: type, __: float) -> Any:
+        self.requests.append(request)
+        self.answers.append(await self.leader.service.handle(request))
+        return self.answers[-1]
+
+    @property
+    def named(self) -> list[int]:
+        """The partitions that the last request named."""
+        return [each.partition for each in self.requests[-1].partitions]
+
+    @property
+    def answered(self) -> list[int]:
+        """Those that the last answer spoke of."""
+        return [each.partition for each in self.answers[-1].partitions]
+
+
+class Pair:
+    """Node 1 leads all partitions, node 2 follows them through a real fetcher."""
+
+    def __init__(self, one: Node, two: Node) -> None:
+        self.one, self.two = one, two
+        self.line = Line(one)
+        self.fetcher = Fetcher(
+            1,
+            node_id=2,
+            metadata=two.context.metadata,
+            limits=FetchLimits(wait_max_ms=0),
+            broker_epoch=lambda: 2,
+            monotonic=lambda: two.now_s,
+        )
+
+    async def start(self, count: int = PARTITIONS) -> "Pair":
+        rows = [row(partition=number) for number in range(count)]
+        await self.one.told(*rows, full=True)
+        await self.two.told(*rows, full=True)
+        for each in self.two.manager.partitions:
+            self.fetcher.add(each)
+        await self.settle()
+        return self
+
+    async def round(self) -> None:
+        await self.fetcher._round(self.line)
+
+    async def settle(self) -> None:
+        """Rounds until one has nothing to say."""
+        await self.round()
+        while self.line.answered or self.line.named:
+            await self.round()
+
+    def at(self, now_s: float) -> None:
+        self.one.now_s = self.two.now_s = now_s
+
+    def led(self, number: int = 0) -> Partition:
+        return hosted(self.one, number)
+
+    def followed(self, number: int = 0) -> Partition:
+        return hosted(self.two, number)
+
+    def progress(self, number: int = 0) -> FollowerProgress:
+        leader = self.led(number).leader
+        assert leader is not None
+        return leader.progress()[2]
+
+
+def hosted(node: Node, number: int) -> Partition:
+    found = node.manager.get(TOPIC, number)
+    assert found is not None
+    return found
+
+
+async def append(partition: Partition) -> None:
+    result = await partition.append(batch(), acks=1, timeout_ms=0)
+    assert result.error is ErrorCode.none
+
+
+# ---------------------------------------------------------------- what a round costs
+
+
+async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node: Nodes) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    assert [len(each.partitions) for each in pair.line.requests[:2]] == [PARTITIONS, 0]
+    await append(pair.led(7))
+    await pair.round()
+    assert (pair.line.named, pair.line.answered) == ([], [7])
+    await pair.round()
+    assert (pair.line.named, pair.line.answered) == ([7], [7])
+    assert pair.followed(7).high_watermark == pair.led(7).high_watermark == 1
+    await pair.round()
+    assert (pair.line.named, pair.line.answered) == ([], [])
+
+
+async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
+    """The end of the tier is announced by nobody: it is found within a second."""
+    pair = await Pair(node(1), node(2)).start()
+    pair.led(3).note_remote_end(41, 0)
+    pair.at(pair.one.now_s + 1.5)
+    await pair.round()
+    assert pair.line.answered == [3]
+    assert pair.followed(3).highest_remote_offset == 41
+
+
+async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nodes) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    await append(pair.led(5))
+    await pair.settle()
+    pair.followed(5).raise_log_start(1)
+    await pair.two.storage.checkpoint()
+    pair.at(pair.one.now_s + 1.5)
+    await pair.round()
+    assert pair.line.named == [5]
+    assert pair.progress(5).log_start_offset == 1
+
+
+# ---------------------------------------------------------------- what a round proves
+
+
+async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> None:
+    """Idle for longer than the lag, then records come: the follower is not out of sync for it."""
+    proposed: list[Any] = []
+    pair = await Pair(node(1), node(2)).start(2)
+    pair.one.context.propose_isr = lambda partition, change: proposed.append(change)
+    start_s = pair.one.now_s
+    for number in range(1, 9):
+        pair.at(start_s + 10 * number)
+        await pair.round()
+        assert pair.line.named == []
+    await append(pair.led(1))
+    pair.at(start_s + 85)
+    pair.led(1).shrink_isr()
+    assert pair.progress(1).last_caught_up_s == start_s + 80
+    assert not proposed
+
+    pair.at(start_s + 111)  # it fetches no more: 31 s behind
+    pair.led(1).shrink_isr()
+    assert [change.new_isr for change in proposed] == [(1,)]
+
+
+async def test_a_partition_that_the_follower_gave_up_does_not_count(node: Nodes) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    start_s = pair.one.now_s
+    pair.fetcher.remove(pair.followed(4).tp)
+    pair.at(start_s + 0.5)
+    await pair.round()
+    assert [each.partition for each in pair.line.requests[-1].forgotten] == [4]
+    pair.at(start_s + 0.9)
+    await pair.round()
+    assert pair.progress(4).last_fetch_s == start_s
+    assert pair.progress(3).last_fetch_s == start_s + 0.9
+
+
+async def test_a_leader_in_another_epoch_says_so_of_a_partition_at_rest(node: Nodes) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    await pair.one.told(row(partition=6, leader_epoch=1, partition_epoch=1))
+    await pair.round()
+    (result,) = pair.line.answers[-1].partitions
+    assert (result.partition, result.error_code) == (6, int(ErrorCode.fenced_leader_epoch.value))
+    leader = pair.led(6).leader
+    assert leader is not None
+    assert leader.progress()[2].next_offset == -1
+    # The follower backs off, hears of the epoch itself, and fetches in it.
+    await pair.two.told(row(partition=6, leader_epoch=1, partition_epoch=1))
+    pair.fetcher.add(pair.followed(6))
+    await pair.settle()
+    assert pair.progress(6).next_offset == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_session_tells_the_leader_what_naming_everything_does(
+    node: Nodes, seed: int
+) -> None:
+    """Followers 2 (in a session) and 3 (without one) fetch at the same moments: the leader knows the
+    same of both after every step, so it decides the same about their place in the ISR."""
+    chance = random.Random(seed)
+    steps = [
+        (chance.choices(("append", "round", "lead"), (10, 20, 1))[0], chance.randrange(3))
+        for _ in range(100)
+    ]
+    await _compare([node(number) for number in (1, 2, 3)], steps)
+
+
+async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
+    one, two, three = nodes
+    rows = {n: row(partition=n, replicas=(1, 2, 3), isr=(1, 2, 3)) for n in range(3)}
+    pair, line = Pair(one, two), Line(one)
+    for each in nodes:
+        await each.told(*rows.values(), full=True)
+    for each in two.manager.partitions:
+        pair.fetcher.add(each)
+    full = Fetcher(
+        1,
+        node_id=3,
+        metadata=three.context.metadata,
+        limits=FetchLimits(wait_max_ms=0),
+        broker_epoch=lambda: 3,
+        monotonic=lambda: three.now_s,
+    )
+    for each in three.manager.partitions:
+        full.add(each)
+    for kind, value in [("round", 1), *steps, ("round", 1)]:
+        if kind == "append":
+            await append(hosted(one, value))
+        elif kind == "lead":
+            epoch = rows[value].leader_epoch + 1
+            rows[value] = replace(rows[value], leader_epoch=epoch, partition_epoch=epoch)
+            for each in nodes:
+                await each.told(rows[value])
+            pair.fetcher.add(hosted(two, value))
+            full.add(hosted(three, value))
+        else:
+            one.now_s = two.now_s = three.now_s = one.now_s + 0.1 + value / 3
+            full._handler.reset()
+            await pair.fetcher._round(pair.line)
+            await full._round(line)
+        for number in range(3):
+            leader = hosted(one, number).leader
+            assert leader is not None
+            known = leader.progress()
+            assert replace(known[2], broker_epoch=0) == replace(known[3], broker_epoch=0)
+
+
+# ---------------------------------------------------------------- what ends a session
+
+
+async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: Nodes) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    await append(pair.led(2))
+    lost = pair.fetcher._request()
+    await pair.one.service.handle(lost)
+    await pair.fetcher._round(pair.line)  # goes on with the epoch of the request that was answered
+    assert pair.line.answers[-1].error_code == int(ErrorCode.invalid_fetch_session_epoch.value)
+    await pair.round()
+    assert len(pair.line.named) == PARTITIONS
+    await pair.settle()
+    assert pair.followed(2).next_offset == 1
+
+
+def fetch(pair: Pair, **changes: Any) -> ReplicaFetchRequest:
+    handler = pair.fetcher._handler
+    request = ReplicaFetchRequest(
+        replica_id=2,
+        broker_epoch=2,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        partitions=(),
+        session_id=handler.session_id,
+        session_epoch=handler.epoch,
+    )
+    return replace(request, **changes)
+
+
+async def test_only_the_next_request_of_the_same_registration_goes_on_with_a_session(
+    node: Nodes,
+) -> None:
+    pair = await Pair(node(1), node(2)).start()
+    handler = pair.fetcher._handler
+    answers = [
+        await pair.one.service.handle(request)
+        for request in (
+            fetch(pair, session_id=handler.session_id ^ 1),
+            fetch(pair, broker_epoch=3),
+            fetch(pair),
+        )
+    ]
+    assert [ErrorCode(each.error_code) for each in answers] == [
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_id_not_found,  # the one before has ended it
+    ]
+
+
+def request_of(replica_id: int, *numbers: int, epoch: int = 0, session_id: int = 0) -> Any:
+    return ReplicaFetchRequest(
+        replica_id=replica_id,
+        broker_epoch=1,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1,
+        session_id=session_id,
+        session_epoch=epoch,
+        partitions=tuple(
+            ReplicaFetchPartition(
+                topic_id=TOPIC_ID,
+                partition=number,
+                current_leader_epoch=0,
+                fetch_offset=0,
+                last_fetched_epoch=-1,
+                log_start_offset=0,
+                local_log_start_offset=0,
+                tiered_epoch=0,
+                max_bytes=1,
+            )
+            for number in numbers
+        ),
+    )
+
+
+def test_sessions_and_their_partitions_are_limited() -> None:
+    cache = FetchSessionCache(Purgatory(), sessions_max=2, partitions_max=3)
+
+    def begin(replica_id: int, *numbers: int, now_s: float = 0.0) -> int:
+        session = cache.of(request_of(replica_id, *numbers), now_s)
+        assert not isinstance(session, ErrorCode)
+        for wanted in request_of(replica_id, *numbers).partitions:
+            session.name(wanted, None)
+        return session.session_id
+
+    assert begin(1, 0, 1, 2, 3) == 0, "more partitions than all sessions may have"
+    first = begin(1, 0, 1)
+    assert first != 0
+    assert begin(2, 0, 1) == 0
+    assert begin(2, 0) != 0
+    assert begin(3) == 0, "a third session"
+    too_many = cache.of(request_of(1, 4, epoch=1, session_id=first), 0.0)
+    assert too_many is ErrorCode.invalid_fetch_session_epoch
+    assert len(cache) == 1
+    assert begin(3) != 0
+    assert begin(4) == 0
+    assert begin(4, now_s=1000.0) != 0, "sessions that nobody uses make room"
+
+
+def test_a_sessions_epoch_begins_again_at_one() -> None:
+    assert (after(0), after(1), after(2**31 - 1)) == (1, 2, 1)

@@ -1,0 +1,162 @@
+"""A disk without room: which replicas are told to the controller, what they still do, what heals."""
+
+import asyncio
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection, KafkaListener
+from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark_broker.control import status
+from tidemark_broker.control.status import StatusReporter
+from tidemark_broker.replication.follower import Outcome
+from tidemark_broker.replication.partition import Role
+
+Nodes = Callable[[int], Node]
+STORAGE_ERROR = int(ErrorCode.kafka_storage_error.value)
+FAILED = (control.TopicPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
+
+
+@contextmanager
+def full_disk(room: int = 0) -> Iterator[None]:
+    """The kernel refuses to make any file larger than that (EFBIG), as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def refused(node: Node) -> None:
+    result = await node.partition.append(batch(), acks=1, timeout_ms=0)
+    assert result.error is ErrorCode.kafka_storage_error
+
+
+async def test_a_leader_that_can_write_nothing_gives_up_what_another_is_to_lead(
+    node: Nodes,
+) -> None:
+    one = node(1)
+    await one.lead(1)
+    waiting = asyncio.create_task(one.partition.append(batch(), acks=-1, timeout_ms=60_000))
+    await asyncio.sleep(0)
+    with full_disk():
+        [error] = await one.told(row(leader=2, leader_epoch=2, partition_epoch=2))
+        assert error.error_code == STORAGE_ERROR
+        async with asyncio.timeout(5):
+            assert (await waiting).error is ErrorCode.not_leader_or_follower
+        late = await one.partition.append(batch(), acks=1, timeout_ms=0)
+        assert late.error is ErrorCode.not_leader_or_follower
+        assert one.manager.failed_replicas() == FAILED
+    one.now_s += 40
+    await one.manager.retry()
+    assert one.partition.role is Role.FOLLOWER
+    assert one.partition.leader_epoch == 2
+
+
+async def test_a_leader_goes_on_where_only_its_isr_changes(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    with full_disk():
+        [_] = await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+        assert one.partition.is_leader
+
+
+async def test_a_replica_without_room_is_told_and_heals_without_a_request(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    await one.append(1)
+    assert one.manager.failed_replicas() == ()
+    with full_disk():
+        await refused(one)
+        assert one.manager.failed_replicas() == FAILED
+        one.now_s += 40
+        await one.manager.retry()
+        assert one.manager.failed_replicas() == FAILED
+    one.now_s += 40
+    await one.manager.retry()
+    assert one.manager.failed_replicas() == ()
+    assert one.storage.error() == ""
+    assert list(one.folder.glob("*.tmp")) == []
+    await one.append(1)
+
+
+async def test_room_for_a_few_bytes_is_no_room(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    with full_disk():
+        await refused(one)
+    with full_disk(room=100_000):
+        one.now_s += 40
+        await one.manager.retry()
+    assert one.manager.failed_replicas() == FAILED
+
+
+async def test_a_disk_that_is_full_again_is_looked_at_less_often(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    healed_s = []
+    for _ in range(100):
+        if not one.manager.failed_replicas():
+            healed_s.append(one.now_s - 1000)
+            with full_disk():
+                await refused(one)
+        await one.manager.retry()
+        one.now_s += 1
+    assert healed_s == [0, 1, 2, 4, 8, 16, 32, 62, 92]
+
+
+async def test_a_follower_without_room_is_told(node: Nodes) -> None:
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await one.append(5)
+    with full_disk():
+        assert await two.fetch_once(one) is Outcome.BACK_OFF
+    assert two.manager.failed_replicas() == FAILED
+    two.now_s += 40
+    await two.manager.retry()
+    await two.catch_up(one)
+    assert two.manager.failed_replicas() == ()
+
+
+async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is its end; everything else waits for the interval."""
+    monkeypatch.setattr(status, "INTERVAL_S", 3600.0)
+    reports: asyncio.Queue[control.BrokerStatusRequest] = asyncio.Queue()
+
+    async def serve(connection: KafkaConnection) -> None:
+        while True:
+            frame = await connection.read_frame()
+            offset = request_body_offset(frame, flexible=True)
+            reports.put_nowait(decode(control.BrokerStatusRequest, frame, offset))
+            answer = control.BrokerStatusResponse(error_code=0)
+            connection.write(encode_response(answer, peek_request(frame)[2]))
+
+    one = node(1)
+    await one.lead(1)
+    listener = await KafkaListener(serve).start("127.0.0.1", 0)
+    connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")
+    reporter = StatusReporter(one.manager, one.storage.error)
+    one.storage.failures.changed = reporter.kick
+    running = asyncio.create_task(reporter.run(connection, 1, 1))
+    try:
+        async with asyncio.timeout(10):
+            assert (await reports.get()).failed_replicas == ()
+            with full_disk():
+                await refused(one)
+            report = await reports.get()
+            assert report.failed_replicas == FAILED
+            assert [each.error_reason for each in report.partitions] == ["StorageError"]
+            one.now_s += 40
+            await one.manager.retry()
+            assert (await reports.get()).failed_replicas == ()
+    finally:
+        running.cancel()
+        await connection.close()
+        await listener.close()

@@ -1,0 +1,155 @@
+"""What one thing costs does not grow with how many others there are: counted in calls, not by a clock.
+
+The same operations as ``make bench-scale`` works, which tells their CPU time.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.benchmarks.scale_operations import OPERATIONS, Operation
+from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
+from tidemark.wire import control
+from tidemark_broker.control.status import StatusReporter
+
+Nodes = Callable[[int], Node]
+
+FEW, MANY = 5, 50
+#: What another module's mend is to hold, or what is linear and cheap by design.
+ELSEWHERE = {
+    "status report, nothing new",
+    "a raised log start made durable",
+    "a copied segment",
+    "log.size_bytes",
+    "opening a log at start",
+}
+COUNTED = [each for each in OPERATIONS if each.name not in ELSEWHERE]
+
+
+async def calls(work: Callable[[], Awaitable[object]]) -> dict[str, int]:
+    """How often each function of ours is entered on this thread."""
+    found: dict[str, int] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "tidemark_broker" in frame.f_code.co_filename:
+            name = frame.f_code.co_qualname
+            found[name] = found.get(name, 0) + 1
+
+    sys.setprofile(note)
+    try:
+        await work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+async def cost(operation: Operation, folder: Path, size: int) -> dict[str, int]:
+    folder.mkdir()
+    async with operation.ready(folder, size) as work:
+        await work()
+        return await calls(work)
+
+
+@pytest.mark.parametrize("operation", COUNTED, ids=lambda each: each.name)
+async def test_ten_times_as_many_do_not_make_one_dearer(
+    operation: Operation, tmp_path: Path
+) -> None:
+    few = await cost(operation, tmp_path / "few", FEW)
+    many = await cost(operation, tmp_path / "many", MANY)
+    dearer = {name: (few.get(name, 0), n) for name, n in many.items() if n > 2 * few.get(name, 0)}
+    assert few
+    assert sum(many.values()) <= 1.5 * sum(few.values()), dearer
+
+
+async def leading(node: Nodes, count: int = MANY) -> Node:
+    one = node(1)
+    await one.told(*(row(partition=number) for number in range(count)), full=True)
+    return one
+
+
+def topic_change(**changes: object) -> control.PartitionStatesRequest:
+    """A delta about the topic itself, without a row."""
+    whole = states(row())
+    topic = replace(whole.topics[0], partitions=(), **changes)
+    return replace(whole, topics=(topic,))
+
+
+async def test_of_a_changed_row_only_its_partition_is_applied(node: Nodes) -> None:
+    one = await leading(node)
+    found = await calls(lambda: one.told(newer(row(partition=7), isr=(1,))))
+    assert found["StoredState.of"] == 1
+    partition = one.manager.get(TOPIC, 7)
+    assert partition is not None
+    assert partition.isr == (1,)
+
+
+async def test_a_change_of_the_topic_reaches_all_its_partitions(node: Nodes) -> None:
+    one = await leading(node)
+    entry = control.ConfigEntry(name="retention.ms", value="77")
+    await one.manager.apply(topic_change(config=(entry,)))
+    assert {each.log.config.retention_ms for each in one.manager.partitions} == {77}
+    await one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
+    assert {each.tiered_epoch for each in one.manager.partitions} == {4}
+    again = await calls(
+        lambda: one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
+    )
+    assert "StoredState.of" not in again
+
+
+async def test_a_change_of_brokers_reaches_the_leaders_of_their_replicas(node: Nodes) -> None:
+    one = await leading(node)
+    brokers = states().brokers
+    third = replace(brokers[1], broker_id=3, broker_epoch=3)
+    joins = await calls(lambda: one.manager.apply(replace(states(), brokers=(*brokers, third))))
+    assert "Partition.after_change" not in joins
+    fenced = (brokers[0], replace(brokers[1], fenced=True), third)
+    leaves = await calls(lambda: one.manager.apply(replace(states(), brokers=fenced)))
+    assert leaves["Partition.after_change"] == MANY
+
+
+async def test_an_isr_that_changes_wakes_nobody_who_waits_for_records(node: Nodes) -> None:
+    """A Fetch and a produce wait; another row of the same leader concerns neither."""
+    one = await leading(node, 1)
+    looked_at: list[str] = []
+
+    def waiter(kind: str) -> "asyncio.Task[bool]":
+        def look() -> bool:
+            looked_at.append(kind)
+            return False
+
+        purgatory = one.context.purgatory
+        return asyncio.create_task(purgatory.wait([(kind, one.partition.tp)], look, 600.0))
+
+    waiting = [waiter(kind) for kind in ("hw", "leo", "lw")]
+    while one.context.purgatory.size < 3:  # noqa: ASYNC110 - until all of them wait
+        await asyncio.sleep(0)
+    looked_at.clear()
+    await one.told(newer(row(), isr=(1,)))
+    await asyncio.sleep(0)
+    assert looked_at == ["lw"]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_report_puts_together_the_figures_of_what_moved(node: Nodes) -> None:
+    one = await leading(node)
+    reporter = StatusReporter(one.manager, str)
+
+    async def report() -> None:
+        for each in reporter._changed():
+            reporter._acknowledged[each.topic_id, each.partition] = each
+
+    await report()
+    await report()
+    assert "partition_status" not in await calls(report)
+    partition = one.manager.get(TOPIC, 9)
+    assert partition is not None
+    await partition.append(batch(), acks=1, timeout_ms=0)
+    (status,) = reporter._changed()
+    assert (status.partition, status.next_offset) == (9, 1)
+    assert (await calls(report))["partition_status"] == 1

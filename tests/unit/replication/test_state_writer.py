@@ -1,0 +1,73 @@
+"""State files that follow in the background: few writes, none lost, none held up by a full disk."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.unit.replication.replica_nodes import Node
+from tidemark_broker.log import StorageError
+from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.state_writer import StateWriter
+
+Nodes = Callable[[int], Node]
+
+
+class Disk:
+    """Persists really, once it is let; ``fails`` first."""
+
+    def __init__(self, node: Node, fails: int = 0) -> None:
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.fails = fails
+        self.written: list[StoredState] = []
+        self._persist, node.context.persist = node.context.persist, self.persist
+
+    async def persist(self, directory: Path, state: StoredState) -> None:
+        await self.ready.wait()
+        if self.fails:
+            self.fails -= 1
+            raise StorageError("the disk is full")
+        await self._persist(directory, state)
+        self.written.append(state)
+
+
+async def test_many_changes_are_one_write(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    disk = Disk(one)
+    disk.ready.clear()
+    for offset in range(100):
+        one.partition.learn_remote_end(0, offset, 1)
+        await asyncio.sleep(0)
+    assert one.partition.durable_remote_end is None
+    disk.ready.set()
+    await one.context.states.written()
+    assert len(disk.written) <= 2
+    assert one.partition.durable_remote_end == RemoteEnd(99, 1)
+
+
+async def test_what_failed_is_tried_again(node: Nodes) -> None:
+    one = node(1)
+    one.context.states = StateWriter(retry_s=0.0)
+    await one.lead(1)
+    disk = Disk(one, fails=2)
+    one.partition.learn_remote_end(0, 7, 1)
+    async with asyncio.timeout(5):
+        while not disk.written:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+    await one.context.states.written()
+    assert one.partition.durable_remote_end == RemoteEnd(7, 1)
+    assert one.context.failures.total == 2
+
+
+async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    disk = Disk(one)
+    one.partition.learn_remote_end(0, 7, 1)
+    await one.context.states.close()
+    assert one.partition.durable_remote_end == RemoteEnd(7, 1)
+    one.partition.learn_remote_end(0, 8, 1)
+    await one.context.states.written()
+    assert len(disk.written) == 1

@@ -1,0 +1,123 @@
+"""What blocks runs in pools that do not wait for each other."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.unit.replication.replica_nodes import T0, Node, row
+from tidemark.records.batch import iter_headers
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
+
+MANY = 64
+ALONE = row(replicas=(1,), isr=(1,))
+
+
+@asynccontextmanager
+async def _occupied(pool: Threads, calls: int) -> AsyncIterator[None]:
+    """``calls`` of that pool are under way or wait, until the end."""
+    over = threading.Event()
+    waiting = [asyncio.ensure_future(pool(over.wait)) for _ in range(calls)]
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_a_role_change_waits_for_no_upkeep_and_no_look_up(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.lead(0)
+    await one.append()
+    async with _occupied(in_thread, MANY), _occupied(in_lookup_thread, MANY):
+        async with asyncio.timeout(20):
+            await one.lead(1)
+        assert one.partition.is_leader
+        assert one.partition.log.epochs.latest_epoch == 1
+
+
+async def test_a_look_up_waits_for_no_upkeep(node: Callable[[int], Node]) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    await one.append(3)
+    async with _occupied(in_thread, MANY):
+        async with asyncio.timeout(20):
+            found = await one.partition.list_offset(T0)
+        assert (found.error.name, found.offset) == ("none", 0)
+
+
+async def test_look_ups_beyond_the_limit_are_refused_and_may_be_tried_again(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    await one.append()
+    async with _occupied(in_lookup_thread, 102):
+        found = await one.partition.list_offset(T0)
+        assert found.error.name == "request_timed_out"
+    assert (await one.partition.list_offset(T0)).offset == 0
+
+
+async def test_a_cancelled_caller_waits_for_its_thread() -> None:
+    pool = Threads("test", threads=1, pending_max=1)
+    begun, over, ended = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        over.wait()
+        ended.append(True)
+
+    task = asyncio.ensure_future(pool(work))
+    await begun.wait()
+    second = asyncio.ensure_future(pool(over.wait))
+    await asyncio.sleep(0)
+    with pytest.raises(ThreadsBusy):
+        await pool(over.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    over.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
+    assert await second
+
+
+async def test_batches_that_are_looked_into_first_keep_their_place(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    plain = build_batch([Record(b"plain", b"v", (), T0)])
+    sent = [plain, odd, plain, plain, odd, odd, plain]
+    appends = [
+        asyncio.ensure_future(one.partition.append(data, acks=1, timeout_ms=1000)) for data in sent
+    ]
+    results = await asyncio.gather(*appends)
+    assert [result.error.name for result in results] == ["none"] * len(sent)
+    assert [result.base_offset for result in results] == list(range(len(sent)))
+    assert [data[61:] for data in sent] == [
+        one.bytes()[position + 61 : position + header.size_bytes]
+        for position, header in iter_headers(one.bytes())
+    ]
+
+
+async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was(
+    node: Callable[[int], Node],
+) -> None:
+    one = node(1)
+    await one.told(ALONE)
+    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    async with _occupied(in_lookup_thread, 2):
+        append = asyncio.ensure_future(one.partition.append(odd, acks=-1, timeout_ms=1000))
+        await one.told(row(leader=2, leader_epoch=1, partition_epoch=1))
+    assert (await append).error.name == "not_leader_or_follower"
+    assert one.partition.next_offset == 0

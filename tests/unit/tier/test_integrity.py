@@ -1,0 +1,168 @@
+"""What of a segment's object may be used: all of it as it was copied, or none."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemark.records.batch import iter_headers, restamp
+from tidemark.records.builder import Record, build_batch
+from tidemark.tier import integrity
+from tidemark.tier.integrity import BatchLine, CheckedStream, LogDigest, ObjectDamaged, digest_of
+from tidemark.tier.segment import Digests, SegmentEntry
+
+PIECE = 16
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrity, "PIECE_BYTES", PIECE)
+
+
+def digests_of(data: bytes, *sizes: int) -> tuple[bytes, tuple[bytes, ...]]:
+    digest, begin = LogDigest(), 0
+    for size in (*sizes, len(data)):
+        digest.update(data[begin : begin + size])
+        begin += size
+    return digest.finish()
+
+
+@given(data=st.binary(max_size=100), sizes=st.lists(st.integers(0, 40), max_size=6))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("small_pieces")
+def test_digests_do_not_depend_on_the_parts(data: bytes, sizes: list[int]) -> None:
+    whole, pieces = digests_of(data, *sizes)
+    assert whole == digest_of(data)
+    assert pieces == tuple(digest_of(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
+    assert integrity.split_pieces(b"".join(pieces)) == pieces
+    assert integrity.wrong_piece(data, 0, pieces) is None
+
+
+def test_pieces_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="33 bytes are no digests of 32"):
+        integrity.split_pieces(bytes(33))
+
+
+@pytest.mark.usefixtures("small_pieces")
+class TestCheckedStream:
+    DATA = bytes(range(50))
+
+    def stream(self, place: Any, *, known: bool = True) -> CheckedStream:
+        whole, pieces = digests_of(self.DATA)
+        entry = place.segment(0, 9, size_bytes=len(self.DATA))
+        if known:
+            entry = replace(entry, digests=Digests(whole, b""))
+        return CheckedStream(entry, pieces if known else (), "memory")
+
+    @pytest.mark.parametrize("size", [1, 7, 16, 33, 50, 99])
+    def test_bytes_come_out_once_they_are_checked(self, place: Any, size: int) -> None:
+        stream, out = self.stream(place), b""
+        for begin in range(0, 50, size):
+            out += stream.feed(self.DATA[begin : begin + size])
+            assert len(out) in (len(out) // PIECE * PIECE, 50)
+        stream.finish()
+        assert out == self.DATA
+
+    @pytest.mark.parametrize("at", [0, 15, 16, 40, 49])
+    def test_no_byte_of_a_wrong_piece_comes_out(self, place: Any, at: int) -> None:
+        wrong = bytearray(self.DATA)
+        wrong[at] ^= 1
+        stream, out = self.stream(place), b""
+        begun = at // PIECE * PIECE
+        for begin in range(0, begun, PIECE):
+            out += stream.feed(bytes(wrong[begin : begin + PIECE]))
+        assert out == self.DATA[:begun]
+        with pytest.raises(ObjectDamaged, match=rf"digest differs at byte {begun}\."):
+            stream.feed(bytes(wrong[begun:]))
+
+    def test_a_log_of_another_length_is_refused(self, place: Any) -> None:
+        for known in (True, False):
+            stream = self.stream(place, known=known)
+            stream.feed(self.DATA[:-1])
+            with pytest.raises(ObjectDamaged, match="it has 49 bytes, the manifest says 50"):
+                stream.finish()
+
+    def test_the_whole_digest_counts_too(self, place: Any) -> None:
+        """The list of the pieces may be of another log."""
+        _, pieces = digests_of(self.DATA)
+        digests = Digests(digest_of(b"another"), b"")
+        entry = replace(place.segment(0, 9, size_bytes=50), digests=digests)
+        stream = CheckedStream(entry, pieces, "memory")
+        assert stream.feed(self.DATA) == self.DATA
+        with pytest.raises(ObjectDamaged, match="its SHA-256 is not the manifest's"):
+            stream.finish()
+
+
+def log_of(*batches: tuple[int, int]) -> bytearray:
+    """Batches of (base offset, records), of leader epoch 1."""
+    return bytearray().join(
+        build_batch(
+            [Record(None, b"v", (), base + n) for n in range(count)],
+            base_offset=base,
+            leader_epoch=1,
+        )
+        for base, count in batches
+    )
+
+
+def walk(entry: SegmentEntry, data: bytes) -> None:
+    """A whole read."""
+    line = BatchLine(entry, "memory")
+    for position, header in iter_headers(data):
+        line.follow(header.base_offset, header.last_offset, position, header.size_bytes)
+        line.check_batch(data, position)
+    line.finish()
+
+
+class TestBatchLine:
+    BATCHES = ((10, 3), (13, 1), (14, 6))
+
+    def entry(self, place: Any, *, known: bool = True) -> SegmentEntry:
+        entry = place.segment(10, 19, size_bytes=len(log_of(*self.BATCHES)))
+        return replace(entry, digests=Digests(b"", b"")) if known else entry
+
+    def test_what_was_copied_is_fine(self, place: Any) -> None:
+        for known in (True, False):
+            walk(self.entry(place, known=known), log_of(*self.BATCHES))
+
+    def test_a_trimmed_segment_is_checked_as_it_was_copied(self, place: Any) -> None:
+        walk(replace(self.entry(place), from_offset=15), log_of(*self.BATCHES))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda log, at: restamp(log, at[1], 12, 1), "begins with offset 12, not with 13"),
+            (lambda log, at: restamp(log, at[0], 0, 1), "begins with offset 0, not with 10"),
+            (lambda log, at: restamp(log, at[2], 15, 1), "begins with offset 15, not with 14"),
+            (lambda log, at: log.__delitem__(slice(at[2], None)), "ends with offset 13, and the"),
+            (lambda log, at: log.__delitem__(-1), "its batches end before offset 14"),
+            (lambda log, at: log.extend(log_of((20, 1))), "ends with offset 19, and the segment"),
+            (lambda log, at: log.__setitem__(at[2] - 1, 0xFF), "CRC of the batch at offset 13"),
+        ],
+    )
+    @pytest.mark.parametrize("known", [True, False])
+    def test_what_was_changed_is_refused(
+        self,
+        place: Any,
+        known: bool,
+        change: Callable[[bytearray, list[int]], None],
+        message: str,
+    ) -> None:
+        log = log_of(*self.BATCHES)
+        change(log, [position for position, _ in iter_headers(log)])
+        entry = replace(self.entry(place, known=known), size_bytes=len(log))
+        with pytest.raises(ObjectDamaged, match=message) as caught:
+            walk(entry, log)
+        for words in (entry.log_key, "in memory", "RecordDeletion before offset 20"):
+            assert words in str(caught.value)
+
+    def test_a_leader_epoch_that_the_manifest_does_not_name(self, place: Any) -> None:
+        log = log_of(*self.BATCHES)
+        position = [position for position, _ in iter_headers(log)][1]
+        restamp(log, position, 13, 2)
+        with pytest.raises(ObjectDamaged, match="of leader epoch 2, the manifest names 1"):
+            walk(self.entry(place), log)
+        walk(self.entry(place, known=False), log)
