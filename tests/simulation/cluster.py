@@ -453,7 +453,8 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("tidemark_broker.control.client.KafkaConnection", Connection),
             ("tidemark_broker.replication.fetchers.KafkaConnection", Connection),
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
-            ("tidemark_broker.remote_log.store.open_tier", lambda _: _tier_of(cluster)),
+            ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
+            ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
             ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
             ("tidemark_operator.control.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.reconcile.term.WORKERS", 4),
@@ -472,8 +473,9 @@ def _tier_of(cluster: Cluster) -> Any:
     original, recorded = tier.segments.copy_segment, cluster.checks.custom
 
     def copy_segment(entry: Any, data: Any) -> Any:
-        custom = recorded[entry.segment_id] = original(entry, data)
-        return custom
+        copied = original(entry, data)
+        recorded[entry.segment_id] = copied.custom_metadata
+        return copied
 
     tier.segments.copy_segment = copy_segment  # type: ignore[method-assign]
     return tier

@@ -88,6 +88,8 @@ class Connection:
         self._written = bytearray()
         self._last_s = [0.0, 0.0]
         self.channel: Any = None
+        #: What the serving process does when the connection has ended.
+        self.on_drop: Callable[[], None] | None = None
         for loop in (self.mine, self.theirs):
             self.network.connections.setdefault(loop, []).append(self)
 
@@ -129,7 +131,7 @@ class Connection:
 
     def _serve(self, entity: Any, number: int) -> None:
         """In the process that was dialled."""
-        given = self.process.answer(entity)
+        given = self.process.answer(entity, self)
         if isinstance(given, Awaitable):
             task = asyncio.ensure_future(given)
             task.add_done_callback(lambda done: self._answered(done, number, entity))
@@ -221,6 +223,8 @@ class Connection:
         self._arrived.set()
         if self.channel is not None:
             self.channel.close()
+        if self.on_drop is not None:
+            self.on_drop()
 
     def end_from(self, loop: ProcessLoop) -> None:
         """One side closes: the other hears of it a little later."""
