@@ -8,7 +8,6 @@ changes this module, and no other of the simulation.
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.simulation.clockwork import PooledThreads, PowerCut, ProcessLoop
@@ -82,6 +81,7 @@ class _Heartbeats:
 
     def __init__(self, target: Any, clock: Any, *, answered: Any, lost: Any) -> None:
         self._target = target
+        self._clock = clock
         self._answered = answered
         self._lost = lost
         self._main: Any = asyncio.get_running_loop()
@@ -134,12 +134,11 @@ class _Heartbeats:
             await connection.close()
 
     def _beat(self) -> control.BrokerHeartbeatRequest:
-        process = self._main.process
         return control.BrokerHeartbeatRequest(
             broker_id=self._target.broker_id,
             broker_epoch=self._target.broker_epoch,
             snapshot_controller_epoch=self.snapshot_controller_epoch,
-            loop_age_ms=process.loop_age_ms(),
+            loop_age_ms=self._clock.age_ms(),
             want_shut_down=self.want_shut_down,
         )
 
@@ -158,6 +157,9 @@ class _Listener:
 
     port = PORT
 
+    async def listen(self) -> None:
+        return
+
     async def stop(self) -> None:
         return
 
@@ -175,7 +177,6 @@ class BrokerProcess:
         self.beats = ProcessLoop(world, machine.name)
         self.beats.process = self
         self.life = life
-        self.stalled_from_s: float | None = None
         self.broker: Broker | None = None
         self.stop: asyncio.Event | None = None
         self.ended = False
@@ -209,7 +210,7 @@ class BrokerProcess:
     def _remote(self, context: Any, config: Any) -> RemoteLogManager:
         remote = RemoteLogManager.of(context, config)
         pools = remote._shared.pools
-        for pool in (pools.copier, pools.expiration, pools.fetcher):
+        for pool in (pools.copier, pools.expiration, pools.fetcher, pools.commits):
             pool._executor = PooledThreads(self.loop)
         return remote
 
@@ -221,8 +222,7 @@ class BrokerProcess:
         broker.manager.load(broker.storage.found())
         broker.client = broker._control_client()
         works = broker._background(0, lambda _: None)
-        works[0].close()  # the loop's clock: here the loop knows how long it stood still
-        tasks = [self.loop.create_task(work) for work in works[1:]]
+        tasks = [self.loop.create_task(work) for work in works]
         await stop.wait()
         await broker._shut_down()
         for task in tasks:
@@ -237,7 +237,7 @@ class BrokerProcess:
 
     # ------------------------------------------------------------ what others see
 
-    def answer(self, entity: Any) -> Any:
+    def answer(self, entity: Any, _: Connection) -> Any:
         """A replica fetch of another broker."""
         return self._serve(entity)
 
@@ -247,15 +247,11 @@ class BrokerProcess:
         on that."""
         manager = None if self.broker is None else self.broker.manager
         for change, result in zip(request.changes, answer.results, strict=False):
-            partition = None if manager is None else manager.by_id(change.topic_id, change.partition)
+            partition = (
+                None if manager is None else manager.by_id(change.topic_id, change.partition)
+            )
             if partition is not None:
-                self.loop.create_task(partition.isr_answered(change, result))
-
-    def loop_age_ms(self) -> int:
-        began_s = self.stalled_from_s
-        if self.loop.held is None or began_s is None:
-            return 0
-        return int((self.world.now_s - began_s) * 1000)
+                partition.isr_answered(change, result)
 
     def partition(self, topic: str, number: int) -> Partition | None:
         return None if self.broker is None else self.broker.manager.get(topic, number)
@@ -266,7 +262,6 @@ class BrokerProcess:
 
     def stall(self, seconds: float, *, whole: bool) -> None:
         """The loop stands still, or (``whole``) the process with its heartbeats."""
-        self.stalled_from_s = self.world.now_s
         self.loop.stall(seconds)
         if whole:
             self.beats.stall(seconds)
@@ -279,9 +274,7 @@ class BrokerProcess:
 class Machine:
     """A broker's machine: its disk outlives the processes. ``alive`` is the one that runs."""
 
-    def __init__(
-        self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int
-    ) -> None:
+    def __init__(self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.node_id = node_id

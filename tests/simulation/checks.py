@@ -524,7 +524,9 @@ class Checks:
             if was is not None and was["state"] == "Disabling" and was["policy"] != now["policy"]:
                 self.fail("7", f"the policy changed while Disabling: {was}, {now}")
             return
-        self.note(f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})")
+        self.note(
+            f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})"
+        )
         self._tiered_epoch = now["epoch"]
         allowed = {
             ("Enabled", "Disabling", 1),
@@ -543,7 +545,8 @@ class Checks:
         for head in self.heads.values():
             if head.tiered_epoch < epoch:
                 self.fail(
-                    "9", f"disabled under epoch {epoch}, but {head.name} is claimed under {head.claim}"
+                    "9",
+                    f"disabled under epoch {epoch}, but {head.name} is claimed under {head.claim}",
                 )
 
     def told(self, request: control.PartitionStatesRequest) -> None:
@@ -621,11 +624,15 @@ class Checks:
             return
         for batch in batches_of(data):
             known = ledger.committed.get(batch.base_offset)
-            if known is not None and known.crc != batch.crc and batch.last_offset >= entry.from_offset:
+            if (
+                known is not None
+                and known.crc != batch.crc
+                and batch.last_offset >= entry.from_offset
+            ):
                 self.fail("3", f"{entry.log_key} holds {batch} where {known} was committed")
-            if known is None and batch.base_offset >= ledger.end and not ledger.topic.unclean:
-                if not self._lost_excused(key, batch.base_offset):
-                    self.fail("3", f"{entry.log_key} holds {batch}, which was never committed")
+            new = known is None and batch.base_offset >= ledger.end and not ledger.topic.unclean
+            if new and not self._lost_excused(key, batch.base_offset):
+                self.fail("3", f"{entry.log_key} holds {batch}, which was never committed")
 
     def _line(self, key: Key, head: Head) -> None:
         """Invariant 5: the live segments answer for each offset from the remote log start to the
@@ -635,7 +642,9 @@ class Checks:
         end = None
         for entry in live:
             if end is not None and entry.from_offset != end + 1:
-                self.fail("5", f"{head.name}: {entry.key} answers from {entry.from_offset}, not {end + 1}")
+                self.fail(
+                    "5", f"{head.name}: {entry.key} answers from {entry.from_offset}, not {end + 1}"
+                )
             end = entry.end_offset_inclusive
             if entry.log_key not in objects or entry.aux_key not in objects:
                 self.fail("4", f"{head.name}: {entry.key} is live, its objects are not there")

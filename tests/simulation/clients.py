@@ -11,8 +11,8 @@ from tests.simulation.brokers import BrokerProcess, batches_of
 from tests.simulation.checks import Key, deletion_progress
 from tidemark.records.batch import parse_header
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC, Json
 

@@ -84,7 +84,7 @@ class Clockwork:
         """Run ``callback`` in nobody's process, later."""
         return self.at(self.now_s + delay_s, self.ether, callback, *args)
 
-    def run(self, until_s: float, steps_max: int) -> None:
+    def run(self, until_s: float, steps_max: int) -> None:  # noqa: PLR0912 - the one hot loop
         """Deliver events until a time, or until so many were delivered."""
         heap, ready, pop = self.heap, self.ready, heapq.heappop
         current = None
@@ -98,8 +98,7 @@ class Clockwork:
                     when_s, _, event = pop(heap)
                     if event.is_cancelled:
                         continue
-                    if when_s > self.now_s:
-                        self.now_s = when_s
+                    self.now_s = max(self.now_s, when_s)
                 else:
                     self.now_s = max(self.now_s, until_s)
                     return
@@ -113,10 +112,10 @@ class Clockwork:
                     set_running(loop)
                     current = loop
                 steps += 1
-                try:
+                try:  # noqa: SIM105 - a context manager would cost more than the step
                     event.callback(*event.args)
                 except PowerCut:
-                    pass  # what was to be done is noted in ``after_step``
+                    pass  # what is to be done is noted in ``after_step``
                 if loop.watch is not None:
                     loop.watch()
                 if self.after_step:
@@ -146,7 +145,7 @@ def _close(coroutine: Any) -> None:
     for _ in range(20):
         try:
             coroutine.close()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - nobody is left to hear of it
             continue
         return
 
@@ -234,7 +233,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """A thread's work takes effect at one moment and is known to be done at a later one."""
         try:
             result, error = func(*args), None
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - belongs to who waits
             result, error = None, raised
         self.world.at(self._thread_s(), self, _settle, done, result, error)
 
@@ -249,7 +248,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             return
         try:
             result, error = func(), None
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - belongs to who waits
             result, error = None, raised
         self.world.at(self._thread_s(), self, _settle, done, result, error)
 

@@ -83,6 +83,8 @@ class Profile:
     produce_s: float = 0.08
     consume_s: float = 0.25
     lag_ms: int = 2000
+    first_fault_s: float = 6.0
+    last_produce_s: float = 8.0
     settle_s: float = 120.0
     settle: bool = True
 
@@ -143,8 +145,8 @@ class Cluster:
             self.world.after(8.0 + 6 * chance.random(), last.start)
         self._make_topic()
         self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
-        self.world.after(6.0, self._fault)
-        self.world.after(8.0, self._user)
+        self.world.after(profile.first_fault_s, self._fault)
+        self.world.after(profile.first_fault_s + 2.0, self._user)
 
     def _make_cluster(self) -> None:
         config = {
@@ -389,7 +391,7 @@ class Cluster:
                 self.start_operator(name)
         until_s = world.now_s + self.profile.settle_s
         steps_max = world.steps + self.profile.steps_max
-        self._run(world.now_s + 10, steps_max)
+        self._run(world.now_s + self.profile.last_produce_s, steps_max)
         self.clients.producing = False
         why = "it was not looked at"
         while why and world.now_s < until_s and not world.over and world.steps < steps_max:
@@ -451,7 +453,8 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("tidemark_broker.control.client.KafkaConnection", Connection),
             ("tidemark_broker.replication.fetchers.KafkaConnection", Connection),
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
-            ("tidemark_broker.remote_log.store.open_tier", lambda _: _tier_of(cluster)),
+            ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
+            ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
             ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
             ("tidemark_operator.control.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.reconcile.term.WORKERS", 4),
@@ -470,8 +473,9 @@ def _tier_of(cluster: Cluster) -> Any:
     original, recorded = tier.segments.copy_segment, cluster.checks.custom
 
     def copy_segment(entry: Any, data: Any) -> Any:
-        custom = recorded[entry.segment_id] = original(entry, data)
-        return custom
+        copied = original(entry, data)
+        recorded[entry.segment_id] = copied.custom_metadata
+        return copied
 
     tier.segments.copy_segment = copy_segment  # type: ignore[method-assign]
     return tier

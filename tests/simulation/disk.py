@@ -166,6 +166,11 @@ class Disks:
     def close(self, descriptor: int) -> None:
         self._open.pop(descriptor, None)
 
+    def dup(self, descriptor: int) -> int:
+        self._next += 1
+        self._open[self._next] = self._open[descriptor]
+        return self._next
+
     def pwrite(self, descriptor: int, data: Any, position: int) -> int:
         file, disk = self.file(descriptor)
         disk.changing()
@@ -292,6 +297,21 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
     def pread(descriptor: int, size: int, position: int) -> bytes:
         return bytes(disks.file(descriptor)[0].data[position : position + size])
 
+    def preadv(descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
+        del flags  # all of it is in memory
+        read = 0
+        for buffer in buffers:
+            data = pread(descriptor, len(buffer), position + read)
+            buffer[: len(data)] = data
+            read += len(data)
+        return read
+
+    def fstat(descriptor: int) -> Any:
+        file, _ = disks.file(descriptor)
+        return SimpleNamespace(
+            st_mode=stat.S_IFREG | 0o644, st_size=len(file.data), st_mtime_ns=file.mtime_ns
+        )
+
     def pwritev(descriptor: int, buffers: Any, position: int) -> int:
         return disks.pwrite(descriptor, b"".join(buffers), position)
 
@@ -318,13 +338,16 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         if "w" in mode:
             return _Written(disks, path)
         data = disks.read(path)
-        return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode())
+        return _Opened(disks, path, data) if "b" in mode else io.StringIO(data.decode())
 
     real_open = io.open
-    table = [
+    return [
         (os, "open", by_path(os.open, lambda path, flags, mode=0o777: disks.open(path, flags))),
+        (os, "dup", by_descriptor(os.dup, disks.dup)),
         (os, "close", by_descriptor(os.close, disks.close)),
         (os, "pread", by_descriptor(os.pread, pread)),
+        (os, "preadv", by_descriptor(os.preadv, preadv)),
+        (os, "fstat", by_descriptor(os.fstat, fstat)),
         (os, "pwrite", by_descriptor(os.pwrite, disks.pwrite)),
         (os, "pwritev", by_descriptor(os.pwritev, pwritev)),
         (os, "write", by_descriptor(os.write, write)),
@@ -334,7 +357,7 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         (os, "posix_fadvise", by_descriptor(os.posix_fadvise, lambda *_: None)),
         (os, "rename", by_path(os.rename, rename)),
         (os, "replace", by_path(os.replace, rename)),
-        (os, "unlink", by_path(os.unlink, lambda path: disks.unlink(path))),
+        (os, "unlink", by_path(os.unlink, disks.unlink)),
         (os, "mkdir", by_path(os.mkdir, lambda path, mode=0o777: disks.mkdir(path))),
         (os, "listdir", by_path(os.listdir, disks.listdir)),
         (os, "scandir", by_path(os.scandir, lambda path: _Scan(disks, path))),
@@ -344,7 +367,22 @@ def _calls(disks: Disks) -> list[tuple[Any, str, Any]]:
         (io, "open", by_path(real_open, opened)),
         (builtins, "open", by_path(builtins.open, opened)),
     ]
-    return table
+
+
+class _Opened(io.BytesIO):
+    """A file opened for reading, which also has a descriptor."""
+
+    def __init__(self, disks: Disks, path: str, data: bytes) -> None:
+        super().__init__(data)
+        self._disks = disks
+        self._descriptor = disks.open(path, os.O_RDONLY)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        self._disks.close(self._descriptor)
+        super().close()
 
 
 class _Written(io.BytesIO):

@@ -50,6 +50,9 @@ class Network:
             return True
         return bool(self.lost) and self.world.chance.random() < self.lost
 
+    def overtakes(self) -> bool:
+        return bool(self.overtaken) and self.world.chance.random() < self.overtaken
+
     def send(
         self, sender: ProcessLoop, to: ProcessLoop, callback: Callable[..., object], *args: Any
     ) -> None:
@@ -85,6 +88,8 @@ class Connection:
         self._written = bytearray()
         self._last_s = [0.0, 0.0]
         self.channel: Any = None
+        #: What the serving process does when the connection has ended.
+        self.on_drop: Callable[[], None] | None = None
         for loop in (self.mine, self.theirs):
             self.network.connections.setdefault(loop, []).append(self)
 
@@ -126,7 +131,7 @@ class Connection:
 
     def _serve(self, entity: Any, number: int) -> None:
         """In the process that was dialled."""
-        given = self.process.answer(entity)
+        given = self.process.answer(entity, self)
         if isinstance(given, Awaitable):
             task = asyncio.ensure_future(given)
             task.add_done_callback(lambda done: self._answered(done, number, entity))
@@ -143,14 +148,13 @@ class Connection:
         network, world = self.network, self.network.world
         if not number or self.closed:
             return
-        if network.overtaken and isinstance(answer, control.AlterPartitionResponse):
-            if world.chance.random() < network.overtaken:
-                late_s = network.slowest_s * world.chance.random()
-                world.at(world.now_s + late_s, self.mine, self._settle, number, answer)
-                again_s = late_s + network.slowest_s * world.chance.random()
-                again = self.mine.process.answered_again
-                world.at(world.now_s + again_s, self.mine, again, entity, answer)
-                return
+        if isinstance(answer, control.AlterPartitionResponse) and network.overtakes():
+            late_s = network.slowest_s * world.chance.random()
+            world.at(world.now_s + late_s, self.mine, self._settle, number, answer)
+            again_s = late_s + network.slowest_s * world.chance.random()
+            again = self.mine.process.answered_again
+            world.at(world.now_s + again_s, self.mine, again, entity, answer)
+            return
         network.send(self.theirs, self.mine, self._settle, number, answer)
 
     def _settle(self, number: int, answer: Any) -> None:
@@ -219,6 +223,8 @@ class Connection:
         self._arrived.set()
         if self.channel is not None:
             self.channel.close()
+        if self.on_drop is not None:
+            self.on_drop()
 
     def end_from(self, loop: ProcessLoop) -> None:
         """One side closes: the other hears of it a little later."""

@@ -6,8 +6,7 @@ conflict, as a client that retries inside sees it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.simulation.clockwork import Clockwork
 from tidemark.tier.manifest import ManifestStore
@@ -60,9 +59,9 @@ class ObjectStorage:
     def tier(self, who: str) -> Tier:
         """The real tier over this storage, as one process sees it."""
         store = Store(self, who)
-        storage = BucketStorageManager({NO_BUCKET: store})
+        storage, topics = BucketStorageManager({NO_BUCKET: store}), TopicCatalog(store)
         manifests = ManifestStore(store, page_entries=4, sleep=lambda _: None)
-        return Tier(store, manifests, storage, TopicCatalog(store), TierReader(store))
+        return Tier(store, manifests, storage, topics, TierReader(manifests, topics))
 
 
 def _gone() -> StoreUnavailable:
@@ -128,11 +127,8 @@ class Store:
         except PreconditionFailed:
             return  # an unconditional write knows no conflict
 
-    def put_file(self, key: str, path: Path, size_bytes: int | None = None) -> int:
-        data = path.read_bytes()
-        data = data if size_bytes is None else data[:size_bytes]
-        self.put(key, data)
-        return len(data)
+    def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
+        self.put(key, b"".join(parts))
 
     def create(self, key: str, data: bytes) -> Version:
         def check() -> Exception | None:
@@ -159,6 +155,10 @@ class Store:
             self._change(key, None, lambda: None)
         except PreconditionFailed:
             return
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         if self._trouble():

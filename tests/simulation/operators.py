@@ -5,7 +5,6 @@ listener's socket (its answers and sessions are the real ones). Whoever changes 
 operator changes this module, and no other of the simulation.
 """
 
-import asyncio
 import functools
 from typing import Any
 
@@ -16,7 +15,7 @@ from tidemark.wire import control
 from tidemark_operator.control.channel import Channel
 from tidemark_operator.control.connection import Attached
 from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer
+from tidemark_operator.control.server import ControlServer, _Peer
 from tidemark_operator.kube.kinds import WATCHED, Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.metrics import Metrics
@@ -108,6 +107,7 @@ class OperatorProcess:
         self.loop = ProcessLoop(world, name)
         self.loop.process = self
         self._last_s = 0.0
+        self._peers: dict[Connection, _Peer] = {}
 
     def start(self) -> None:
         self.world.network.at[self.name, PORT] = self
@@ -120,8 +120,8 @@ class OperatorProcess:
             None,  # type: ignore[arg-type]
             lease,
             SETTINGS.lease_times,
-            on_started=lambda: self.leader.won(),
-            on_stopped=lambda: self.leader.lost(),
+            on_started=self._won,
+            on_stopped=self._lost,
         )
         self.leader = Leader(
             SETTINGS, self.identity, _metrics(), leads=self.elector.leads, requests=requests
@@ -135,7 +135,19 @@ class OperatorProcess:
         create = self.loop.create_task
         create(self.elector._compete(api))
         create(self.listener._tick())
-        create(self.leader.run(api, self.listener, lambda: None))
+        running = create(self.leader.run(api, self.listener, lambda: None))
+        running.add_done_callback(self._failed)
+
+    def _failed(self, task: "asyncio.Task[None]") -> None:
+        """The leader's loop never ends by itself."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.failures.append((self.name, error))
+
+    def _won(self) -> None:
+        self.leader.won()
+
+    def _lost(self) -> None:
+        self.leader.lost()
 
     def _watch(self, body: Json, gone: bool) -> None:
         """The watch brings it a little later, in order."""
@@ -153,9 +165,18 @@ class OperatorProcess:
 
     # ------------------------------------------------------------ what others see
 
-    def answer(self, entity: Any) -> Any:
-        """A broker's request."""
-        return self.listener._answer(entity)
+    def answer(self, entity: Any, connection: Connection) -> Any:
+        """A broker's request; the end of its connection is told in this process."""
+        peer = self._peers.get(connection)
+        if peer is None:
+            peer = self._peers[connection] = _Peer()
+            connection.on_drop = lambda: self.loop.call_soon(self._ended, connection)
+        return self.listener._answer(entity, peer)
+
+    def _ended(self, connection: Connection) -> None:
+        peer = self._peers.pop(connection, None)
+        if peer is not None:
+            peer.left(self.world.now_s)
 
     def attach(self, request: Any, given: Any, connection: Connection) -> None:
         self.listener.take(request, given, connection)

@@ -94,6 +94,7 @@ def replaced(target: str, value: Any) -> Callable[[], contextlib.AbstractContext
     """A rule function replaced by another."""
     return lambda: mock.patch(target, value)
 
+
 # ---------------------------------------------------------------- broken rules
 
 
@@ -147,17 +148,19 @@ async def _settled_at_once(tasks: LeaderTasks) -> None:
 
 def _no_floor(head: Head, floor: Any, delete_delay_ms: int) -> Head:
     """The log start moves, the floor's tiered epoch does not."""
-    return _raise_floor(head, dataclasses.replace(floor, tiered_epoch=head.floor_epoch), delete_delay_ms)
+    return _raise_floor(
+        head, dataclasses.replace(floor, tiered_epoch=head.floor_epoch), delete_delay_ms
+    )
 
 
 @contextlib.contextmanager
 def _everybody_writes() -> Iterator[None]:
     """Neither the claim in the head nor the leader's own term keeps a former copier from writing."""
     with (
-        mock.patch.object(transitions, "check_holder", lambda head, by: None),
-        mock.patch.object(HeadWriter, "_check_term", lambda writer: None),
-        mock.patch.object(HeadWriter, "retire", lambda writer: None),
-        mock.patch.object(LeaderTasks, "cancel", lambda tasks: None),
+        mock.patch.object(transitions, "check_holder", return_value=None),
+        mock.patch.object(HeadWriter, "_check_term", return_value=None),
+        mock.patch.object(HeadWriter, "retire", return_value=None),
+        mock.patch.object(LeaderTasks, "cancel", return_value=None),
     ):
         yield
 
@@ -171,7 +174,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("a late answer settles another proposal", ISR_CHANGES, frozenset({"1"}), as_it_is),
     Bug("the last of an ISR is believed", POWER, frozenset({"1"}), as_it_is),
     Bug("only the committed ISR bounds", ISR_CHANGES, frozenset({"1"}), _property(_only_committed)),
-    Bug("a shrunk ISR counts before it is stored", ISR_CHANGES, frozenset({"1"}), _property(_as_if_stored)),
+    Bug(
+        "a shrunk ISR counts before it is stored",
+        ISR_CHANGES,
+        frozenset({"1"}),
+        _property(_as_if_stored),
+    ),
     Bug(
         "whoever fetches joins the ISR",
         ISR_CHANGES,
@@ -221,7 +229,9 @@ BUGS: tuple[Bug, ...] = (
         "a deletion beyond the high watermark",
         dataclasses.replace(POWER, users={"delete records": 1}, user_s=2.0),
         frozenset({"13", "2"}),
-        replaced("tidemark_broker.replication.partition.Partition.delete_records", _deletes_to_the_end),
+        replaced(
+            "tidemark_broker.replication.partition.Partition.delete_records", _deletes_to_the_end
+        ),
     ),
     Bug(
         "a write of unknown outcome is taken for done",
@@ -239,7 +249,9 @@ BUGS: tuple[Bug, ...] = (
         "a disablement is acknowledged before the claim",
         TIERING,
         frozenset({"9"}),
-        replaced("tidemark_broker.remote_log.leader_tasks.LeaderTasks.wait_settled", _settled_at_once),
+        replaced(
+            "tidemark_broker.remote_log.leader_tasks.LeaderTasks.wait_settled", _settled_at_once
+        ),
     ),
     Bug(
         "a disablement with Delete moves no floor",

@@ -17,9 +17,12 @@ from tests.simulation.planted import BUGS, Bug
 SEEDS = 200
 FOUND_WITHIN = 500
 SHORT = Profile(
-    trouble_s=12.0,
-    fault_s=1.0,
-    user_s=3.0,
+    first_fault_s=4.0,
+    trouble_s=9.0,
+    last_produce_s=3.0,
+    fault_s=0.7,
+    user_s=2.0,
+    produce_s=0.15,
     settle_s=90.0,
     users={"delete records": 1},
     unclean=False,
@@ -45,8 +48,8 @@ def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
         outcomes = list(pool.map(_short, range(SEEDS), chunksize=5))
     failed = [story(outcome) for outcome in outcomes if outcome.violation is not None]
     assert not failed, "\n\n".join(failed[:3])
-    assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 20 * SEEDS
-    assert sum(outcome.steps for outcome in outcomes) > 3000 * SEEDS
+    assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 10 * SEEDS
+    assert sum(outcome.steps for outcome in outcomes) > 2000 * SEEDS
 
 
 def _digest(outcome: Outcome) -> str:
