@@ -28,6 +28,7 @@ from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 
@@ -82,6 +83,7 @@ def _fetcher(two: Node) -> Fetcher:
         limits=FetchLimits(wait_max_ms=0),
         broker_epoch=lambda: 2,
         monotonic=lambda: two.now_s,
+        from_tier=FromTier(),
     )
     for each in two.manager.partitions:
         fetcher.add(each)

@@ -69,7 +69,9 @@ class LeaderRole:
             for node in self._follower_ids(row)
         }
         self._rounds = {
-            node: rounds for node, rounds in self._rounds.items() if node in self.followers
+            node: rounds
+            for node, rounds in self._rounds.items()
+            if node in self.followers and node not in left
         }
 
     def _known(self, node: int, *, left: bool) -> FollowerProgress | None:

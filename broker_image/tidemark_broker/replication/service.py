@@ -249,12 +249,12 @@ def _refused(error: ErrorCode) -> ReplicaFetchResponse:
 
 def _said(partition: "Partition") -> Said:
     """What an answer would say of a partition now; as :func:`_said_in` takes it from one."""
-    log, end = partition.log, partition.remote_end
+    log, end = partition.log, partition.durable_remote_end
     return Said(
         partition.leader_epoch,
         log.high_watermark,
         log.log_start_offset,
-        partition.head_tiered_epoch,
+        partition.durable_head_tiered_epoch,
         -1 if end is None else end.offset,
         -1 if end is None else end.epoch,
     )

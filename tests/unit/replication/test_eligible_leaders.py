@@ -31,7 +31,7 @@ async def _answered(node: Node, *isr: int, has_eligible_leaders: bool) -> None:
         isr=isr,
         has_eligible_leaders=has_eligible_leaders,
     )
-    await in_sync.answered(node.partition, change, result)
+    in_sync.answered(node.partition, change, result)
 
 
 async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: Nodes) -> None:

@@ -129,10 +129,11 @@ async def test_what_the_leader_learns_without_records_reaches_the_follower(node:
     """The end of the tier is announced by nobody: it is found within a second."""
     pair = await Pair(node(1), node(2)).start()
     pair.led(3).note_remote_end(41, 0)
+    await pair.led(3).write_changes()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()
     assert pair.line.answered == [3]
-    assert pair.followed(3).highest_remote_offset == 41
+    assert pair.followed(3).log.highest_remote_offset == 41
 
 
 async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nodes) -> None:
@@ -229,6 +230,7 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
         limits=FetchLimits(wait_max_ms=0),
         broker_epoch=lambda: 3,
         monotonic=lambda: three.now_s,
+        from_tier=FromTier(),
     )
     for each in three.manager.partitions:
         full.add(each)
