@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import story
-from tests.simulation.cluster import FAULTS, Outcome, Profile, simulate
+from tests.simulation.cluster import Outcome, Profile, simulate
 from tests.simulation.planted import BUGS, Bug
 
 SEEDS = 200
@@ -24,14 +24,7 @@ SHORT = Profile(
     user_s=2.0,
     produce_s=0.15,
     settle_s=90.0,
-    users={"delete records": 1},
     unclean=False,
-    tiered=False,
-    faults={
-        name: weight
-        for name, weight in FAULTS.items()
-        if "power" not in name and name not in ("lost disk", "shut down")
-    },
 )
 ROOT = Path(__file__).parents[2]
 
