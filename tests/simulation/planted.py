@@ -18,12 +18,13 @@ from tidemark.tier import transitions
 from tidemark.tier.head import Head
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
+from tidemark_broker.replication import isr
 from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import DeleteResult
-from tidemark_operator.controller import placement, registration
+from tidemark_operator.controller import elections, placement, registration
 from tidemark_operator.controller.commit import apply
-from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.storage.slices import SliceStore
 
 _after_restart = registration.after_restart
@@ -84,12 +85,6 @@ class Bug:
     plant: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-@contextlib.contextmanager
-def as_it_is() -> Iterator[None]:
-    """The rule is broken in the code as it stands."""
-    yield
-
-
 def replaced(target: str, value: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """A rule function replaced by another."""
     return lambda: mock.patch(target, value)
@@ -111,6 +106,28 @@ def _same_leader_epoch(old: PartitionRow, new: PartitionRow) -> PartitionRow:
         return old
     epoch = old.partition_epoch + 1
     return dataclasses.replace(new, leader_epoch=old.leader_epoch, partition_epoch=epoch)
+
+
+def _any_answer(row: Any, pending: Any, change: Any, result: Any) -> isr.Answer:
+    """An answer that shows the row we have settles whatever is proposed."""
+    if result.leader_epoch == row.leader_epoch and result.partition_epoch > row.partition_epoch:
+        return isr.Answer.ADOPT
+    same = result.partition_epoch == row.partition_epoch and pending is not None
+    return isr.Answer.SETTLED if same else isr.Answer.NOTHING
+
+
+def _last_is_believed(
+    row: PartitionRow, node_id: int, draft: Any, *, proof: bool, same_disk: bool
+) -> PartitionRow:
+    """The last member of an ISR stays in it, and leads, whatever its disk has lost."""
+    others = tuple(replica for replica in row.isr if replica != node_id)
+    leaves = not same_disk or (not proof and bool(others))
+    live = [replica for replica in row.hosts if replica in others and draft.is_live(replica)]
+    leader = row.leader if row.leader != node_id else next(iter(live), NO_LEADER)
+    new = dataclasses.replace(row, isr=others if leaves else row.isr, leader=leader)
+    if new == row and not proof:
+        return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
+    return elections.raised(row, new)
 
 
 def _proven(row: PartitionRow, node_id: int, draft: Any, **how: Any) -> PartitionRow:
@@ -165,14 +182,39 @@ def _everybody_writes() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _nobody_asks_the_tier() -> Iterator[None]:
+    """The prefix rule: no leader compares its log with the tier before it takes a produce."""
+    with (
+        mock.patch("tidemark_broker.replication.prefix.question", return_value=""),
+        mock.patch("tidemark_broker.replication.roles.found_lacking", return_value=False),
+    ):
+        yield
+
+
 def _property(function: Any) -> Any:
     return replaced("tidemark_broker.replication.leader.LeaderRole.maximal_isr", property(function))
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug("the tier's end is remembered by chance", TIERED_POWER, frozenset({"1", "3"}), as_it_is),
-    Bug("a late answer settles another proposal", ISR_CHANGES, frozenset({"1"}), as_it_is),
-    Bug("the last of an ISR is believed", POWER, frozenset({"1"}), as_it_is),
+    Bug(
+        "nobody asks what the tier holds",
+        TIERED_POWER,
+        frozenset({"1", "3"}),
+        _nobody_asks_the_tier,
+    ),
+    Bug(
+        "a late answer settles another proposal",
+        ISR_CHANGES,
+        frozenset({"1"}),
+        replaced("tidemark_broker.replication.isr.meaning", _any_answer),
+    ),
+    Bug(
+        "the last of an ISR is believed",
+        POWER,
+        frozenset({"1"}),
+        replaced("tidemark_operator.controller.registration.after_restart", _last_is_believed),
+    ),
     Bug("only the committed ISR bounds", ISR_CHANGES, frozenset({"1"}), _property(_only_committed)),
     Bug(
         "a shrunk ISR counts before it is stored",
@@ -190,16 +232,10 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "min.insync.replicas is not obeyed",
-        dataclasses.replace(POWER, trouble_s=30.0),
-        frozenset({"1"}),
-        replaced("tidemark_broker.replication.isr.effective_min_isr", lambda *_: 1),
-    ),
-    Bug(
         "a new leader gets no new epoch",
         POWER,
         frozenset({"24"}),
-        replaced("tidemark_operator.controller.elections.changed", _same_leader_epoch),
+        replaced("tidemark_operator.controller.elections.raised", _same_leader_epoch),
     ),
     Bug(
         "a start without proof keeps its place in the ISR",
@@ -232,12 +268,6 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_broker.replication.partition.Partition.delete_records", _deletes_to_the_end
         ),
-    ),
-    Bug(
-        "a write of unknown outcome is taken for done",
-        OPERATORS,
-        frozenset({"24"}),
-        replaced("tidemark_operator.storage.slices.landed", lambda *_: True),
     ),
     Bug(
         "brokers are told before it is stored",

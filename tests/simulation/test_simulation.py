@@ -24,14 +24,10 @@ SHORT = Profile(
     user_s=2.0,
     produce_s=0.15,
     settle_s=90.0,
-    users={"delete records": 1},
     unclean=False,
-    tiered=False,
-    faults={
-        name: weight
-        for name, weight in FAULTS.items()
-        if "power" not in name and name not in ("lost disk", "shut down")
-    },
+    # A shutdown right behind a recovery is left to ``make simulate``, which finds more than one
+    # thing there (seed 29 of this profile with it).
+    faults={name: weight for name, weight in FAULTS.items() if name != "shut down"},
 )
 ROOT = Path(__file__).parents[2]
 
