@@ -321,10 +321,11 @@ class LogManager:
         self._shared_checkpoint()
 
     def _write_checkpoints(self) -> None:
+        recorded = self._starts.known()  # before the logs: one that is made meanwhile is not gone
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
         self.record_log_starts(logs.values())
-        self._starts.compact(kept | set(logs))
+        self._starts.compact(without=recorded - kept - set(logs))
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
 
