@@ -299,7 +299,9 @@ class ControlServer:
         """What a broker left behind on a former connection it has asked again, and was perhaps
         answered otherwise: a proposal that was refused must not take effect after that."""
         if term.requests.get(broker_id, peer) is not peer:
-            raise ConnectionAbortedError(f"broker {broker_id} has registered over another one since")
+            raise ConnectionAbortedError(
+                f"broker {broker_id} has registered over another one since"
+            )
 
     def _register(
         self, term: _Term, request: control.BrokerRegistrationRequest, peer: _Peer

@@ -100,7 +100,7 @@ def test_a_power_cut_while_the_journal_begins_anew(
 
     def until_the_power_cut(descriptor: int) -> None:
         nonlocal syncs, durable
-        if os.readlink(f"/proc/self/fd/{descriptor}") != str(journal):
+        if Path(f"/proc/self/fd/{descriptor}").readlink() != journal:
             real(descriptor)
             return
         syncs -= 1
