@@ -318,6 +318,28 @@ def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
     assert again.log_start_offset == 7
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
+    start: Callable[[], LogManager], ahead: bool
+) -> None:
+    """Its checkpoint, or its retention, waited for the disk while it was removed and made again."""
+    manager = start()
+    former = _filled(manager)
+    former.raise_log_start(20)
+    assert manager.delete("t", 0)
+    log = manager.create(topic="t", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
+    log.append_as_leader(build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0)
+    log.flush()
+    if ahead:
+        assert former.record_starts is not None
+        with pytest.raises(StorageError, match="gone"):
+            former.record_starts(Starts(20, 20))
+    else:
+        manager.record_log_starts([former])
+    [again] = start().logs()
+    assert (again.log_start_offset, again.next_offset) == (0, 1)
+
+
 def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:
     log = _filled(start())
     log.raise_log_start(3)
