@@ -340,6 +340,31 @@ def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
     assert (again.log_start_offset, again.next_offset) == (0, 1)
 
 
+def test_a_record_that_ends_late_takes_no_durable_start_back(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log start was announced and waits for its record; retention, in another thread, records a
+    later one and is done first: whoever waits for that is not to wait for the next checkpoint."""
+    manager = start()
+    log = _filled(manager)
+    log.announce_log_start(3)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    real = manager._shared_record
+
+    def overtaken() -> None:
+        monkeypatch.setattr(manager, "_shared_record", real)
+        assert log.apply_retention(T0, tiered=None)
+        real()
+
+    monkeypatch.setattr(manager, "_shared_record", overtaken)
+    manager.record_log_starts([log])
+    log.adopt_checkpointed_log_start()
+    assert log.durable_log_start_offset == log.log_start_offset > 3
+    recorded = manager._starts.of(("t", 0))
+    assert recorded is not None
+    assert recorded.log_start_offset == log.log_start_offset
+
+
 def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:
     log = _filled(start())
     log.raise_log_start(3)
