@@ -258,7 +258,7 @@ class Storage:
         except StorageError as error:
             if not partition.removed:
                 self._upkeep_failed.add(partition)
-                context.failures.failed(partition.tp, error, context.monotonic())
+                partition.storage_failed(error)
             return
         if partition in self._upkeep_failed:
             self._upkeep_failed.discard(partition)

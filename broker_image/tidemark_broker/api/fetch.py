@@ -11,7 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import node_endpoints
-from tidemark_broker.api.fetch_read import Asked, Read, read_from_disk
+from tidemark_broker.api.fetch_read import Asked, Read, check_leaders, must_wait, read_from_disk
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
 from tidemark_broker.api.schema import ZERO, milliseconds
@@ -38,8 +38,10 @@ async def handle(request: Any, call: Call) -> Any:
         min_bytes=request.min_bytes,
         max_wait_s=max_wait_s,
     )
-    await read_from_disk(reads)
-    await read_remote(reads, services, deadline_s)
+    if must_wait(reads):
+        await read_from_disk(reads)
+        await read_remote(reads, services, deadline_s)
+        check_leaders(reads, services)
     return _answer(call, ErrorCode.none, _topics(request, call, reads), _leaders(reads))
 
 

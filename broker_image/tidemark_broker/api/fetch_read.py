@@ -59,6 +59,11 @@ def read_all(asked: Sequence[Asked], services: Services, max_bytes: int) -> list
     return reads
 
 
+def must_wait(reads: Sequence[Read]) -> bool:
+    """Does anything have to be read from the disk or the tier?"""
+    return any(read.result.from_disk or read.result.remote for read in reads)
+
+
 async def read_from_disk(reads: Sequence[Read]) -> None:
     """Fill in what was not in memory; on return no read needs the disk any more."""
     needed = [read for read in reads if read.result.from_disk is not None]
@@ -69,6 +74,17 @@ async def read_from_disk(reads: Sequence[Read]) -> None:
 async def _fill_from_disk(read: Read) -> None:
     if read.partition is not None:
         read.result = await read.partition.read_from_disk(read.result)
+
+
+def check_leaders(reads: Sequence[Read], services: Services) -> None:
+    """After a wait for the disk or the tier: of a partition that this broker leads no more, or may
+    not lead any more (it stood still for too long), nothing is answered but that."""
+    for read in reads:
+        if read.partition is None:
+            continue
+        error = read.partition.check_leader(read.asked.current_leader_epoch)
+        if error is not ErrorCode.none:
+            read.result = _with_leader(FetchResult(error=error), read.asked, services)
 
 
 def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read:
@@ -89,7 +105,7 @@ def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read
 
 
 def _with_leader(result: FetchResult, asked: Asked, services: Services) -> FetchResult:
-    """Who leads, as far as this broker knows, for a partition it does not host."""
+    """Who leads, as far as this broker knows, where it does not."""
     view = services.cluster.topics.get(asked.topic)
     row = None if view is None else view.partitions.get(asked.partition)
     if row is None:

@@ -256,10 +256,12 @@ class LogBounds:
         )
 
     def starts_recorded(self, starts: Starts) -> None:
-        """That is on disk for good."""
+        """That is on disk for good, or was and a later one is: records are written in their order,
+        but the threads that wrote them may come in another one."""
         with self._lock:
-            self.checkpointed_log_start_offset = starts.log_start_offset
-            self.durable_log_start_offset = min(starts.log_start_offset, self._log_start_offset)
+            held = max(self.checkpointed_log_start_offset, starts.log_start_offset)
+            self.checkpointed_log_start_offset = held
+            self.durable_log_start_offset = min(held, self._log_start_offset)
 
     @contextmanager
     def _recorded_ahead(self, starts: Starts) -> Iterator[None]:

@@ -6,8 +6,9 @@ lost records that nobody deleted. Both stand in checkpoint files, written whole 
 changes in between goes to a journal, one line each, so that a raised start costs the same however
 many logs there are, and those that are raised together share one fsync.
 
-A line tells the whole of one log, so lines may be read again over a newer checkpoint. The journal
-has its room from the start: retention must be able to go on where the disk is full.
+A line tells the whole of one log, so all lines may be read again over a newer checkpoint, but not
+some of them: the first one goes before the others do. The journal has its room from the start:
+retention must be able to go on where the disk is full.
 """
 
 import contextlib
@@ -86,10 +87,15 @@ class LogStarts:
                 self._append(lines)
             self.recorded.update(changes)
 
-    def compact(self, keys: Collection[TopicPartition]) -> None:
-        """T: write the checkpoints whole, of these logs and no others, and begin the journal anew."""
+    def known(self) -> frozenset[TopicPartition]:
+        """The logs of which something is on record."""
         with self._lock:
-            kept = {key: starts for key, starts in self.recorded.items() if key in keys}
+            return frozenset(self.recorded)
+
+    def compact(self, *, without: Collection[TopicPartition] = ()) -> None:
+        """T: write the checkpoints whole, ``without`` logs that are gone, and begin the journal anew."""
+        with self._lock:
+            kept = {key: starts for key, starts in self.recorded.items() if key not in without}
             self._write(kept)
             self.recorded = kept
 
@@ -103,6 +109,7 @@ class LogStarts:
             }
         )
         if self._used_bytes:
+            self._put(_END, 0)  # where this is not on disk, nothing else of it has changed
             self._put(b"\0" * self._used_bytes, 0)
             self._used_bytes = 0
 

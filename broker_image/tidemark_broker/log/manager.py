@@ -184,7 +184,7 @@ class LogManager:
 
     def _adopt(self, key: TopicPartition, log: PartitionLog) -> None:
         log.persist_checkpoints = self.checkpoint
-        log.record_starts = partial(self._record, key)
+        log.record_starts = partial(self._record, log)
         with self._changed:
             self._logs[key] = log
             self._failures.pop(key, None)
@@ -292,15 +292,21 @@ class LogManager:
         """T: put on record where these logs begin now; what that costs does not depend on how many
         others there are."""
         with self._changed:  # read under it, lest an older state replace what a removal recorded
-            due = {(log.topic, log.partition): (log, log.starts) for log in logs}
+            due = {_key(log): (log, log.starts) for log in logs if self._is_here(log)}
             self._starts_due.update({key: starts for key, (_, starts) in due.items()})
         self._shared_record()
         for log, starts in due.values():
             log.starts_recorded(starts)
 
-    def _record(self, key: TopicPartition, starts: Starts) -> None:
+    def _is_here(self, log: PartitionLog) -> bool:
+        """What is on record goes by name: a log that is gone has no part in it any more."""
+        return self._logs.get(_key(log)) is log
+
+    def _record(self, log: PartitionLog, starts: Starts) -> None:
         with self._changed:
-            self._starts_due[key] = starts
+            if not self._is_here(log):
+                raise StorageError(f"{log.directory} is gone")
+            self._starts_due[_key(log)] = starts
         self._shared_record()
 
     def _write_starts(self) -> None:
@@ -321,10 +327,11 @@ class LogManager:
         self._shared_checkpoint()
 
     def _write_checkpoints(self) -> None:
+        recorded = self._starts.known()  # before the logs: one that is made meanwhile is not gone
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
         self.record_log_starts(logs.values())
-        self._starts.compact(kept | set(logs))
+        self._starts.compact(without=recorded - kept - set(logs))
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
 
@@ -354,3 +361,7 @@ class LogManager:
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
         return clean
+
+
+def _key(log: PartitionLog) -> TopicPartition:
+    return log.topic, log.partition

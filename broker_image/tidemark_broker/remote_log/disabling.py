@@ -1,9 +1,10 @@
 """A replica's part of a disablement (design, "Disabling, in one place").
 
 With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
-Delete the leader first waits until every member of the ISR has stored the new tiered epoch and told
-its local log start (from then on its local retention stands still), so that the log start can
-become one that all of them have: no offset is left on one broker only. Every step may be repeated.
+Delete the leader first waits until every replica that may be elected has stored the new tiered epoch
+and told its local log start (from then on its local retention stands still), so that the log start
+can become one that all of them have: no offset is left on one broker only. Every step may be
+repeated.
 """
 
 import asyncio
@@ -64,11 +65,11 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
-    """The local log start of each member of the ISR, and of whoever is about to join it; None where
-    it was not told under this epoch yet."""
+    """The local log start of each replica that may be elected; None where it was not told under this
+    epoch yet."""
     starts: dict[int, int | None] = {}
     leader = partition.leader
-    for node in partition.isr if leader is None else sorted(leader.maximal_isr):
+    for node in partition.isr if leader is None else sorted(leader.electable):
         if node == partition.context.node_id:
             starts[node] = partition.log.local_log_start_offset
             continue
@@ -79,7 +80,7 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
 
 
 async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch: int) -> int:
-    """The largest local log start in the ISR, once all of them have told theirs."""
+    """The largest local log start of those that may be elected, once all have told theirs."""
 
     def all_told() -> bool:
         return _largest(partition, tiered_epoch) is not None

@@ -70,7 +70,7 @@ async def apply_answer(
         try:
             outcome = await _apply(partition, result)
         except StorageError as error:
-            context.failures.failed(partition.tp, error, context.monotonic())
+            partition.storage_failed(error)
             return Outcome.BACK_OFF
         except CorruptRecords:
             logger.exception("%s: the leader's records cannot be appended", partition.tp)

@@ -101,8 +101,7 @@ async def start_from_tier(
         try:
             await _start(partition, leader, point)
         except StorageError as error:
-            context = partition.context
-            context.failures.failed(partition.tp, error, context.monotonic())
+            partition.storage_failed(error)
             return Outcome.BACK_OFF
     return Outcome.PROGRESS
 

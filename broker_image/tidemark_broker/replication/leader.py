@@ -111,3 +111,11 @@ class LeaderRole:
     def maximal_isr(self) -> frozenset[int]:
         """Committed members and those that a change under way adds."""
         return frozenset(self.row.isr) | frozenset(self.pending or ())
+
+    @property
+    def electable(self) -> frozenset[int]:
+        """Who may lead next by a clean election: whoever may be in the ISR and, as the row does not
+        name its eligible leaders (KIP-966), everybody while it has any."""
+        if self.row.has_eligible_leaders:
+            return frozenset({self.node_id, *self.followers})
+        return self.maximal_isr

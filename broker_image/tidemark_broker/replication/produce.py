@@ -90,7 +90,7 @@ def _append(
             data, leader_epoch=partition.leader_epoch, now_ms=context.wall_ms(), times=times
         )
     except StorageError as error:
-        context.failures.failed(partition.tp, error, context.monotonic())
+        partition.storage_failed(error)
         return ProduceResult(error=error.error_code, message=str(error))
     except LogError as error:
         return ProduceResult(error=error.error_code, message=str(error))

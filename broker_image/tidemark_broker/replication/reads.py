@@ -82,12 +82,18 @@ def fetch(
     if parted is not None:
         return _with(answer, diverging=parted)
     if offset < log.local_log_start_offset:
-        if not partition.reads_tier:
-            return leader_answer(partition, ErrorCode.offset_out_of_range)
-        return _with(answer, remote=RemoteFetchNeed(offset=offset, max_bytes=max_bytes))
+        return _not_here(partition, offset, max_bytes)
     if offset >= log.high_watermark:
         return answer
     return _read(partition, answer, offset, max_bytes, min_one=min_one)
+
+
+def _not_here(partition: "Partition", offset: int, max_bytes: int) -> FetchResult:
+    """What lies below the local log start is in the tier, as far as the log goes down there."""
+    if not partition.log.log_start_offset <= offset or not partition.reads_tier:
+        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
+    return _with(leader_answer(partition, ErrorCode.none), remote=need)
 
 
 def _parted(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
@@ -115,17 +121,18 @@ def _read(
         )
     except NotCached:
         return _with(answer, from_disk=DiskReadNeed(offset, max_bytes, min_one))
-    except OffsetOutOfRange:
-        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    except OffsetOutOfRange:  # retention, in a thread, has just let go of it
+        return _not_here(partition, offset, max_bytes)
     except StorageError as error:
-        context.failures.failed(partition.tp, error, context.monotonic())
+        partition.storage_failed(error)
         return leader_answer(partition, ErrorCode.kafka_storage_error)
     return _with(answer, data=read.data)
 
 
 async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchResult:
-    """``asked`` with the records that it lacked because they were not in memory."""
-    need, context = asked.from_disk, partition.context
+    """``asked`` with the records that it lacked because they were not in memory. Who leads may be
+    another by then: the caller asks once more."""
+    need = asked.from_disk
     if need is None:
         return asked
     try:
@@ -136,10 +143,10 @@ async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchRes
             up_to_offset=partition.log.high_watermark,
             min_one=need.min_one,
         )
-    except OffsetOutOfRange:
-        return leader_answer(partition, ErrorCode.offset_out_of_range)
+    except OffsetOutOfRange:  # retention has let go of it meanwhile
+        return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
-        context.failures.failed(partition.tp, error, context.monotonic())
+        partition.storage_failed(error)
         return leader_answer(partition, ErrorCode.kafka_storage_error)
     return replace(asked, from_disk=None, data=read.data)
 
@@ -174,7 +181,9 @@ async def list_offset(
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-        return await _by_time(partition, timestamp)
+        found = await _by_time(partition, timestamp)
+        error = partition.check_leader(current_leader_epoch)  # as it is by now
+        return found if error is ErrorCode.none else OffsetResult(error=error)
     return _special(partition, timestamp)
 
 
@@ -224,7 +233,7 @@ async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
                 return remote
             found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
     except StorageError as error:
-        partition.context.failures.failed(partition.tp, error, partition.context.monotonic())
+        partition.storage_failed(error)
         return OffsetResult(error=ErrorCode.kafka_storage_error)
     except (RemoteUnavailable, ThreadsBusy):
         return OffsetResult(error=ErrorCode.request_timed_out)

@@ -58,6 +58,7 @@ class Remover:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             partition.retire()
+            await partition.file_at_rest()  # its folder's name may be another topic's soon
             try:
                 await in_thread(self._logs.delete, partition.log)
             except StorageError as error:

@@ -238,6 +238,12 @@ class Replica:
             return ErrorCode.fenced_leader_epoch
         return ErrorCode.unknown_leader_epoch
 
+    def storage_failed(self, error: BaseException) -> None:
+        """Its storage refused something. Of a replica that was removed meanwhile that says nothing:
+        failures go by name, and another may have its name by now."""
+        if not self.removed:
+            self.context.failures.failed(self.tp, error, self.context.monotonic())
+
     # ------------------------------------------------------------ the tier
 
     def note_remote_end(self, offset: int, epoch: int) -> None:
@@ -319,6 +325,11 @@ class Replica:
         async with self._file_lock:
             if self.stored is not None and not self.removed:
                 await self._write(self.stored)
+
+    async def file_at_rest(self) -> None:
+        """Of a replica that was retired: until the write that had begun has ended. No other begins."""
+        async with self._file_lock:
+            return
 
     async def _write(self, stored: StoredState) -> None:
         content = self._content(stored)

@@ -325,7 +325,7 @@ async def _records(
     except OffsetOutOfRange:
         return answer(partition, ErrorCode.offset_out_of_range)
     except StorageError as error:
-        context.failures.failed(partition.tp, error, context.monotonic())
+        partition.storage_failed(error)
         return answer(partition, ErrorCode.kafka_storage_error)
     return answer(partition, ErrorCode.none, records=read.data)
 

@@ -62,7 +62,7 @@ class StateWriter:
             try:
                 await replica.write_changes()
             except StorageError as error:
-                replica.context.failures.failed(replica.tp, error, replica.context.monotonic())
+                replica.storage_failed(error)
                 self._again_later(replica)
             except Exception:
                 logger.exception("%s: its state file cannot be written", replica.tp)

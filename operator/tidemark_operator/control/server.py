@@ -69,9 +69,11 @@ class _Term:
     def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
         self.controller_epoch = controller_epoch
         self.sessions = sessions
+        #: Over which connection each broker has registered last: what it asks comes over no other.
+        self.requests: dict[int, _Peer] = {}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Peer:
     """The far end of one connection: the registrations for which it has spoken, of one term."""
 
@@ -284,19 +286,43 @@ class ControlServer:
                     error_code=int(code), controller_epoch=term.controller_epoch
                 )
             case control.BrokerRegistrationRequest():
-                return self._register(term, request)
+                return self._register(term, request, peer)
             case control.AlterPartitionRequest():
+                self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.alter_partition(request))
             case control.BrokerStatusRequest():
+                self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.broker_status(request))
 
-    def _register(self, term: _Term, request: control.BrokerRegistrationRequest) -> Answer:
+    @staticmethod
+    def _check_present(term: _Term, broker_id: int, peer: _Peer) -> None:
+        """What a broker left behind on a former connection it has asked again, and was perhaps
+        answered otherwise: a proposal that was refused must not take effect after that."""
+        if term.requests.get(broker_id, peer) is not peer:
+            raise ConnectionAbortedError(
+                f"broker {broker_id} has registered over another one since"
+            )
+
+    def _register(
+        self, term: _Term, request: control.BrokerRegistrationRequest, peer: _Peer
+    ) -> Answer:
         sessions, broker_id = term.sessions, request.broker_id
         alive, connected = sessions.alive(broker_id), sessions.is_connected(broker_id)
         sessions.knocked(broker_id, time.monotonic())
-        return self._in_main(
+        decided = self._in_main(
             self._handler.register(request, session_alive=alive, connected=connected)
         )
+        return self._loop.create_task(self._registered(term, broker_id, peer, decided))
+
+    @staticmethod
+    async def _registered(
+        term: _Term, broker_id: int, peer: _Peer, decided: Awaitable[Response]
+    ) -> Response:
+        """Before the broker hears that it may ask over this connection, no other is heard."""
+        answer = await decided
+        if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
+            term.requests[broker_id] = peer
+        return answer
 
     def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:
         try:

@@ -113,9 +113,12 @@ class Sessions:
     def set_state(
         self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
     ) -> None:
-        """What the next heartbeats are to be answered with."""
+        """What the next heartbeats are to be answered with. Whoever is unfenced is watched, also if
+        its session had run out: its last words may have been decided behind that."""
         session = self.get(broker_id, broker_epoch)
         if session is not None:
+            if session.is_fenced and not fenced:
+                session.expired = False
             session.is_fenced = fenced
             session.should_shut_down = should_shut_down
 

@@ -61,3 +61,31 @@ async def test_metrics_health_and_events_tell_what_happens(world: ClusterWorld) 
         }
 
     await world.until(told, "Events are written")
+
+
+async def test_what_was_left_behind_on_a_former_connection_takes_no_effect(
+    world: ClusterWorld,
+) -> None:
+    """A proposal was sent, the connection broke, and it was sent again over another one and refused:
+    were the first copy read and taken now, the ISR would have a member that its leader does not wait
+    for (invariant 1)."""
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peers = {node: await world.start_broker(node, operator) for node in (1, 2)}
+    await world.create_topic("t", replicas=2)
+    await world.until(lambda: all(("t", 0) in peer.rows for peer in peers.values()), "it is there")
+    leader = peers[peers[1].rows["t", 0].leader]
+    await leader.alter("t", 0, (leader.node_id,))
+    await world.until(lambda: leader.rows["t", 0].isr == (leader.node_id,), "the ISR has shrunk")
+
+    former, epoch = leader.requests, leader.broker_epoch
+    assert (await leader.register(operator.control)).broker_epoch == epoch
+    present, leader.requests = leader.requests, former
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await leader.alter("t", 0, (1, 2))
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await leader.report(1, 1)
+    leader.requests = present
+    await leader.report(1, 1)
+    assert (await leader.alter("t", 0, (leader.node_id,))).isr == (leader.node_id,)
+    assert set((await leader.alter("t", 0, (1, 2))).isr) == {1, 2}

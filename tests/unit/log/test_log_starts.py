@@ -1,5 +1,6 @@
 """Where logs begin is on record before a file goes: a start that nobody raised is a failure."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -49,7 +50,7 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     starts.record({A: Starts(3, 5)})
     starts.record({B: Starts(0, 9), A: Starts(4, 5)})
     assert _loaded(tmp_path).recorded == {A: Starts(4, 5), B: Starts(0, 9)}
-    starts.compact({A})
+    starts.compact(without={B})
     again = _loaded(tmp_path)
     assert again.of(A) == Starts(4, 5)
     assert again.of(B) == Starts(0, 0)  # a log of which nothing was recorded begins as it was made
@@ -77,10 +78,44 @@ def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
     starts.record({A: Starts(3, 5)})
     starts.record({A: Starts(2, 2)})
     journal = (tmp_path / JOURNAL).read_bytes()
-    starts.compact({A})
+    starts.compact()
     assert _loaded(tmp_path).recorded == {A: Starts(2, 2)}
     (tmp_path / JOURNAL).write_bytes(journal)
     assert _loaded(tmp_path).recorded == {A: Starts(2, 2)}
+
+
+@pytest.mark.parametrize("page", range(3))
+@pytest.mark.parametrize("syncs", [0, 1])
+def test_a_power_cut_while_the_journal_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int, page: int
+) -> None:
+    """Of what was not synced yet, one page is on the disk: what stood on the others must not be read
+    over the newer checkpoints, a part of the journal is older than they are."""
+    starts = _loaded(tmp_path)
+    for number in range(600):
+        starts.record({A: Starts(number, number)})
+    journal, real = tmp_path / JOURNAL, os.fsync
+    durable = journal.read_bytes()
+    assert len(durable.rstrip(b"\0")) > 2 * 4096
+
+    def until_the_power_cut(descriptor: int) -> None:
+        nonlocal syncs, durable
+        if Path(f"/proc/self/fd/{descriptor}").readlink() != journal:
+            real(descriptor)
+            return
+        syncs -= 1
+        if syncs < 0:
+            here = slice(4096 * page, 4096 * (page + 1))
+            torn = bytearray(durable)
+            torn[here] = journal.read_bytes()[here]
+            journal.write_bytes(torn)
+            raise OSError(errno.EIO, "power cut")
+        durable = journal.read_bytes()
+
+    with monkeypatch.context() as patch, contextlib.suppress(StorageError):
+        patch.setattr(os, "fsync", until_the_power_cut)
+        starts.compact()
+    assert _loaded(tmp_path).recorded == {A: Starts(599, 599)}
 
 
 def test_a_full_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +137,7 @@ def test_a_raised_start_costs_the_same_however_many_logs_there_are(
         return real(descriptor, data, position)
 
     starts.record({("t", number): Starts(0, 0) for number in range(1000)})
-    starts.compact(starts.recorded.keys())
+    starts.compact()
     monkeypatch.setattr(os, "pwrite", watching)
     monkeypatch.setattr(log_starts.OffsetCheckpoint, "save", _refuse)
     starts.record({("t", 7): Starts(5, 5)})
@@ -252,6 +287,82 @@ def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
     recorded = manager._starts.of(("t", 0))
     assert recorded == log.starts
     assert recorded.log_start_offset > 0
+
+
+def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread makes a log, and puts its start on record, after the checkpoint has looked which
+    logs there are."""
+    manager = start()
+    _filled(manager)
+    real = LogStarts.compact
+
+    def beside(starts: LogStarts, *args: Any, **kwargs: Any) -> None:
+        log = manager.create(topic="u", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
+        log.append_as_leader(
+            build_batch([Record(b"k", b"v", (), T0)] * 9), leader_epoch=0, now_ms=T0
+        )
+        log.flush()
+        log.advance_high_watermark(9)
+        log.announce_log_start(7)
+        manager.record_log_starts([log])
+        assert log.adopt_checkpointed_log_start()
+        real(starts, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogStarts, "compact", beside)
+        manager.checkpoint()
+    again = start().get("u", 0)
+    assert again is not None
+    assert again.log_start_offset == 7
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
+    start: Callable[[], LogManager], ahead: bool
+) -> None:
+    """Its checkpoint, or its retention, waited for the disk while it was removed and made again."""
+    manager = start()
+    former = _filled(manager)
+    former.raise_log_start(20)
+    assert manager.delete("t", 0)
+    log = manager.create(topic="t", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
+    log.append_as_leader(build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0)
+    log.flush()
+    if ahead:
+        assert former.record_starts is not None
+        with pytest.raises(StorageError, match="gone"):
+            former.record_starts(Starts(20, 20))
+    else:
+        manager.record_log_starts([former])
+    [again] = start().logs()
+    assert (again.log_start_offset, again.next_offset) == (0, 1)
+
+
+def test_a_record_that_ends_late_takes_no_durable_start_back(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log start was announced and waits for its record; retention, in another thread, records a
+    later one and is done first: whoever waits for that is not to wait for the next checkpoint."""
+    manager = start()
+    log = _filled(manager)
+    log.announce_log_start(3)
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    real = manager._shared_record
+
+    def overtaken() -> None:
+        monkeypatch.setattr(manager, "_shared_record", real)
+        assert log.apply_retention(T0, tiered=None)
+        real()
+
+    monkeypatch.setattr(manager, "_shared_record", overtaken)
+    manager.record_log_starts([log])
+    log.adopt_checkpointed_log_start()
+    assert log.durable_log_start_offset == log.log_start_offset > 3
+    recorded = manager._starts.of(("t", 0))
+    assert recorded is not None
+    assert recorded.log_start_offset == log.log_start_offset
 
 
 def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogManager]) -> None:

@@ -195,3 +195,16 @@ def test_after_a_stall_of_the_intake_the_grace_is_given_back_too() -> None:
     assert run_to(held, 31.0, 32.0) == []
     connected(held, 1, 1)
     assert run_to(held, 32.0, 38.0) == []
+
+
+def test_a_broker_that_is_unfenced_after_its_session_ran_out_is_watched_again() -> None:
+    """Its last word, that it applied its snapshot, was decided behind the end of its session."""
+    held = sessions_of(1)
+    held.set_state(1, 10, fenced=False, should_shut_down=False)
+    connected(held, 1, 1)
+    held.disconnected(1, 10, 1.0)
+    assert run_to(held, 0.0, 4.0) == [(1, 10)]
+    held.set_state(1, 10, fenced=True, should_shut_down=False)
+    assert run_to(held, 4.0, 20.0) == [], "it is fenced"
+    held.set_state(1, 10, fenced=False, should_shut_down=False)
+    assert run_to(held, 20.0, 21.0) == [(1, 10)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, newer, row
 from tidemark.wire import control
+from tidemark_broker.remote_log import disabling
 from tidemark_broker.replication import in_sync
 
 Nodes = Callable[[int], Node]
@@ -55,3 +56,47 @@ async def test_a_pushed_row_with_eligible_leaders_stops_it_too(node: Nodes) -> N
     await one.told(newer(known, has_eligible_leaders=False))
     in_sync.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
+
+
+async def _left_behind(node: Nodes) -> tuple[Node, Node]:
+    """Broker 2 has everything, and is away; it may be elected all the same."""
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await one.append(10)
+    await two.catch_up(one)
+    await two.fetch_once(one)
+    known = one.partition.row
+    assert known is not None
+    await one.told(newer(known, isr=(1,), has_eligible_leaders=True))
+    one.fence(2)
+    one.partition.after_change()
+    return one, two
+
+
+async def test_a_deletion_is_not_acknowledged_that_an_eligible_leader_may_not_have(
+    node: Nodes,
+) -> None:
+    """Were broker 2 elected now, its log start would lie below the one that was acknowledged."""
+    one, _ = await _left_behind(node)
+    one.partition.delete_records(6)
+    await one.storage.checkpoint()
+    assert one.partition.log_start_offset == 6
+    assert one.partition.low_watermark() == 0
+    known = one.partition.row
+    assert known is not None
+    await one.told(newer(known, has_eligible_leaders=False))
+    one.fence(2)
+    assert one.partition.low_watermark() == 6
+
+
+async def test_an_eligible_leader_has_its_part_in_where_a_delete_lets_the_log_begin(
+    node: Nodes,
+) -> None:
+    """What broker 2 no longer has locally must not become the local part of the log alone."""
+    one, _ = await _left_behind(node)
+    assert disabling.local_starts(one.partition, 5) == {1: 0, 2: None}
+    known = one.partition.row
+    assert known is not None
+    await one.told(newer(known, has_eligible_leaders=False))
+    assert disabling.local_starts(one.partition, 5) == {1: 0}

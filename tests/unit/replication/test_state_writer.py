@@ -1,10 +1,13 @@
 """State files that follow in the background: few writes, none lost, none held up by a full disk."""
 
 import asyncio
+import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.replication.replica_nodes import Node
+from tests.unit.replication.replica_nodes import TOPIC_ID, Node, row
+from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.prefix import RemoteEnd
 from tidemark_broker.replication.state_file import StoredState
@@ -71,3 +74,22 @@ async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
     one.partition.learn_remote_end(0, 8, 1)
     await one.context.states.written()
     assert len(disk.written) == 1
+
+
+async def test_a_removal_waits_for_the_file_that_is_being_written(node: Nodes) -> None:
+    """Folders go by name: a write that ended later would be in that of the next topic of the name,
+    or fail, and be told as a failure of its storage."""
+    one, other_id = node(1), uuid.UUID(int=0x88)
+    one.context.states = StateWriter(retry_s=0.0)
+    await one.lead(1)
+    disk = Disk(one)
+    disk.ready.clear()
+    one.partition.learn_remote_end(0, 7, 1)
+    await asyncio.sleep(0)  # its write has begun
+    asyncio.get_running_loop().call_later(0.1, disk.ready.set)
+    removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=0)
+    assert await one.told(row(), topic_id=other_id, removals=(removal,)) == []
+    await one.context.states.written()
+    assert one.partition.topic_id == other_id
+    assert json.loads((one.log_folder / "partition.state").read_bytes())["topicId"] == str(other_id)
+    assert one.context.failures.count == 0
