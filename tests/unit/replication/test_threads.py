@@ -90,6 +90,26 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
     assert await second
 
 
+async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
+    node: Callable[[int], Node],
+) -> None:
+    """A client that asks, goes, comes back and asks again does not keep others from asking."""
+    one = node(1)
+    await one.told(ALONE)
+    await one.append()
+    async with _occupied(in_lookup_thread, 2):
+        asked = [asyncio.ensure_future(one.partition.list_offset(T0)) for _ in range(100)]
+        await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+        async with asyncio.timeout(20):
+            await asyncio.wait(asked)
+        other = asyncio.ensure_future(one.partition.list_offset(T0))
+        await asyncio.sleep(0)
+        assert not other.done()
+    assert (await other).offset == 0
+
+
 async def test_batches_that_are_looked_into_first_keep_their_place(
     node: Callable[[int], Node],
 ) -> None:

@@ -177,7 +177,7 @@ def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number
     """It would end whoever sends it on: the status, the answer to a follower."""
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     for name in ("logStartOffset", "leaderEpoch", "version"):
-        with pytest.raises(ManifestCorrupt, match="heads/x .*64 bits"):
+        with pytest.raises(ManifestCorrupt, match=r"heads/x .*64 bits"):
             decode_head(json.dumps({**head, name: number}).encode(), "heads/x")
     for name in ("endOffset", "sizeBytes", "maxTimestampMs"):
         entry = {**head["entries"][0], name: number}
