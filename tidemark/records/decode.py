@@ -15,6 +15,15 @@ from tidemark.records.codecs import UNPACKED_BYTES_MAX, UnpackedTooLarge, decomp
 from tidemark.records.varint import VarintError, read_varint
 
 
+@dataclass(slots=True)
+class UnpackLimits:
+    """How many bytes may still be unpacked, and records looked at: of one batch, or of all that one
+    look-up opens."""
+
+    bytes_left: int
+    records_left: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRecord:
     """One record with its absolute offset and timestamp (ms, or -1)."""
@@ -55,20 +64,22 @@ def decode_records(
         )
 
 
-def decode_timestamps(
-    batch: Buffer, *, limit_bytes: int, records_max: int
-) -> Iterator[tuple[int, int]]:
+def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
     """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
     the rest of a record is passed over unseen. Raises as :func:`decode_records` does, and
-    :class:`UnpackedTooLarge` for a batch of more than ``records_max``."""
+    :class:`UnpackedTooLarge` for a batch beyond ``limits``, from which what is unpacked is taken."""
     header = parse_header(batch)
-    if header.count > records_max:
+    if header.count > limits.records_left:
         raise UnpackedTooLarge(
-            f"a batch of {header.count} records unpacks to more than {records_max}"
+            f"a batch of {header.count} records unpacks to more than {limits.records_left}"
         )
+    if limits.bytes_left <= 0:
+        raise UnpackedTooLarge("enough was unpacked already")
+    limits.records_left -= header.count
     payload = decompress(
-        header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
+        header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limits.bytes_left
     )
+    limits.bytes_left -= len(payload)
     append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     position = 0
     for _ in range(header.count):

@@ -92,7 +92,7 @@ def unpack(data: bytes, where: str) -> Aux:
             aborted=_decode_aborted(sections[_ABORTED]),
             pieces=split_pieces(sections[_PIECES]) if version > 1 else (),
         )
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error
 
 

@@ -23,6 +23,11 @@ FORMAT_VERSION = 2
 #: The first version whose entries may have digests.
 _DIGESTS_SINCE = 2
 _DIGEST_BYTES = 32
+_INT64_MAX = 2**63 - 1
+#: Kafka's ``segment.bytes`` is an int32.
+_SEGMENT_BYTES_MAX = 2**31 - 1
+#: What JSON of another shape raises, and JSON that is nested too deeply.
+_UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 _Json = Mapping[str, object]
 
 
@@ -65,7 +70,7 @@ def decode_head(data: bytes, where: str) -> Head:
         fields = _Fields(_parse(data), "head")
         head = _head_of(fields)
         fields.done()
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise _corrupt(where, error) from error
     return head
 
@@ -91,7 +96,7 @@ def decode_page(data: bytes, where: str) -> Page:
         version, place = _version_of(fields), _place_of(fields)
         page = Page(fields.text("name"), *place, _entries_of(fields, place, version))
         fields.done()
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise _corrupt(where, error) from error
     return page
 
@@ -203,6 +208,8 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
         digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
     check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
+    if not 0 <= entry.size_bytes <= _SEGMENT_BYTES_MAX:
+        raise ValueError(f"the segment at {start} has {entry.size_bytes} bytes")
     fields.done()
     return entry
 
@@ -317,6 +324,8 @@ def _integers(value: object, count: int) -> list[int]:
 def _integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a whole number")
+    if not -_INT64_MAX <= value <= _INT64_MAX:
+        raise ValueError("a number of more than 64 bits")
     return value
 
 

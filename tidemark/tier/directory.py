@@ -25,10 +25,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidemark.tier.objects import (
+    OBJECT_BYTES_MAX,
     AlreadyExists,
     Got,
     ObjectInfo,
     ObjectNotFound,
+    ObjectTooLarge,
     PreconditionFailed,
     StoreUnavailable,
     Version,
@@ -51,8 +53,11 @@ class DirectoryStore:
 
     def get(self, key: str) -> Got:
         """The whole object."""
-        with self._translated(key):
-            data = self._file(key).read_bytes()
+        with self._translated(key), self._file(key).open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > OBJECT_BYTES_MAX:
+                raise ObjectTooLarge(key, self.describe(), size)
+            data = _read_fully(file.fileno(), 0, size)
         return Got(data, _digest(data))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:

@@ -67,7 +67,7 @@ def _read(store: ObjectStore) -> tuple[str, str]:
     try:
         fields = json.loads(data)
         version, found = fields["formatVersion"], (fields["storeId"], fields["clusterId"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WrongStore(
             f"{IDENTITY_KEY} in {store.describe()} is not an identity object"
         ) from error

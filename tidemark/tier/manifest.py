@@ -18,13 +18,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidemark.tier.cache import ByteCache
-from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
+from tidemark.tier.codec import (
+    ManifestCorrupt,
+    decode_head,
+    decode_page,
+    encode_head,
+    encode_page,
+)
 from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
-from tidemark.tier.layout import head_key, heads_prefix, page_key, page_name, partition_of_head
+from tidemark.tier.layout import (
+    head_key,
+    heads_prefix,
+    id_text,
+    page_key,
+    page_name,
+    partition_of_head,
+)
 from tidemark.tier.objects import (
     AlreadyExists,
     ObjectNotFound,
     ObjectStore,
+    ObjectTooLarge,
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
@@ -84,7 +98,13 @@ class PageCache:
                 f"page {key} is not in {self._store.describe()}; if the head still refers to it, the "
                 "tier is damaged"
             ) from error
-        return decode_page(data, f"{key} in {self._store.describe()}")
+        except ObjectTooLarge as error:
+            raise ManifestCorrupt(str(error)) from error
+        page = decode_page(data, f"{key} in {self._store.describe()}")
+        own = page_key(page.topic_id, page.partition, page.name)
+        if own != key:
+            raise ManifestCorrupt(_misplaced(f"{key} in {self._store.describe()}", page.name))
+        return page
 
 
 class ManifestStore:
@@ -115,7 +135,13 @@ class ManifestStore:
                 f"there is no manifest {key} in {self._store.describe()}; if the partition was tiered "
                 "there before, check endpoint, bucket and prefix"
             ) from error
-        return LoadedHead(decode_head(got.data, f"{key} in {self._store.describe()}"), got.version)
+        except ObjectTooLarge as error:
+            raise ManifestCorrupt(str(error)) from error
+        where = f"{key} in {self._store.describe()}"
+        head = decode_head(got.data, where)
+        if (head.topic_id, head.partition) != (topic_id, partition):
+            raise ManifestCorrupt(_misplaced(where, f"{head.name} (id {id_text(head.topic_id)})"))
+        return LoadedHead(head, got.version)
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
         """Partitions of a topic that have a head, ascending."""
@@ -252,6 +278,13 @@ def _memory_of(page: Page) -> int:
     return sum(
         _ENTRY_BYTES + len(entry.custom_metadata or b"") + _EPOCH_BYTES * len(entry.leader_epochs)
         for entry in page.entries
+    )
+
+
+def _misplaced(where: str, owner: str) -> str:
+    return (
+        f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; nothing "
+        "is read, copied or deleted meanwhile"
     )
 
 

@@ -26,8 +26,23 @@ class StoreError(Exception):
     """Base of all errors of the tier's storage."""
 
 
+#: What is read whole is never larger: the largest are auxiliary objects, a few indexes each.
+OBJECT_BYTES_MAX = 256 * 1024 * 1024
+
+
 class ObjectNotFound(StoreError):
     """The store answered: there is no object under this key."""
+
+
+class ObjectTooLarge(StoreError):
+    """An object that is to be read whole has more bytes than anything that is written under its
+    key: it was not read."""
+
+    def __init__(self, key: str, where: str, size_bytes: int) -> None:
+        super().__init__(
+            f"object {key} in {where} has {size_bytes} bytes, at most {OBJECT_BYTES_MAX} are read as a "
+            "whole: something else stands in its place"
+        )
 
 
 class PreconditionFailed(StoreError):
@@ -69,7 +84,7 @@ class ObjectStore(Protocol):
     """All calls block; callers use threads. Keys are relative, ``/`` separates folders."""
 
     def get(self, key: str) -> Got:
-        """The whole object. Raises ObjectNotFound."""
+        """The whole object. Raises ObjectNotFound, ObjectTooLarge."""
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         """Bytes of the range, cut off at the object's end; empty beyond it. Raises

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from obstore.store import S3Config as _Config
 
 from tidemark.tier.objects import (
+    OBJECT_BYTES_MAX,
     AlreadyExists,
     Got,
     ObjectInfo,
     ObjectNotFound,
+    ObjectTooLarge,
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
@@ -76,6 +78,8 @@ class S3Store:
     def get(self, key: str) -> Got:
         """The whole object."""
         result = self._call(key, lambda path: obstore.get(self._bucket, path))
+        if result.meta["size"] > OBJECT_BYTES_MAX:
+            raise ObjectTooLarge(key, self.describe(), result.meta["size"])
         data = self._call(key, lambda _: bytes(result.bytes()))
         return Got(data, self._version(key, result.meta["e_tag"]))
 

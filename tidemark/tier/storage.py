@@ -23,7 +23,7 @@ from typing import Protocol
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
 from tidemark.tier.layout import topic_data_prefix
-from tidemark.tier.objects import ObjectInfo, ObjectStore, StoreUnavailable
+from tidemark.tier.objects import ObjectInfo, ObjectStore, ObjectTooLarge, StoreUnavailable
 from tidemark.tier.segment import Digests, SegmentEntry
 
 _READ_BYTES = 1 << 20
@@ -100,7 +100,10 @@ class BucketStorageManager:
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
         """Read and check the packed object."""
         store = self._where(entry)
-        data = store.get(entry.aux_key).data
+        try:
+            data = store.get(entry.aux_key).data
+        except ObjectTooLarge as error:
+            raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
         if entry.digests is not None and digest_of(data) != entry.digests.aux:
             what = "its SHA-256 is not the manifest's"
             raise damaged(entry, entry.aux_key, store.describe(), what)
@@ -177,7 +180,7 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
     try:
         fields = json.loads(data)
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreUnavailable(
             f"custom metadata {data[:64]!r} was written by another storage manager: configure that one",
             reason="ForeignCustomMetadata",

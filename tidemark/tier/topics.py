@@ -103,7 +103,7 @@ def _encode(topic: TopicObject) -> bytes:
 def _decode(data: bytes, where: str) -> TopicObject:
     try:
         return _topic_of(cast("dict[str, object]", json.loads(data)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestCorrupt(
             f"{where} is no topic object that this version of Tidemark reads ({error}); upgrade it"
         ) from error

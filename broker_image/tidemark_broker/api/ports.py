@@ -14,6 +14,7 @@ from tidemark.wire import control
 from tidemark_broker.net.config import positive
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.produce import DelayedAppend
 from tidemark_broker.replication.remote import RemoteRead
 from tidemark_broker.replication.types import (
     DeleteResult,
@@ -50,8 +51,14 @@ class PartitionPort(Protocol):
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Why a request for the leader cannot be served; none if it can."""
 
-    async def append(self, data: bytes, *, acks: int, timeout_ms: int) -> ProduceResult:
-        """Append in the order of the calls (nothing is awaited before), then wait for acks."""
+    async def append(
+        self, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
+    ) -> ProduceResult:
+        """Append in the order of one peer's calls (that is settled before anything is awaited), then
+        wait for acks."""
+
+    def begin_append(self, data: bytes, *, acks: int, peer: str) -> "ProduceResult | DelayedAppend":
+        """With acks 0 and 1: append now, or take the place in which it will be."""
 
     def fetch(
         self,

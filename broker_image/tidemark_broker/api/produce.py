@@ -16,9 +16,11 @@ from tidemark_broker.api.ports import PartitionPort, Services
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.replication.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
+_NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ async def handle(request: Any, call: Call) -> Any:
         for topic in request.topic_data
         for data in topic.partition_data
     ]
-    results = await _append_all(request, entries, call.services)
+    results = await _append_all(request, entries, call)
     if request.acks == 0:
         _close_on_error(entries, results)
         return None
@@ -45,21 +47,28 @@ async def handle(request: Any, call: Call) -> Any:
 
 
 async def _append_all(
-    request: Any, entries: Sequence[_Entry], services: Services
+    request: Any, entries: Sequence[_Entry], call: Call
 ) -> Sequence[ProduceResult]:
-    """With acks 0 and 1 nothing is ever awaited. With all, every append begins in a task of its
-    own, in order, before the first of them is waited for."""
+    """With acks 0 and 1 nothing is awaited but batches that have to be looked into. With all, every
+    append begins in a task of its own, in order, before the first of them is waited for."""
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
-    timeout_ms = milliseconds(request.timeout)
     if request.acks != ACKS_ALL:
-        return [await _append(entry, request.acks, timeout_ms, services) for entry in entries]
+        return await _finished([_begin(entry, request.acks, call) for entry in entries])
+    timeout_ms = milliseconds(request.timeout)
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_append(entry, ACKS_ALL, timeout_ms, services)) for entry in entries
-        ]
+        tasks = [group.create_task(_append(entry, timeout_ms, call)) for entry in entries]
     return [task.result() for task in tasks]
+
+
+async def _finished(begun: Sequence[ProduceResult | DelayedAppend]) -> Sequence[ProduceResult]:
+    try:
+        return [await each.finish() if isinstance(each, DelayedAppend) else each for each in begun]
+    finally:
+        for each in begun:
+            if isinstance(each, DelayedAppend):
+                each.give_up()
 
 
 def _refusal(request: Any) -> ProduceResult | None:
@@ -74,13 +83,28 @@ def _refusal(request: Any) -> ProduceResult | None:
     return None
 
 
-async def _append(entry: _Entry, acks: int, timeout_ms: int, services: Services) -> ProduceResult:
+def _begin(entry: _Entry, acks: int, call: Call) -> ProduceResult | DelayedAppend:
+    partition, refused = _found(entry, call.services)
+    if partition is None or entry.records is None:
+        return refused
+    return partition.begin_append(entry.records, acks=acks, peer=call.peer)
+
+
+async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
+    partition, refused = _found(entry, call.services)
+    if partition is None or entry.records is None:
+        return refused
+    return await partition.append(
+        entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
+    )
+
+
+def _found(entry: _Entry, services: Services) -> tuple[PartitionPort | None, ProduceResult]:
+    """The partition; what to answer where there is none, or nothing to append."""
     partition: PartitionPort | None = services.replicas.get(entry.topic, entry.partition)
     if partition is None:
-        return ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
-    if entry.records is None:
-        return ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
-    return await partition.append(entry.records, acks=acks, timeout_ms=timeout_ms)
+        return None, ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
+    return partition, _NOTHING
 
 
 def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult]) -> None:

@@ -15,7 +15,12 @@ from tidemark_broker.log.manager import LogManager, OpenFailure
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.state import read_state, write_state
-from tidemark_broker.log.timestamps import RecordTimes, TimestampsInDoubt, record_times
+from tidemark_broker.log.timestamps import (
+    RecordTimes,
+    TimestampsInDoubt,
+    record_times,
+    unpack_limits,
+)
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -49,5 +54,6 @@ __all__ = [
     "probe_room",
     "read_state",
     "record_times",
+    "unpack_limits",
     "write_state",
 ]

@@ -1,35 +1,46 @@
 """ListOffsets by time within one segment: time index, offset index, then one batch is looked into.
 
-A client made that batch: no more of it is unpacked than a broker has room for.
+A client made that batch, and the header by which it was chosen: where the records do not bear the
+header out the look-up goes on behind it. All that one look-up unpacks and passes has a limit; beyond
+it the headers are believed, and what is found may begin a little early, never late.
 """
 
 from tidemark.logfiles.offset_index import IndexFormatError
 from tidemark.records.batch import CorruptBatch, TimestampType, parse_header
 from tidemark.records.codecs import UnpackedTooLarge
-from tidemark.records.decode import decode_timestamps
+from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamps import RECORDS_MAX, UNPACKED_BYTES_MAX
 from tidemark_broker.log.types import TimestampOffset
 from tidemark_broker.log.walk import BatchAt, walk_batches
 
 
 def first_at_or_after(
-    segment: Segment, timestamp_ms: int, start_offset: int
+    segment: Segment, timestamp_ms: int, start_offset: int, limits: UnpackLimits
 ) -> TimestampOffset | None:
     """The first record with an offset >= ``start_offset`` that is not older than ``timestamp_ms``.
 
-    The segment must be loaded. None if it holds no such record.
+    The segment must be loaded. None if it holds no such record. A batch that is passed counts as a
+    record of ``limits``; where they end so does the look-up, at the batch that it has come to.
     """
     assert segment.descriptor is not None
     position = _position_for(segment, timestamp_ms, start_offset)
     for batch in walk_batches(segment.descriptor, position, segment.size_bytes):
+        limits.records_left -= 1
+        if limits.records_left < 0:
+            return _begin_of(batch, start_offset)
         if batch.max_timestamp < timestamp_ms or batch.last_offset < start_offset:
             continue
-        found = _first_in_batch(segment, batch, timestamp_ms, start_offset)
+        found = _first_in_batch(segment, batch, timestamp_ms, start_offset, limits)
         if found is not None:
             return found
     return None
+
+
+def _begin_of(batch: BatchAt, start_offset: int) -> TimestampOffset:
+    """What is looked for is not in front of this."""
+    offset = max(batch.base_offset, start_offset)
+    return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
 
 
 def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
@@ -46,23 +57,23 @@ def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int
 
 
 def _first_in_batch(
-    segment: Segment, batch: BatchAt, timestamp_ms: int, start_offset: int
+    segment: Segment,
+    batch: BatchAt,
+    timestamp_ms: int,
+    start_offset: int,
+    limits: UnpackLimits,
 ) -> TimestampOffset | None:
     data = segment.bytes_of(batch.position, batch.end_position)
     header = parse_header(data)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        offset = max(batch.base_offset, start_offset)
-        return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
+        return _begin_of(batch, start_offset)
     try:
-        for offset, record_ms in decode_timestamps(
-            data, limit_bytes=UNPACKED_BYTES_MAX, records_max=RECORDS_MAX
-        ):
+        for offset, record_ms in decode_timestamps(data, limits):
             if offset >= start_offset and record_ms >= timestamp_ms:
                 return TimestampOffset(offset, record_ms, batch.leader_epoch)
     except UnpackedTooLarge:
         # The record is in here: who reads on from the batch's start will find it.
-        offset = max(batch.base_offset, start_offset)
-        return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
+        return _begin_of(batch, start_offset)
     except CorruptBatch as error:
         raise CorruptRecords(f"the batch at offset {batch.base_offset}: {error}") from error
     return None

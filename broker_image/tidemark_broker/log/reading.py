@@ -12,6 +12,7 @@ from tidemark_broker.log.appending import AppendingLog
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.timestamps import unpack_limits
 from tidemark_broker.log.types import ReadResult, SegmentInfo, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
 
@@ -68,7 +69,7 @@ class ReadingLog(AppendingLog):
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """T: the first local record at or behind the local log start that is not older."""
-        behind = -1
+        behind, limits = -1, unpack_limits()
         while True:
             with self._lock:
                 self._check_usable()
@@ -81,7 +82,7 @@ class ReadingLog(AppendingLog):
                 try:
                     pinned.load()
                     found = pinned.with_good_index(
-                        lambda: first_at_or_after(pinned, timestamp_ms, start)  # noqa: B023
+                        lambda: first_at_or_after(pinned, timestamp_ms, start, limits)  # noqa: B023
                     )
                 except LogError:
                     if self._has_changed(segment, truncations):

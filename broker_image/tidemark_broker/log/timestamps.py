@@ -12,14 +12,19 @@ from dataclasses import dataclass
 
 from tidemark.records.batch import NO_TIMESTAMP, BatchHeader, Buffer, CorruptBatch, TimestampType
 from tidemark.records.codecs import UnpackedTooLarge
-from tidemark.records.decode import decode_timestamps
+from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import CorruptRecords, InvalidTimestamp, RecordTooLarge
 
-#: What a broker unpacks of one batch, at most: a few KiB may unpack to gigabytes.
+#: What a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to gigabytes.
 UNPACKED_BYTES_MAX = 16 * 1024 * 1024
-#: How many records of one batch it looks at: a quarter of a second's work.
+#: How many records it looks at in that: a quarter of a second's work.
 RECORDS_MAX = 250_000
+
+
+def unpack_limits() -> UnpackLimits:
+    """For one batch that is appended, or one look-up by time."""
+    return UnpackLimits(UNPACKED_BYTES_MAX, RECORDS_MAX)
 
 
 class TimestampsInDoubt(Exception):
@@ -39,9 +44,7 @@ def record_times(data: Buffer) -> RecordTimes:
     :class:`RecordTooLarge` if they unpack to more than a broker looks into."""
     smallest = largest = NO_TIMESTAMP
     try:
-        for _, timestamp_ms in decode_timestamps(
-            data, limit_bytes=UNPACKED_BYTES_MAX, records_max=RECORDS_MAX
-        ):
+        for _, timestamp_ms in decode_timestamps(data, unpack_limits()):
             if timestamp_ms != NO_TIMESTAMP:
                 smallest = timestamp_ms if smallest == NO_TIMESTAMP else min(smallest, timestamp_ms)
                 largest = max(largest, timestamp_ms)

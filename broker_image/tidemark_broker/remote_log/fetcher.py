@@ -21,6 +21,7 @@ from tidemark.tier.objects import ObjectNotFound, StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.log import unpack_limits
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.damages import Damages
 from tidemark_broker.remote_log.disabling import fetch_key
@@ -249,11 +250,16 @@ class Fetcher:
         timestamp_ms: int,
         log_start: int,
     ) -> RemoteOffset | None:
-        snapshot = snapshot or self._fresh(tier, partition)
+        snapshot, limits = snapshot or self._fresh(tier, partition), unpack_limits()
         entry = snapshot.find_by_timestamp(timestamp_ms)
         while entry is not None:
             start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
-            find = partial(_first_at_or_after, timestamp_ms=timestamp_ms, start_offset=start)
+            find = partial(
+                SegmentReader.first_at_or_after,
+                timestamp_ms=timestamp_ms,
+                start_offset=start,
+                limits=limits,
+            )
             found = self._checked(tier, partition, entry, start, find)
             if found is not None:
                 return found
@@ -304,12 +310,6 @@ class _Ahead:
             SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
         except (StoreError, ObjectDamaged, OSError) as error:
             logger.debug("reading ahead failed: %s", error)
-
-
-def _first_at_or_after(
-    reader: SegmentReader, *, timestamp_ms: int, start_offset: int
-) -> RemoteOffset | None:
-    return reader.first_at_or_after(timestamp_ms, start_offset)
 
 
 def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:

@@ -20,7 +20,8 @@ from tidemark.records.batch import (
     TimestampType,
     parse_header,
 )
-from tidemark.records.decode import decode_records
+from tidemark.records.codecs import UnpackedTooLarge
+from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.integrity import PIECE_BYTES, BatchLine, ObjectDamaged, damaged, wrong_piece
 from tidemark.tier.open import Tier
@@ -114,19 +115,29 @@ class SegmentReader:
             line.check_batch(data, batch.position - first.position)
         return data, last.last_offset + 1, last.end
 
-    def first_at_or_after(self, timestamp_ms: int, start_offset: int) -> RemoteOffset | None:
-        """The first record not below ``start_offset`` that is not older than a time."""
+    def first_at_or_after(
+        self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
+    ) -> RemoteOffset | None:
+        """The first record not below ``start_offset`` that is not older than a time. Where ``limits``
+        end so does the look-up, as that of a local segment does (``log.lookup``)."""
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
         line, batch = self._walk_from(max(indexed, start_offset))
         while True:
+            limits.records_left -= 1
+            if limits.records_left < 0:
+                return self._begin_of(batch, start_offset)
             if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:
-                found = self._first_in_batch(line, batch, timestamp_ms, start_offset)
+                found = self._first_in_batch(line, batch, timestamp_ms, start_offset, limits)
                 if found is not None:
                     return found
             if batch.end >= self._entry.size_bytes:
                 return None
-            batch = self._batch_at(batch.end)
-            self._follow(line, batch)
+            batch = self._passed(line, batch)
+
+    def _begin_of(self, batch: _Batch, start_offset: int) -> RemoteOffset:
+        """What is looked for is not in front of this."""
+        offset = max(batch.base_offset, start_offset)
+        return RemoteOffset(offset, batch.max_timestamp_ms, self._entry.epoch_at(offset))
 
     def load_chunk(self, number: int) -> None:
         """Have one chunk of the segment's log in the cache."""
@@ -178,19 +189,25 @@ class SegmentReader:
         self._load(position // size, max(position, end - 1) // size)
 
     def _first_in_batch(
-        self, line: BatchLine, batch: _Batch, timestamp_ms: int, start_offset: int
+        self,
+        line: BatchLine,
+        batch: _Batch,
+        timestamp_ms: int,
+        start_offset: int,
+        limits: UnpackLimits,
     ) -> RemoteOffset | None:
         data = self._bytes(batch.position, batch.end)
         line.check_batch(data)
         header = parse_header(data)
         epoch = header.partition_leader_epoch
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            offset = max(header.base_offset, start_offset)
-            return RemoteOffset(offset, header.max_timestamp, epoch)
+            return self._begin_of(batch, start_offset)
         try:
-            for record in decode_records(data):
-                if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
-                    return RemoteOffset(record.offset, record.timestamp_ms, epoch)
+            for offset, record_ms in decode_timestamps(data, limits):
+                if offset >= start_offset and record_ms >= timestamp_ms:
+                    return RemoteOffset(offset, record_ms, epoch)
+        except UnpackedTooLarge:
+            return self._begin_of(batch, start_offset)
         except CorruptBatch as error:
             raise self._damaged(f"the batch at byte {batch.position}: {error}") from error
         return None
@@ -200,9 +217,17 @@ class SegmentReader:
         while batch.last_offset < offset:
             if batch.end >= self._entry.size_bytes:
                 raise self._damaged(f"it holds no batch with offset {offset}")
-            batch = self._batch_at(batch.end)
-            self._follow(line, batch)
+            batch = self._passed(line, batch)
         return line, batch
+
+    def _passed(self, line: BatchLine, batch: _Batch) -> _Batch:
+        """The batch behind; the chunks in front of it are needed no more."""
+        following = self._batch_at(batch.end)
+        self._follow(line, following)
+        first = following.position // self._caches.chunk_bytes
+        for number in [number for number in self._chunks if number < first]:
+            del self._chunks[number]
+        return following
 
     def _walk_from(self, offset: int) -> tuple[BatchLine, _Batch]:
         """The batch from which to walk to ``offset``, and the line that goes on behind it. Where it

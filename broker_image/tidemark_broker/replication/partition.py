@@ -57,9 +57,17 @@ class Partition(Replica):
 
     # ------------------------------------------------------------ produce
 
-    async def append(self, data: bytes, *, acks: int, timeout_ms: int) -> ProduceResult:
+    async def append(
+        self, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
+    ) -> ProduceResult:
         """Append as leader; with acks -1 wait until it is committed. See :mod:`produce`."""
-        return await produce.append(self, data, acks=acks, timeout_ms=timeout_ms)
+        return await produce.append(self, data, acks=acks, timeout_ms=timeout_ms, peer=peer)
+
+    def begin_append(
+        self, data: bytes, *, acks: int, peer: str
+    ) -> ProduceResult | produce.DelayedAppend:
+        """Append as leader now, or take a place. See :func:`produce.begin`."""
+        return produce.begin(self, data, acks=acks, peer=peer)
 
     # ------------------------------------------------------------ reads
 

@@ -18,6 +18,7 @@ from tidemark_broker.log import (
     record_times,
 )
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
+from tidemark_broker.replication.turns import Turn
 from tidemark_broker.replication.types import ProduceResult
 
 if TYPE_CHECKING:
@@ -27,41 +28,62 @@ ACKS_ALL = -1
 
 
 async def append(
-    partition: "Partition", data: bytes, *, acks: int, timeout_ms: int
+    partition: "Partition", data: bytes, *, acks: int, timeout_ms: int, peer: str
 ) -> ProduceResult:
     """Append batches as leader; with acks -1 wait until they are committed.
 
-    Nothing is awaited before the append, so calls made in order append in order; where a batch has
-    to be looked into first, those behind it wait for their turn.
+    Nothing is awaited before the append or its place in the line, so calls made in order append in
+    order.
     """
-    if partition.appends_in_turn:
-        appended = await _append_in_turn(partition, data, acks)
-    else:
-        try:
-            appended = _append(partition, data, acks)
-        except TimestampsInDoubt:
-            appended = await _append_in_turn(partition, data, acks)
+    begun = begin(partition, data, acks=acks, peer=peer)
+    appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
     return await _committed(partition, appended, partition.log.next_offset, timeout_ms)
 
 
-async def _append_in_turn(partition: "Partition", data: bytes, acks: int) -> ProduceResult:
-    """Append a batch whose records must be looked at first, in a thread, or one that came behind
-    such a batch: they keep their order."""
-    partition.appends_in_turn += 1
-    try:
-        async with partition.append_turn:
+def begin(
+    partition: "Partition", data: bytes, *, acks: int, peer: str
+) -> "ProduceResult | DelayedAppend":
+    """Append, where nothing has to be looked into first: neither this batch nor one that came from
+    the same ``peer`` (a connection) before it."""
+    if peer not in partition.turns:
+        try:
+            return _append(partition, data, acks)
+        except TimestampsInDoubt:
+            pass
+    return DelayedAppend(partition, data, acks, partition.turns.take(peer))
+
+
+class DelayedAppend:
+    """A batch whose records must be looked at first, in a thread, or one that came behind such a
+    batch. :meth:`finish` it, or :meth:`give_up`."""
+
+    def __init__(self, partition: "Partition", data: bytes, acks: int, turn: Turn) -> None:
+        self._partition = partition
+        self._data = data
+        self._acks = acks
+        self._turn = turn
+
+    def give_up(self) -> None:
+        """It is not appended, unless it was."""
+        self._turn.end()
+
+    async def finish(self) -> ProduceResult:
+        """Append it when its turn comes."""
+        partition, data, acks = self._partition, self._data, self._acks
+        try:
+            await self._turn.come()
             try:
                 return _append(partition, data, acks)
             except TimestampsInDoubt:
                 return _append(partition, data, acks, await in_lookup_thread(record_times, data))
-    except ThreadsBusy as error:
-        return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
-    except LogError as error:
-        return ProduceResult(error=error.error_code, message=str(error))
-    finally:
-        partition.appends_in_turn -= 1
+        except ThreadsBusy as error:
+            return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
+        except LogError as error:
+            return ProduceResult(error=error.error_code, message=str(error))
+        finally:
+            self._turn.end()
 
 
 def _refusal(partition: "Partition", acks: int) -> ProduceResult | None:

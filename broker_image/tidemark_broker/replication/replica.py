@@ -21,6 +21,7 @@ from tidemark_broker.replication.metadata import TopicView, is_newer
 from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing
 from tidemark_broker.replication.retention_mode import retention_mode
 from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.turns import Turns
 from tidemark_broker.replication.types import TopicPartition
 
 _EVERY_EPOCH = 2**31 - 1
@@ -77,8 +78,7 @@ class Replica:
         self.retention_lock = asyncio.Lock()
         self.removed = False
         #: Batches that must be looked into before they are appended, and those behind them.
-        self.appends_in_turn = 0
-        self.append_turn = asyncio.Lock()
+        self.turns = Turns()
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:

@@ -22,27 +22,33 @@ class ThreadsBusy(Exception):
 
 class Threads:
     """A named pool; called with a function, it runs it to its end in one of ``threads`` threads.
-    ``pending_max``: how many calls may wait (None: as many as there are callers)."""
+    ``pending_max``: how many calls may wait (None: as many as there are callers). ``only_reads``: a
+    call whose caller has gone before it began is not made."""
 
-    def __init__(self, name: str, *, threads: int, pending_max: int | None = None) -> None:
+    def __init__(
+        self, name: str, *, threads: int, pending_max: int | None = None, only_reads: bool = False
+    ) -> None:
         self.name = name
+        self._only_reads = only_reads
         self._running_max = threads
         self._pending_max = pending_max
         self._pending = 0
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run to its end in a worker thread, also when the caller is cancelled meanwhile. Raises
+        """Run in a worker thread, and to its end also when the caller is cancelled meanwhile. Raises
         :class:`ThreadsBusy`. Call it on the loop's thread."""
         if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
             raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._executor, partial(function, *args, **kwargs))
+        call = self._executor.submit(partial(function, *args, **kwargs))
+        work = asyncio.wrap_future(call)
         self._pending += 1
         work.add_done_callback(self._ended)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            if self._only_reads and call.cancel():
+                raise
             if not work.done():
                 await asyncio.wait([work])
             if not work.cancelled():
@@ -58,6 +64,6 @@ in_thread = Threads("upkeep", threads=6)
 #: What a change of role waits for: state files, leader epochs, truncations.
 in_role_thread = Threads("role changes", threads=4)
 #: Clients' look-ups by time, which unpack batches.
-in_lookup_thread = Threads("look-ups", threads=2, pending_max=100)
+in_lookup_thread = Threads("look-ups", threads=2, pending_max=100, only_reads=True)
 #: Reads of what is not in memory, for consumers and for followers that are far behind.
-in_read_thread = Threads("reads", threads=4)
+in_read_thread = Threads("reads", threads=4, only_reads=True)

@@ -7,6 +7,7 @@ asked for again, an answer counts under the broker epoch and the leader epoch th
 under. What a replica lost is told once.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterable
 
@@ -42,14 +43,20 @@ class ReplicaLogs:
 
     def __init__(self) -> None:
         self._starts: dict[int, _Start] = {}
+        #: By broker, the last partition of its last answer: the next request goes on behind it.
+        self._reached: dict[int, RowKey] = {}
 
     def wanted(self, state: ControllerState, node_id: int) -> list[RowKey]:
-        """What to ask a broker now, at most ``ASKED_MAX``."""
+        """What to ask a broker now, at most ``ASKED_MAX``, all of it in turn: what is asked again and
+        again, as its storage refuses, keeps nothing else from being asked."""
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
             return []
         waiting = {key for key in state.awaiting_logs if _lacks(state, key, node_id)}
-        return sorted(waiting | self._start(state, broker).pending)[:ASKED_MAX]
+        keys = sorted(waiting | self._start(state, broker).pending)
+        reached = self._reached.get(node_id)
+        first = 0 if reached is None else bisect.bisect_right(keys, reached)
+        return [*keys[first:], *keys[:first]][:ASKED_MAX]
 
     def _start(self, state: ControllerState, broker: BrokerInfo) -> _Start:
         start = self._starts.get(broker.node_id)
@@ -78,6 +85,8 @@ class ReplicaLogs:
             start.pending.discard(key)
             start.answered.add(key)
         keys = [(log.topic_id, log.partition) for log in response.logs]
+        if keys:
+            self._reached[node_id] = keys[-1]
         return keys, _lost_events(state, node_id, lost)
 
 

@@ -13,8 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.api_broker import NODE, ApiBroker, running
+from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark.wire.connection import ConnectionClosed
+from tidemark_broker.replication.threads import in_lookup_thread
 
 PRODUCE_VERSIONS = range(3, 12)
 FETCH_VERSIONS = range(4, 17)
@@ -107,11 +109,43 @@ async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(broker: Api
     await other.close()
 
 
-async def _fetch_other(broker: ApiBroker, topic: str, offset: int, **values: Any) -> list[Any]:
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
+    broker: ApiBroker, acks: int
+) -> None:
+    """What one client sends keeps its order in each partition, request by request."""
+    await broker.create("t", partitions=2)
+    now_ms = int(time.time() * 1000)
+    odd, x, first, second = (
+        build_batch([Record(None, value, (), -1 if value == b"odd" else now_ms)])
+        for value in (b"odd", b"x", b"first", b"second")
+    )
+    over = threading.Event()
+    busy = [asyncio.ensure_future(in_lookup_thread(over.wait)) for _ in range(2)]
+    requests = [
+        kafka.produce(9, "t", odd, first, acks=acks),
+        kafka.produce(9, "t", x, second, acks=acks),
+    ]
+    sent = [asyncio.ensure_future(broker.ask(each, kafka.answer_type(0, 9))) for each in requests]
+    try:
+        reads = await _fetch_other(broker, "t", 0, 0, wait_ms=5000)
+    finally:
+        over.set()
+        await asyncio.gather(*busy)
+    assert _values(reads[1].records)[:1] == [b"first"]
+    await _fetch_other(broker, "t", 1, wait_ms=5000)
+    reads = await _fetch_other(broker, "t", 0, 0)
+    assert [_values(read.records) for read in reads] == [[b"odd", b"x"], [b"first", b"second"]]
+    for each in sent:
+        each.cancel()
+    await asyncio.gather(*sent, return_exceptions=True)
+
+
+async def _fetch_other(broker: ApiBroker, topic: str, *offsets: int, **values: Any) -> list[Any]:
     """Over a connection of its own."""
     other = await broker.connect()
     answer: Any = await other.request(
-        kafka.fetch(12, topic, offset, **values), kafka.answer_type(1, 12), 10
+        kafka.fetch(12, topic, *offsets, **values), kafka.answer_type(1, 12), 10
     )
     await other.close()
     return list(answer.responses[0].partitions)

@@ -3,8 +3,10 @@ leads when its last member comes back without proof that it lost nothing."""
 
 import dataclasses
 import itertools
+import uuid
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
     World,
@@ -18,7 +20,8 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
-from tidemark_operator.controller import elections, registration, snapshot
+from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
+from tidemark_operator.controller import elections, registration, replica_logs, snapshot
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.replica_logs import request_for
 
@@ -239,6 +242,44 @@ def test_a_replica_whose_storage_refuses_does_not_count_and_is_asked_again() -> 
     assert world.replica_logs.wanted(world.state, 2) == [KEY]
     report_log(world, 2, 4, 95)
     assert world.row().leader == 2
+
+
+def test_replicas_whose_storage_refuses_do_not_keep_the_others_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be more of them than one request asks for."""
+    monkeypatch.setattr(replica_logs, "ASKED_MAX", 2)
+    keys = [(numbered_uuid(1), number) for number in range(5)]
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(config=MIN_2, partitions_placed=5)],
+        rows=[row((1, 2), partition=number, isr=(1,), last_known_elr=(2,)) for number in range(5)],
+    )
+    _crash(world, 1)
+    _crash(world, 2)
+    asked: list[tuple[uuid.UUID, int]] = []
+    for _ in range(3):
+        wanted = world.replica_logs.wanted(world.state, 1)
+        assert wanted == world.replica_logs.wanted(world.state, 1)
+        asked += wanted
+        logs = tuple(_refusing(*key) for key in wanted)
+        epoch = world.state.brokers[1].broker_epoch
+        answer = ReplicaLogInfoResponse(error_code=0, broker_epoch=epoch, logs=logs)
+        world.replica_logs.take(world.state, 1, answer)
+    assert asked == [*keys, keys[0]]
+
+
+def _refusing(topic_id: uuid.UUID, partition: int) -> ReplicaLog:
+    return ReplicaLog(
+        topic_id=topic_id,
+        partition=partition,
+        error_code=int(ErrorCode.kafka_storage_error),
+        last_epoch=-1,
+        next_offset=-1,
+        leader_epoch=-1,
+        lost_start_offset=-1,
+        lost_end_offset=-1,
+    )
 
 
 def test_where_unclean_is_allowed_a_clean_election_in_sight_is_waited_for() -> None:

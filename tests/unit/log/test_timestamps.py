@@ -1,6 +1,7 @@
 """What retention and look-ups go by is what Kafka would have computed, whatever a header says."""
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tidemark_broker.log import (
     RecordTooLarge,
     TimestampOffset,
     TimestampsInDoubt,
+    lookup,
     record_times,
     timestamps,
 )
@@ -159,3 +161,51 @@ def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(
     assert log.offset_by_timestamp(T0) == TimestampOffset(3, T0, 0)
     with pytest.raises(RecordTooLarge, match="unpacks to more than"):
         bench.append(log, _bomb(codec, value_bytes, largest=-1))
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offset of each record that a look-up looks at from now on."""
+    seen: list[int] = []
+    real = lookup.decode_timestamps
+
+    def counting(*args: Any, **kwargs: Any) -> Iterator[tuple[int, int]]:
+        for offset, time_ms in real(*args, **kwargs):
+            seen.append(offset)
+            yield offset, time_ms
+
+    monkeypatch.setattr(lookup, "decode_timestamps", counting)
+    return seen
+
+
+@pytest.mark.parametrize("value_bytes", [0, 4000], ids=["records", "bytes"])
+def test_a_look_up_unpacks_no_more_of_many_batches_than_of_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, value_bytes: int
+) -> None:
+    """Their headers say, within what is allowed, that something newer is in them. Nothing is."""
+    bench.config = LogConfig(retention_ms=-1, segment_bytes=100_000)
+    log = bench.create()
+    record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
+    count = 1000 if value_bytes else timestamps.RECORDS_MAX // 4 - 1
+    payload = compress(4, record * count)
+    front = bytearray(_batch(T0, codec=4)[:61])
+    struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
+    liar = _headed(bytes(front) + payload, largest=T0 + 1000, count=count)
+    for _ in range(10):
+        log.append_as_leader(liar, leader_epoch=0, now_ms=T0)
+    seen = _counted(monkeypatch)
+    found = log.offset_by_timestamp(T0 + 1)
+    assert len(seen) == 4 * count
+    assert found == TimestampOffset(4 * count, T0 + 1000, 0)
+
+
+def test_a_look_up_walks_no_longer_for_a_header_that_is_wrong(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins early then, never late."""
+    monkeypatch.setattr(timestamps, "RECORDS_MAX", 50)
+    bench.config = LogConfig(segment_bytes=100_000)
+    log = bench.create()
+    log.append_as_leader(_headed(_batch(T0), largest=T0 + 1000), leader_epoch=0, now_ms=T0)
+    bench.fill(log, [1] * 100)
+    assert log.offset_by_timestamp(T0 + 1001) is None
+    assert log.offset_by_timestamp(T0 + 995) == TimestampOffset(49, T0 + 490, 0)

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from tidemark.logfiles.offset_index import OffsetIndex
-from tidemark.records.batch import iter_headers
+from tidemark.records.batch import iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
+from tidemark.records.decode import UnpackLimits
 from tidemark.tier.auxiliary import Aux
 from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
 from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import BucketStorageManager, SegmentData
+from tidemark_broker.log import unpack_limits
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
+from tidemark_broker.replication.remote import RemoteOffset
 
 FIRST, BATCHES, RECORDS = 1000, 20, 5
 VALUE = bytes(15_000)
@@ -96,6 +99,17 @@ class Segment:
         assert headers[-1].next_offset == next_offset
         return [header.base_offset for header in headers]
 
+    def lie(self, largest_ms: int) -> None:
+        """Each batch's header names this as its largest timestamp."""
+        path = self.folder / "log"
+        log = bytearray(path.read_bytes())
+        for position, header in iter_headers(bytes(log)):
+            set_max_timestamp(log, position, header, largest_ms)
+        path.write_bytes(log)
+        data = SegmentData(path, len(log), self.tier.segments.fetch_aux(self.entry))
+        copied = self.tier.segments.copy_segment(self.entry, data)
+        self.entry = replace(self.entry, digests=copied.digests, max_timestamp_ms=largest_ms)
+
     def damage(self, position: int) -> None:
         path = self.folder / "tier" / self.entry.log_key
         log = bytearray(path.read_bytes())
@@ -171,3 +185,22 @@ def test_an_index_of_another_log_is_found_out(segment: Segment) -> None:
     assert segment.read(FIRST, 1) == [FIRST]
     with pytest.raises(ObjectDamaged, match=f"ends with offset {FIRST + 14}, its index says"):
         segment.read(FIRST + 30, 1)
+
+
+def test_a_look_up_by_time_keeps_no_more_of_a_segment_than_it_looks_at(segment: Segment) -> None:
+    """A header says that something newer is in the first batch; nothing is, up to the end."""
+    segment.lie(FIRST + BATCHES * RECORDS)
+    reader = SegmentReader(segment.tier, segment.caches, segment.entry)
+    assert reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, unpack_limits()) is None
+    assert len(reader._chunks) <= 2
+
+
+def test_a_look_up_by_time_unpacks_no_more_than_one_of_local_segments(segment: Segment) -> None:
+    limits = UnpackLimits(bytes_left=100_000, records_left=1000)
+    segment.lie(FIRST + BATCHES * RECORDS)
+    reader = SegmentReader(segment.tier, segment.caches, segment.entry)
+    found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, limits)
+    assert found == RemoteOffset(FIRST + 2 * RECORDS, FIRST + BATCHES * RECORDS, 3)
+    limits = UnpackLimits(bytes_left=10**9, records_left=3 * RECORDS + 4)
+    found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, limits)
+    assert found == RemoteOffset(FIRST + 3 * RECORDS, FIRST + BATCHES * RECORDS, 3)

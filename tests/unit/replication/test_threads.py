@@ -10,6 +10,7 @@ import pytest
 from tests.unit.replication.replica_nodes import T0, Node, row
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
+from tidemark_broker.replication.types import ProduceResult
 from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
 
 MANY = 64
@@ -90,6 +91,26 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
     assert await second
 
 
+async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
+    node: Callable[[int], Node],
+) -> None:
+    """A client that asks, goes, comes back and asks again does not keep others from asking."""
+    one = node(1)
+    await one.told(ALONE)
+    await one.append()
+    async with _occupied(in_lookup_thread, 2):
+        asked = [asyncio.ensure_future(one.partition.list_offset(T0)) for _ in range(100)]
+        await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+        async with asyncio.timeout(20):
+            await asyncio.wait(asked)
+        other = asyncio.ensure_future(one.partition.list_offset(T0))
+        await asyncio.sleep(0)
+        assert not other.done()
+    assert (await other).offset == 0
+
+
 async def test_batches_that_are_looked_into_first_keep_their_place(
     node: Callable[[int], Node],
 ) -> None:
@@ -108,6 +129,25 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
         one.bytes()[position + 61 : position + header.size_bytes]
         for position, header in iter_headers(one.bytes())
     ]
+
+
+async def test_nobody_waits_for_the_batches_of_another_client(node: Callable[[int], Node]) -> None:
+    """However many of one client are looked into first; a client's own keep their order."""
+    one = node(1)
+    await one.told(ALONE)
+    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    plain = build_batch([Record(b"plain", b"v", (), T0)])
+
+    def append(data: bytes, peer: str) -> "asyncio.Future[ProduceResult]":
+        return asyncio.ensure_future(one.partition.append(data, acks=1, timeout_ms=1000, peer=peer))
+
+    async with _occupied(in_lookup_thread, 2):
+        held = [append(data, "a") for data in (odd, odd, plain)]
+        async with asyncio.timeout(20):
+            assert (await append(plain, "b")).base_offset == 0
+        assert not any(each.done() for each in held)
+    assert [(await each).base_offset for each in held] == [1, 2, 3]
+    assert len(one.partition.turns) == 0
 
 
 async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was(

@@ -167,3 +167,34 @@ def test_ids_come_back(value: uuid.UUID) -> None:
 def test_other_texts_are_no_ids(text: str) -> None:
     with pytest.raises(ValueError, match="22 base64url"):
         parse_id(text)
+
+
+NOT_WHOLE = (2**63, -(2**63) - 1, 10**30)
+
+
+@pytest.mark.parametrize("number", NOT_WHOLE)
+def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number: int) -> None:
+    """It would end whoever sends it on: the status, the answer to a follower."""
+    head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
+    for name in ("logStartOffset", "leaderEpoch", "version"):
+        with pytest.raises(ManifestCorrupt, match=r"heads/x .*64 bits"):
+            decode_head(json.dumps({**head, name: number}).encode(), "heads/x")
+    for name in ("endOffset", "sizeBytes", "maxTimestampMs"):
+        entry = {**head["entries"][0], name: number}
+        with pytest.raises(ManifestCorrupt, match="heads/x"):
+            decode_head(json.dumps({**head, "entries": [entry]}).encode(), "heads/x")
+
+
+@pytest.mark.parametrize("size", [-1, 2**31])
+def test_a_segment_is_no_larger_than_a_log_file_can_be(place: Any, size: int) -> None:
+    head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
+    head["entries"][0]["sizeBytes"] = size
+    with pytest.raises(ManifestCorrupt, match=f"heads/x .*{size} bytes"):
+        decode_head(json.dumps(head).encode(), "heads/x")
+
+
+def test_what_is_nested_without_end_is_no_manifest() -> None:
+    """Not an error of the program, which nobody expects."""
+    for decode in (decode_head, decode_page):
+        with pytest.raises(ManifestCorrupt, match="heads/x"):
+            decode(b"[" * 100_000, "heads/x")

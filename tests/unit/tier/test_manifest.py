@@ -5,14 +5,16 @@ it, or the caller was told StoreUnavailable and repeating the transition leads t
 """
 
 import json
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidemark.tier import transitions, views
-from tidemark.tier.codec import encode_head
+from tidemark.tier import directory, transitions, views
+from tidemark.tier.codec import ManifestCorrupt, encode_head
 from tidemark.tier.head import Claim, Fenced, Head
 from tidemark.tier.layout import head_key, pages_prefix
 from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
@@ -352,3 +354,39 @@ def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) ->
         ranges = views.plan(head, pages, 0, 10)
         assert [each.from_offset for each in ranges] == list(range(10))
         assert 0 < store.page_cache_bytes <= 40_000
+
+
+def test_a_head_under_another_partitions_key_is_not_believed(place: Any, memory: Any) -> None:
+    """Its segments are sound, and not of this partition."""
+    store = manifests(memory)
+    filled(place, store, 2)
+    data = memory.objects[head_key(place.topic_id, place.partition)]
+    other = uuid.UUID(int=77)
+    for topic_id, partition in ((place.topic_id, place.partition + 1), (other, place.partition)):
+        key = head_key(topic_id, partition)
+        memory.objects[key] = data
+        with pytest.raises(ManifestCorrupt, match=f"{key} .*of {place.topic}-{place.partition}"):
+            store.load(topic_id, partition)
+
+
+def test_a_page_under_another_name_is_not_believed(place: Any, memory: Any) -> None:
+    store = ManifestStore(memory, page_entries=2, sleep=lambda _: None)
+    loaded = filled(place, store, 9)
+    first, second = page_keys(place, memory)[:2]
+    prefix = pages_prefix(place.topic_id, place.partition)
+    memory.objects[f"{prefix}{first}.json"] = memory.objects[f"{prefix}{second}.json"]
+    fresh = ManifestStore(memory, page_entries=2)
+    with pytest.raises(ManifestCorrupt, match=f"{first}.* is of {second}"):
+        fresh.pages(place.topic_id, place.partition)[first]
+    assert loaded.head.pages[0].name == first
+
+
+def test_an_object_of_absurd_size_is_not_read(
+    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "OBJECT_BYTES_MAX", 10_000)
+    store = directory.DirectoryStore(tmp_path)
+    key = head_key(place.topic_id, place.partition)
+    store.put(key, bytes(10_001))
+    with pytest.raises(ManifestCorrupt, match=f"{key} .*10001 bytes"):
+        manifests(store).load(place.topic_id, place.partition)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.tier import auxiliary, directory
 from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.integrity import ObjectDamaged, digest_of
@@ -120,6 +121,25 @@ def test_an_aux_that_is_not_the_one_copied_is_refused(
     with pytest.raises(ObjectDamaged, match=rf"{known.aux_key} in memory .* before offset 1$"):
         manager.fetch_aux(known)
     assert manager.fetch_aux(entries[0]).offset_index == b"other"  # the first format cannot tell
+
+
+def test_an_aux_of_absurd_size_is_not_read(
+    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "OBJECT_BYTES_MAX", 10_000)
+    store = directory.DirectoryStore(tmp_path)
+    entry = place.segment(0, 9)
+    store.put(entry.aux_key, bytes(10_001))
+    with pytest.raises(ObjectDamaged, match=rf"{entry.aux_key} in .* 10001 bytes"):
+        BucketStorageManager({"": store}).fetch_aux(entry)
+
+
+def test_an_aux_whose_ranges_are_nested_without_end_is_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auxiliary, "_encode_aborted", lambda _: b"[" * 100_000)
+    with pytest.raises(AuxCorrupt, match="x is damaged"):
+        unpack(pack(AUX), "x")
 
 
 class TestBuckets:
