@@ -1,6 +1,6 @@
 """Where a delayed operation waits: one implementation for produce, fetch, DeleteRecords, remote fetch.
 
-Kafka's rule (kafka-facts section 4): try, register under every key, try again, then start the
+Kafka's rule: try, register under every key, try again, then start the
 timer; completion happens exactly once. Here everything runs on one loop, so a notification only
 marks its key, and the operations under all keys marked in one turn of the loop are looked at once,
 afterwards: a condition is never evaluated from inside the code that changed the state.

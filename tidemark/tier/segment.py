@@ -1,4 +1,4 @@
-"""One copied segment as the manifest knows it (the seeds' RemoteLogSegmentMetadata).
+"""One copied segment as the manifest knows it (Kafka's RemoteLogSegmentMetadata).
 
 Fields are Kafka's, with ``tieredEpoch`` (KIP-950) and ``customMetadata`` (KIP-917). Beside the
 range of the uploaded file an entry has the range that it *answers for*: after a leader change a

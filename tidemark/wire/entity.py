@@ -1,6 +1,6 @@
 """Own messages of the control protocol, written the way kio writes Kafka's.
 
-Kafka's schemas come from kio. Our few additions (partition states, the seed's
+Kafka's schemas come from kio. Our few additions (partition states, KIP-950's
 ``DisableRemoteTopic``) are declared here as dataclasses of the same kind, so that one codec
 reads and writes both and no second serialisation exists in the project.
 """

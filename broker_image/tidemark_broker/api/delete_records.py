@@ -1,4 +1,4 @@
-"""DeleteRecords (21): KIP-107, to the letter of kafka-facts section 4.
+"""DeleteRecords (21): KIP-107, with Kafka's checks in Kafka's order.
 
 Each leader raises its log start at once; the whole request then waits until the low watermark of
 every partition that took part has reached what was asked (two fetch rounds of the followers), or

@@ -1,7 +1,7 @@
 """Fetch (1): consumers' reads; long poll through the purgatory; the tier for what is only there.
 
 Sessions are not kept: every answer carries session id 0, which is legal and makes every request a
-full one (kafka-facts 5.3). Followers of this cluster use an Api of their own. Record bytes go from
+full one. Followers of this cluster use an Api of their own. Record bytes go from
 the log to the socket as one object.
 """
 

@@ -1,4 +1,4 @@
-"""ListOffsets (2): the offset of a time, or one of the special ones (kafka-facts 5.2).
+"""ListOffsets (2): the offset of a time, or one of the special ones.
 
 What each special value means is the partition's affair; which version may ask for it is decided
 here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.

@@ -1,6 +1,6 @@
 """The entities of a Metadata answer with KIP-950's two fields per topic.
 
-The seed adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
+KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
 the flexible versions (9 and above), so that stock clients skip them; the tags lie far above Kafka's
 own, as a later Kafka may number its own from 0. kio's classes are closed, so twins are made of them
 that differ in these fields only.

@@ -126,12 +126,22 @@ class LogManager:
                 shutil.rmtree(path, ignore_errors=True)
             elif (key := names.parse_partition_directory(path.name)) is not None:
                 self._open_one(key, path, clean_shutdown=self.clean_shutdown)
-        if self.failures or any(log.truncated_at_open for log in self._logs.values()):
+        missing = self._missing()
+        if missing:
+            logger.warning("%s: these logs are gone: %s", self.directory, missing)
+        if missing or self.failures or any(log.truncated_at_open for log in self._logs.values()):
             self.previous_broker_epoch = None
         logger.info(
             "%s: %d logs opened, %d failed", self.directory, len(self._logs), len(self.failures)
         )
         return self.failures
+
+    def _missing(self) -> list[TopicPartition]:
+        """Logs that the last clean shutdown left with records and that are not here: what is made in
+        their place is empty."""
+        known = self._logs.keys() | self._failures.keys()
+        points = self._recovery_points.offsets
+        return [key for key, offset in points.items() if offset and key not in known]
 
     @property
     def failures(self) -> list[OpenFailure]:
@@ -154,6 +164,8 @@ class LogManager:
         starts = self._starts.of(key)
         topic_id: uuid.UUID | None = None
         try:
+            if not path.is_dir():
+                raise StorageError(f"{path} is gone; start the broker again to have it made anew")
             topic_id = read_topic_id(path)
             log = PartitionLog.open(
                 path,

@@ -21,7 +21,7 @@ from tidemark_broker.log.deletion import (
     sync_parent_of,
 )
 from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import StorageError
+from tidemark_broker.log.errors import RESTORE_OR_COPY, StorageError
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.reading import ReadingLog
 from tidemark_broker.log.recovery import LoadedSegments, forget_cached_pages, load_segments
@@ -232,7 +232,5 @@ def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
         segment.unload()
     raise StorageError(
         f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
-        "start of the log, and no deletion of them is on record; nothing was deleted. Restore the "
-        "missing segments, or remove this replica's directory so that it is copied from its leader "
-        "again"
+        f"start of the log, and no deletion of them is on record; {RESTORE_OR_COPY}"
     )

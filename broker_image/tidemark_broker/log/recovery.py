@@ -25,7 +25,12 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark_broker.log.batch_epochs import SegmentEpochs
-from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
+from tidemark_broker.log.errors import (
+    RESTORE_OR_COPY,
+    CorruptRecords,
+    StorageError,
+    storage_errors,
+)
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
@@ -149,8 +154,7 @@ def _settle_closed(
     if segment.next_offset != next_base:
         raise StorageError(
             f"{segment.directory}: offsets {segment.next_offset} to {next_base - 1} are missing "
-            "below the recovery point; nothing was deleted. Restore the missing segment, or remove "
-            "this replica's directory so that it is copied from its leader again"
+            f"below the recovery point; {RESTORE_OR_COPY}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Starting a replica from the tier (kafka-facts 5.1), and the prefix rule's question to it.
+"""Starting a replica from the tier, and the prefix rule's question to it.
 
 All calls block. What is in the tier is a prefix of every leader's log, so the epochs that were
 stored with a segment are the ones that a log which starts behind it must have.

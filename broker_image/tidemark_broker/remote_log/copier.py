@@ -1,4 +1,4 @@
-"""Copying one segment: COPY_STARTED, upload, COPY_FINISHED (kafka-facts 2.3).
+"""Copying one segment: COPY_STARTED, upload, COPY_FINISHED.
 
 The order is what keeps the tier whole: the entry is committed before the first byte goes out, so
 that nothing is ever stored that the manifest does not name, and it becomes live by a second commit

@@ -1,4 +1,4 @@
-"""Which local segment is copied next (kafka-facts 2.2, steps 5 and 6). Pure.
+"""Which local segment is copied next. Pure.
 
 A segment may be copied once it is closed and everything in it is stable: the *next* segment's base
 offset decides, compared by ``<=`` with the last stable offset. The first candidate is the segment

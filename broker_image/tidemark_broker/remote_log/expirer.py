@@ -1,4 +1,4 @@
-"""Retention and deletion in the tier, one run at a time (kafka-facts 2.5).
+"""Retention and deletion in the tier, one run at a time.
 
 Marking and deleting are two steps: a commit raises the head's log start and with it the floor; the
 objects go only after ``remote.delete.delay``, by whoever leads then, whatever the topic's state has

@@ -1,4 +1,4 @@
-"""Which remote segments expire: topic-wide retention over both tiers (kafka-facts 2.5). Pure.
+"""Which remote segments expire: topic-wide retention over both tiers. Pure.
 
 Always oldest first, a whole segment at a time, ending at the first that stays; what expires is told
 by the new log start offset alone, since everything wholly below it is marked by the head's floor.

@@ -1,4 +1,4 @@
-"""Reads of the tier for clients (kafka-facts 2.13): a bounded pool, a purgatory, read-ahead.
+"""Reads of the tier for clients: a bounded pool, a purgatory, read-ahead.
 
 Reads run in the fetcher's pool; requests wait for them in the purgatory, where a disablement with
 Delete ends the wait, and a read that takes longer than its request goes on for the next one

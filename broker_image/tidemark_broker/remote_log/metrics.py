@@ -1,4 +1,4 @@
-"""Figures of the tier, named as Kafka's are (kafka-facts 2.15), in one table.
+"""Figures of the tier, named as Kafka's are, in one table.
 
 Counters are sums over all partitions: a label per partition would grow without limit.
 """

@@ -139,7 +139,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    """kafka-facts 5.1: longer than the leader: cut; below its log start: start again there."""
+    """Longer than the leader: cut; below its log start: start again there."""
     log = partition.log
     if leader.next_offset < log.next_offset:
         logger.info(

@@ -2,7 +2,7 @@
 
 acks=all is refused before the append while the committed ISR is too small, and waits in the
 purgatory until the high watermark has passed what was appended. If the ISR became too small
-meanwhile the data stays and the answer says so (kafka-facts section 6).
+meanwhile the data stays and the answer says so.
 """
 
 from dataclasses import replace

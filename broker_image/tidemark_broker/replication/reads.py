@@ -1,4 +1,4 @@
-"""What a leader answers to consumers: fetches and offset look-ups (kafka-facts 5.2 and 5.3).
+"""What a leader answers to consumers: fetches and offset look-ups.
 
 Consumers see committed data only. Offsets between the log start and the local log start of a
 tiered partition lie in the tier: the answer says so and the caller reads there.

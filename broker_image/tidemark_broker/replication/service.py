@@ -1,6 +1,6 @@
 """The leader's side of replica fetches: what a follower is given, and what its fetch tells.
 
-Order of checks for a follower (kafka-facts 5.3): epoch, assignment, epoch of its last record,
+Order of checks for a follower: epoch, assignment, epoch of its last record,
 log start *before* divergence, divergence without any update of the follower's state, and only
 then records. A fetch that is answered with records or with nothing says that the follower holds
 all below its fetch offset; that alone moves the high watermark and the ISR. It counts once, when it

@@ -68,9 +68,26 @@ def _topic_table(views: list[TopicView]) -> Table:
             _tiering(view),
             _remote(view),
             str(view.placeholders()),
-            ready.get("message", ""),
+            _message(view),
         )
     return table
+
+
+def _message(view: TopicView) -> str:
+    """What Ready says, and what other conditions say that need somebody."""
+    told = [str(view.condition("Ready").get("message", ""))]
+    for kind, trouble in (
+        ("Stalled", "True"),
+        ("TierIntegrity", "False"),
+        ("TieringSettled", "False"),
+    ):
+        found = view.condition(kind)
+        text = str(found.get("message", ""))
+        if found.get("status") != trouble or found.get("reason") in ("Disabling", "TierIntegrity"):
+            continue
+        if text not in told:
+            told.append(f"{kind}: {text}")
+    return "\n".join(told)
 
 
 def _tiering(view: TopicView) -> str:
@@ -94,7 +111,10 @@ def _remote(view: TopicView) -> str:
 
 
 def _partition_table(view: TopicView) -> Table:
-    table = Table("partition", "leader", "leader epoch", "replicas", "ISR", title=view.name)
+    """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have lost
+    a tail, and leads only once its log is known to reach furthest."""
+    names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
+    table = Table(*names, title=view.name)
     for row in view.rows:
         table.add_row(
             str(row.partition),
@@ -102,6 +122,7 @@ def _partition_table(view: TopicView) -> Table:
             str(row.leader_epoch),
             " ".join(map(str, row.replicas)),
             " ".join(map(str, row.isr)),
+            " ".join([*map(str, row.elr), *(f"{replica}?" for replica in row.last_known_elr)]),
         )
     return table
 

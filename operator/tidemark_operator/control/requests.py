@@ -153,6 +153,8 @@ class BrokerRequests:
         self, context: Context, node_id: int, news: frozenset[RowKey]
     ) -> None:
         await self._decided(context, lambda draft: elections.storage_changed(draft, node_id, news))
+        for topic_id in {topic_id for topic_id, _ in news}:
+            context.add_topic_id(topic_id)
 
     def _take_report(self, context: Context, report: control.PartitionStatus) -> None:
         row = context.state.row((report.topic_id, report.partition))

@@ -1,6 +1,6 @@
 """Broker sessions: who has been heard of, on the monotonic clock. Pure; time is an argument.
 
-Three rules of the design stand here. Every session counts as fresh at a take-over. After a stall
+Three rules stand here. Every session counts as fresh at a take-over. After a stall
 of the intake itself the time of the stall does not count: what lies in the sockets is read before
 anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
 however regularly its heartbeat thread reports.

@@ -180,7 +180,8 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
         return
     text = (
         f"the storage of broker {node_id} refuses {count(len(failed), 'more replica')}: "
-        f"{count(moved, 'leader')} moved; they come back by themselves when it works again"
+        f"{count(moved, 'leader')} moved; they come back by themselves once it works "
+        "(the Broker's condition Ready says what is wrong)"
     )
     draft.emit(warning("Broker", broker.key, "StorageFailed", text))
 

@@ -6,7 +6,7 @@ Disabled needs, for every partition, an acknowledgement of each present replica 
 present epoch, the leader's under the present leader epoch. The only exits of Disabling are
 acknowledgements, removal of a Broker (its replicas leave the set) and deletion of the Topic.
 Disabled -> Enabled keeps the epoch and offers no policy. Disabled with Retain -> Disabling with
-Delete (epoch + 1) is an addition to the seed.
+Delete (epoch + 1) is an addition to KIP-950.
 
 Acknowledgements live in memory: after a take-over every request is sent again, and brokers answer
 again (KIP-950's failure modes).

@@ -102,8 +102,10 @@ def _in_use(state: ControllerState, blockers: Sequence[RowKey]) -> str:
         for topic, (_, partition) in zip(topics, blockers, strict=False)
     ]
     more = f" and {len(blockers) - NAMED_MAX} more" if len(blockers) > NAMED_MAX else ""
+    rows = [state.row(key) for key in blockers]
+    others = any(row is not None and len(row.hosts) > 1 for row in rows)
+    catch_up = "start the other replicas and let them catch up, or " if others else ""
     return (
         f"{count(len(blockers), 'partition')} ({', '.join(named)}{more}) would lose the last live copy: "
-        "start the other replicas and let them catch up, or delete the topics; until then the broker "
-        "serves on, and takes no new replica"
+        f"{catch_up}delete the topics; until then the broker serves on, and takes no new replica"
     )

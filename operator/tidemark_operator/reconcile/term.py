@@ -149,6 +149,8 @@ class Term:
         context = self.context
         context.metrics.commits.inc()
         context.metrics.decisions.inc(committed.decisions)
+        for event in committed.events:
+            context.emit(event)
         if not committed.slices and not committed.brokers:
             return
         context.metrics.commit_seconds.observe(committed.seconds)
@@ -160,8 +162,6 @@ class Term:
             context.queue.add_later(context.key(BROKER, broker.key), BROKER_FIGURES_S)
         for node_id in committed.brokers:
             self._broker_changed(node_id)
-        for event in committed.events:
-            context.emit(event)
         self._questions.ask()
 
     def _broker_changed(self, node_id: int) -> None:

@@ -1,6 +1,6 @@
 """``Topic``: one topic as its manifest describes it, and how far the operator is.
 
-Rules of the design that the API server itself keeps: partitions only grow, name and cluster are
+Rules that the API server itself keeps: partitions only grow, name and cluster are
 fixed, no tiering with compaction, local retention within total retention, nothing under
 ``spec.tiering`` changes while Disabling (KIP-950), the tiering state machine and its epoch never go
 backwards (invariants 7 and 22).

@@ -152,3 +152,24 @@ async def test_a_leader_whose_storage_refuses_gives_way_and_comes_back(world: Cl
     leader.failed = ()
     await leader.report(0, 0)
     assert (await successor.alter("t", 0, (1, 2, 3))).error_code == 0
+
+
+async def test_storage_that_refuses_is_told_also_where_no_leader_moves(
+    world: ClusterWorld,
+) -> None:
+    """The decision changes no row; people hear of it all the same."""
+    await world.create_cluster()
+    operator = await world.start_operator(session_timeout_s=SESSION_S)
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    topic_id = (await _row(world)).topic_id
+    peer.failed = (control.TopicPartitions(topic_id=topic_id, partitions=(0,)),)
+    await peer.report(log_bytes=1, records=1)
+    shown = await world.condition(TOPIC, "t", "Ready", "False", "StorageFailed")
+    assert "repair the log directory of broker 1" in shown["message"]
+    events = [event["reason"] for event in await world.api.list_all(EVENT, world.namespace)]
+    assert "StorageFailed" in events
+    peer.failed = ()
+    await peer.report(log_bytes=1, records=1)
+    await world.condition(TOPIC, "t", "Ready", "True")

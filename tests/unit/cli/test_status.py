@@ -2,6 +2,7 @@
 
 import io
 import uuid
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -45,4 +46,28 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     assert ["broker-1", "1", "Unknown", "2", "3", "1,234"] in cells
     assert ["broker-2", "2", "Unknown", "0", "2", "1,234"] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
-    assert ["2", "none", "2", "2 1", "2 1"] in cells
+    assert ["2", "none", "2", "2 1", "2 1", ""] in cells
+
+
+def test_who_may_lead_outside_the_isr_is_shown() -> None:
+    waiting = replace(row(0, -1, (1, 2, 3)), isr=(), elr=(2,), last_known_elr=(1, 3))
+    cells = printed([], [TopicView("orders", {"spec": {}}, (waiting,))])
+    assert ["0", "none", "0", "1 2 3", "", "2 1? 3?"] in cells
+
+
+def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "Serving", "message": "served"},
+        {"type": "Stalled", "status": "False", "reason": "Progressing", "message": ""},
+        {"type": "TieringSettled", "status": "False", "reason": "TierIntegrity", "message": "x"},
+        {
+            "type": "TierIntegrity",
+            "status": "False",
+            "reason": "ObjectDamaged",
+            "message": "k is bad",
+        },
+    ]
+    view = TopicView("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
+    cells = printed([], [view])
+    assert ["orders", "True", "never", "-", "0", "served"] in cells
+    assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells

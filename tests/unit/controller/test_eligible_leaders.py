@@ -391,6 +391,17 @@ def test_a_partition_whose_last_holders_are_away_says_whom_to_start() -> None:
     assert "start brokers 2, 3 " in messages(result)["Ready"]
 
 
+def test_an_unclean_election_is_named_only_where_it_would_find_somebody() -> None:
+    world = _world(isr=(3,), elr=(2,))
+    fence(world, 2, 3)
+    assert "unclean.leader.election.enable" in messages(world.reconcile())["Ready"]
+    world = World(brokers=[broker(1)], topics=[topic(replication_factor=1)], rows=[row((1,))])
+    fence(world, 1)
+    assert messages(world.reconcile())["Ready"] == (
+        "partitions 0 have no leader: start broker 1 (the last to have all records)"
+    )
+
+
 def test_a_partition_without_any_holder_is_lost_not_waiting() -> None:
     world = _world(isr=(1,), last_known_elr=(2,))
     world.register(1, incarnation=5, directory=77)

@@ -7,7 +7,9 @@ from tests.unit.controller.controller_world import (
     alter,
     broker,
     fence,
+    messages,
     numbered_uuid,
+    ready,
     row,
     topic,
 )
@@ -74,6 +76,25 @@ def test_the_last_member_of_the_isr_stays_and_leads_on() -> None:
     world = _world(isr=(1,))
     _reports(world, 1, refuses=True)
     assert (world.row().leader, world.row().isr) == (1, (1,))
+
+
+def test_a_topic_whose_only_leader_refuses_is_not_ready_and_says_what_to_repair() -> None:
+    world = _world(isr=(1,))
+    fence(world, 2)
+    _reports(world, 1, refuses=True)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "StorageFailed")
+    assert ready(result)["Reconciling"] == ("True", "StorageFailed")
+    assert ready(result)["FullyReplicated"] == ("False", "StorageFailed")
+    assert "repair the log directory of broker 1" in messages(result)["Ready"]
+    _reports(world, 1, refuses=False)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_a_topic_that_another_replica_leads_is_ready_though_one_refuses() -> None:
+    world = _world()
+    _reports(world, 3, refuses=True)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
 def test_where_the_storage_of_all_refuses_nothing_moves() -> None:

@@ -1,4 +1,4 @@
-"""One Topic from manifest to conditions: the table of the design, row by row."""
+"""One Topic from manifest to conditions: the table of states, row by row."""
 
 import dataclasses
 import json

@@ -128,6 +128,23 @@ def test_the_proof_is_taken_back_when_bytes_are_missing(directory: Directory) ->
     assert manager.logs()[0].next_offset == 2
 
 
+def test_the_proof_is_taken_back_when_a_whole_log_is_missing(directory: Directory) -> None:
+    """Or its broker, alone in the ISR, would lead with an empty log."""
+    manager = directory.started()
+    _make(manager, count=3).advance_high_watermark(3)
+    manager.close(broker_epoch=42)
+    shutil.rmtree(directory.path / "t-0")
+    assert directory.started().previous_broker_epoch is None
+
+
+def test_a_log_that_was_deleted_is_not_missed(directory: Directory) -> None:
+    manager = directory.started()
+    _make(manager, count=3).advance_high_watermark(3)
+    manager.delete("t", 0)
+    manager.close(broker_epoch=42)
+    assert directory.started().previous_broker_epoch == 42
+
+
 def test_a_crash_keeps_what_was_checkpointed(directory: Directory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)

@@ -204,12 +204,32 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     manager = start()
     [failure] = manager.failures
     assert f"offsets 0 to {second - 1} are missing at the start of the log" in failure.reason
-    assert "copied from its leader again" in failure.reason
+    assert "copies them from its leader" in failure.reason
     assert manager.previous_broker_epoch is None
     assert list(log.directory.glob("*.log"))
     assert manager.open_again("t", 0) is None
     start()  # what is on record of it stays
     assert len(start().failures) == 1
+
+
+def test_a_directory_that_is_removed_is_made_anew_by_the_next_start_alone(
+    start: Callable[[], LogManager],
+) -> None:
+    """As the failure says: only while the broker is stopped."""
+    manager = start()
+    log = _filled(manager)
+    manager.checkpoint()
+    _remove_first(log)
+    manager = start()
+    assert "stop this broker" in manager.failures[0].reason
+    shutil.rmtree(log.directory)
+    assert manager.open_again("t", 0) is None
+    assert "start the broker again" in manager.failures[0].reason
+    assert not manager.close(5)
+    manager = start()
+    assert not manager.failures
+    assert manager.previous_broker_epoch is None
+    assert manager.create(topic="t", topic_id=log.topic_id, partition=0, config=log.config)
 
 
 def test_a_directory_of_former_times_is_not_judged(start: Callable[[], LogManager]) -> None:

@@ -1,4 +1,4 @@
-"""The leader's decisions about its followers (kafka-facts section 6)."""
+"""The leader's decisions about its followers."""
 
 import uuid
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""Why partitions have no leader, and every way out that there is.
+"""Why partitions have no leader, or one that cannot serve, and every way out that there is.
 
-Two stories: nobody who has all that is committed is live (start one of them); or all who are live
+Three stories: nobody who has all that is committed is live (start one of them); or all who are live
 came back without proof that they lost nothing, and enough of them must say how far their logs reach
-before the longest leads (KIP-966). Either is ended, too, by an unclean election where the topic
-allows one.
+before the longest leads (KIP-966); or the storage of the only one who may lead refuses. An unclean
+election ends the first two as well, where there is anybody else to lead: only then it is named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,9 @@ def no_leader(
         return _election_waits(state, topic, waiting)
     holders = {replica for row in rows for replica in row.holders}
     ways = [f"start {_brokers(_down(state, holders) or holders)} (the last to have all records)"]
-    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {_ways(state, topic, ways)}"
+    others = any(set(row.hosts).difference(row.holders) for row in rows)
+    told = _ways(state, topic, ways) if others else ways[0]
+    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {told}"
     return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
 
 
@@ -45,7 +47,7 @@ def _election_waits(
     if down:
         ways.append(f"start {_brokers(down)}")
     if refusing:
-        ways.append(f"repair the log directory of {_brokers(refusing)}")
+        ways.append(f"repair the log directory of {_brokers(refusing)} (see its Broker's Ready)")
     if silent:
         ways.append(f"wait for the answer of {_brokers(silent)}")
     text = (
@@ -54,6 +56,20 @@ def _election_waits(
         f"far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
     )
     return summary(ready=False, reason="ElectionWaits", message=text, reconciling=True)
+
+
+def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[Condition]:
+    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) are led by a
+    replica whose storage refuses, since nobody else has all that is committed."""
+    leaders = _brokers(row.leader for row in rows)
+    down = _down(state, {replica for row in rows for replica in row.holders})
+    others = f" or start {_brokers(down)}" if down else ""
+    text = (
+        f"partitions {numbers(row.partition for row in rows)}: the storage of {leaders} refuses, and no "
+        f"other live replica has all records: repair the log directory of {leaders} (see its Broker's "
+        f"Ready){others}"
+    )
+    return summary(ready=False, reason="StorageFailed", message=text, reconciling=True)
 
 
 def _ways(state: ControllerState, topic: TopicView, ways: Sequence[str]) -> str:

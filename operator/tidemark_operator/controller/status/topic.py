@@ -1,4 +1,4 @@
-"""A Topic's status: the condition table of the design, replica counts, tiering.
+"""A Topic's status: conditions as kstatus reads them, replica counts, tiering.
 
 `observedGeneration` rises only here, where Ready is computed anew (invariant 22); a paused Topic
 keeps its conditions and its generation.
@@ -32,7 +32,7 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
-from tidemark_operator.controller.status.offline import no_leader
+from tidemark_operator.controller.status.offline import no_leader, storage_refuses
 from tidemark_operator.controller.tiering import (
     Disablements,
     changed_while_disabling,
@@ -55,6 +55,8 @@ class Counts:
     lost: tuple[int, ...]
     #: Reports of elected leaders that cannot lead yet, by partition.
     waiting: tuple[PartitionStatus, ...]
+    #: Those that are led by a replica whose storage refuses.
+    refusing: tuple[PartitionRow, ...]
 
 
 def counts(state: ControllerState, topic: TopicView) -> Counts:
@@ -69,6 +71,7 @@ def counts(state: ControllerState, topic: TopicView) -> Counts:
         offline=tuple(row for row in rows if row.leader == NO_LEADER),
         lost=tuple(row.partition for row in rows if not row.holders),
         waiting=_waiting(state, led),
+        refusing=tuple(row for row in led if row.key in state.failed_on(row.leader)),
     )
 
 
@@ -204,6 +207,8 @@ def _main(
         return no_leader(state, topic, seen.offline)
     if seen.waiting:
         return _leaders_wait(seen.waiting)
+    if seen.refusing:
+        return storage_refuses(state, seen.refusing)
     if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
         return _disabling(topic, decision.tiering, disablements, now_ms)
     text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
@@ -256,6 +261,9 @@ def _pending(tiering: TieringStatus) -> str:
 
 
 def _replicated(seen: Counts) -> Condition:
+    if seen.refusing:
+        text = f"the storage of {count(len(seen.refusing), 'leader')} refuses, see Ready"
+        return condition("FullyReplicated", False, "StorageFailed", text)
     if seen.in_sync == seen.desired:
         text = f"all {seen.desired} replicas are in sync"
         return condition("FullyReplicated", True, "AllInSync", text)

@@ -1,0 +1,32 @@
+"""The architecture page names the tests that hold what it says: those that it names are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+_NAMED = re.compile(
+    r"`(?:tests/)?((?:unit|integration|conformance|simulation)/\S+?\.py)(?:::(\w+))?`"
+)
+_BY_SIMULATION = re.compile(r"\((\d+)\)(?:(?!\(\d+\)).)*?\*[Ss]imulation\*", re.DOTALL)
+
+
+def _named() -> list[tuple[str, str]]:
+    return sorted(set(_NAMED.findall(PAGE.read_text())))
+
+
+@pytest.mark.parametrize(("path", "test"), _named())
+def test_a_test_that_is_named_is_there(path: str, test: str) -> None:
+    file = ROOT / "tests" / path
+    assert file.is_file()
+    assert f"def {test}(" in file.read_text() if test else True
+
+
+def test_invariants_that_are_left_to_the_simulation_are_checked_there() -> None:
+    checks = (ROOT / "tests" / "simulation" / "checks.py").read_text()
+    numbers = set(_BY_SIMULATION.findall(PAGE.read_text()))
+    assert {"1", "2", "3", "16", "24"} & numbers
+    unchecked = {number for number in numbers if f'"{number}"' not in checks}
+    assert not unchecked
