@@ -131,7 +131,11 @@ class Connection:
 
     def _serve(self, entity: Any, number: int) -> None:
         """In the process that was dialled."""
-        given = self.process.answer(entity, self)
+        try:
+            given = self.process.answer(entity, self)
+        except ConnectionError:  # it hears nothing more over this one
+            self.end_from(self.theirs)
+            return
         if isinstance(given, Awaitable):
             task = asyncio.ensure_future(given)
             task.add_done_callback(lambda done: self._answered(done, number, entity))
