@@ -5,6 +5,7 @@ listener's socket (its answers and sessions are the real ones). Whoever changes 
 operator changes this module, and no other of the simulation.
 """
 
+import asyncio
 import functools
 from typing import Any
 
