@@ -208,7 +208,7 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
         digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
     check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
-    if not 0 <= entry.size_bytes <= _SEGMENT_BYTES_MAX:
+    if not 0 < entry.size_bytes <= _SEGMENT_BYTES_MAX:
         raise ValueError(f"the segment at {start} has {entry.size_bytes} bytes")
     fields.done()
     return entry

@@ -29,7 +29,7 @@ from tidemark_broker.api.ports import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.net.metrics import NetMetrics
 
-#: Topics, partitions and all other elements that one request of a client may name.
+#: Topics, partitions and all other elements that one request of a client, or of a follower, may name.
 ELEMENTS_MAX = 200_000
 
 APIS: tuple[Api, ...] = (
@@ -106,4 +106,4 @@ async def _handle_private(api: PrivateApi, frame: Frame, version: int) -> Any:
     if version != 0:
         raise FrameError(f"{api.name} version {version}, where only 0 is served")
     body = request_body_offset(frame, flexible=True)
-    return await api.handler(decode(api.request_type, frame, body))
+    return await api.handler(decode(api.request_type, frame, body, elements_max=ELEMENTS_MAX))

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 30_000
+#: Of records in one answer, whatever the follower would take (but for a first batch that is larger);
+#: as Kafka's ``fetch.max.bytes``.
+RESPONSE_BYTES_MAX = 55 * 1024 * 1024
 #: What no watch tells (the end of the tier) is looked for this often.
 LOOK_S = 1.0
 
@@ -152,7 +155,7 @@ class _Round:
     async def _collect(self, *, arrived: bool) -> "Results":
         """A result of each partition that is due. On arrival the fetch counts: the follower has
         everything below its offsets; of partitions at rest the time of the round says so."""
-        session, left = self._session, self._request.max_bytes
+        session, left = self._session, min(self._request.max_bytes, RESPONSE_BYTES_MAX)
         results: Results = {}
         for cached in tuple(session.due):
             if session.ended:
@@ -210,11 +213,14 @@ class _Round:
         records and is not done goes to the end of the queue, so that none starves."""
         due = self._session.due
         for cached, (partition, result) in results.items():
+            if cached.is_forgotten:
+                continue  # by a request that came meanwhile
             is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
             if result.records:
-                due[cached] = due.pop(cached)
+                due.pop(cached, None)
+                due[cached] = None
             elif not is_news and self._is_at_rest(partition, cached):
-                del due[cached]
+                due.pop(cached, None)
             said = _said_in(result)
             if is_news or cached in self._named or said != cached.said:
                 cached.said = said

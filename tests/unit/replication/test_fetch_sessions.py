@@ -1,6 +1,8 @@
 """Fetch sessions of followers (KIP-227): a round costs what has changed, and says what a full one does."""
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,13 +11,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
+from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication import service
 from tidemark_broker.replication.fetch_session import FetchSessionCache, after
 from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
 from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.isr import FollowerProgress
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.threads import in_read_thread
 from tidemark_broker.replication.wire import (
+    ForgottenPartition,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -359,3 +365,59 @@ def test_sessions_and_their_partitions_are_limited() -> None:
 
 def test_a_sessions_epoch_begins_again_at_one() -> None:
     assert (after(0), after(1), after(2**31 - 1)) == (1, 2, 1)
+
+
+async def test_a_follower_that_forgets_what_it_still_waits_for(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests of a session at once: ours never does that, and the session stands it."""
+    pair = await Pair(node(1), node(2)).start(2)
+    serve, led = pair.one.service, pair.led()
+    key = (TOPIC_ID, 0)
+    wanted = pair.fetcher._handler.asked[key]
+    await append(led)
+
+    def not_cached(*_: object, **__: object) -> None:
+        raise NotCached
+
+    monkeypatch.setattr(led.log, "read_cached", not_cached)
+    first = replace(
+        pair.line.requests[-1],
+        session_id=pair.fetcher._handler.session_id,
+        session_epoch=pair.fetcher._handler.epoch,
+        partitions=(wanted,),
+        max_wait_ms=0,
+    )
+    second = replace(
+        first,
+        session_epoch=after(first.session_epoch),
+        partitions=(),
+        forgotten=(ForgottenPartition(topic_id=TOPIC_ID, partition=0),),
+    )
+    over = threading.Event()
+    busy = [asyncio.ensure_future(in_read_thread(over.wait)) for _ in range(4)]
+    await asyncio.sleep(0)
+    slow = asyncio.ensure_future(serve.handle(first))
+    await asyncio.sleep(0)
+    assert (await serve.handle(second)).error_code == 0
+    over.set()
+    assert (await slow).partitions == ()
+    await asyncio.gather(*busy)
+    session = serve._sessions._by_replica[2]
+    assert [cached.key for cached in session.due if cached.key == key] == []
+
+
+async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it asks for: it is read on the loop, and into memory."""
+    monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
+    pair = await Pair(node(1), node(2)).start(2)
+    wanted = [replace(each, max_bytes=2**31 - 1) for each in pair.fetcher._handler.asked.values()]
+    for number in (0, 0, 1, 1):
+        await append(pair.led(number))
+    request = replace(
+        pair.line.requests[0], partitions=tuple(wanted), max_bytes=2**31 - 1, session_epoch=-1
+    )
+    answer = await pair.one.service.handle(request)
+    assert [len(each.records) // len(batch()) for each in answer.partitions] == [2, 1]

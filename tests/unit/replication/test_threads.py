@@ -10,8 +10,8 @@ import pytest
 from tests.unit.replication.replica_nodes import T0, Node, row
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.replication.types import ProduceResult
 from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
+from tidemark_broker.replication.types import ProduceResult
 
 MANY = 64
 ALONE = row(replicas=(1,), isr=(1,))

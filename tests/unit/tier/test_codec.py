@@ -185,8 +185,8 @@ def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number
             decode_head(json.dumps({**head, "entries": [entry]}).encode(), "heads/x")
 
 
-@pytest.mark.parametrize("size", [-1, 2**31])
-def test_a_segment_is_no_larger_than_a_log_file_can_be(place: Any, size: int) -> None:
+@pytest.mark.parametrize("size", [-1, 0, 2**31])
+def test_a_segment_is_as_large_as_a_log_file_can_be(place: Any, size: int) -> None:
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     head["entries"][0]["sizeBytes"] = size
     with pytest.raises(ManifestCorrupt, match=f"heads/x .*{size} bytes"):
