@@ -221,8 +221,8 @@ class DirectoryStore:
     def _require_root(self) -> None:
         if not self._root.is_dir():
             raise StoreUnavailable(
-                f"{self.describe()} does not exist: create it or mount the file system that holds "
-                "the tier, then it is used again without a restart",
+                f"{self.describe()} does not exist: mount the file system that holds the tier (an "
+                "empty directory serves only a tier that is new); it is then used without a restart",
                 reason="StoreDirectoryMissing",
                 retriable=True,
             )

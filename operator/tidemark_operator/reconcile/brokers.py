@@ -44,7 +44,7 @@ class BrokerReconciler:
         if broker.deleting:
             return await self._remove(key, body, broker)
         await context.hold(BROKER, body, BROKER_FINALIZER)
-        return await self._write(key, broker.node_id, "")
+        return await self._write(key, broker.node_id)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Another Broker has this node id; when it goes, this one is looked at again."""
@@ -65,17 +65,19 @@ class BrokerReconciler:
             return None
         blockers = registration.removal_blockers(context.state, node_id)
         if broker.live or blockers:
-            text = f"broker {node_id} is live: stop it first"
+            reason, text = "BrokerIsLive", f"broker {node_id} is live: stop it first"
             if blockers:
-                text = _in_use(context.state, blockers)
-            await self._write(key, node_id, text)
+                reason, text = "ReplicasInUse", _in_use(context.state, blockers)
+            await self._write(key, node_id, reason, text)
             return LOOK_AGAIN_S
         await context.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
         context.emit(normal("Broker", broker.key, "BrokerRemoved", f"broker {node_id} is removed"))
         await context.release(BROKER, body, BROKER_FINALIZER)
         return None
 
-    async def _write(self, key: Key, node_id: int, draining: str) -> float | None:
+    async def _write(
+        self, key: Key, node_id: int, reason: str = "", draining: str = ""
+    ) -> float | None:
         """Write the status if it differs; ``draining`` says why the Broker cannot go yet."""
         context, now_ms = self._context, self._context.now_ms()
         broker = context.state.brokers.get(node_id)
@@ -83,7 +85,7 @@ class BrokerReconciler:
             return None
         status = broker_status(context.state, broker, now_ms=now_ms).status
         if draining:
-            waits = [condition("Draining", True, "ReplicasInUse", draining)]
+            waits = [condition("Draining", True, reason, draining)]
             listed = status["conditions"]
             told = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
             status["conditions"] = [*(listed if isinstance(listed, list) else []), *told]

@@ -168,7 +168,7 @@ async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> No
     await world.create_topic("t")
     await world.until(lambda: ("t", 0) in peer.rows, "placed")
     await world.delete(BROKER, "broker-2")
-    await world.condition(BROKER, "broker-2", "Draining", "True", "ReplicasInUse")
+    await world.condition(BROKER, "broker-2", "Draining", "True", "BrokerIsLive")
     await other.close()
     await world.until(lambda: world.gone(BROKER, "broker-2"), "the finalizer goes")
     await world.until(lambda: sorted(peer.rows["t", 0].replicas) == [-1, 1], "a placeholder")
