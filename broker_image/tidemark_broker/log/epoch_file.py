@@ -3,7 +3,8 @@
 It is only ever replaced durably: a rename whose bytes are not on the disk yet may leave an empty
 file after a power cut, and the older epochs would be gone with it. So an append that begins an
 epoch leaves the file as it is; until the next flush the batches themselves tell that epoch to a
-start. An epoch in which a replica leads is written before it is in use.
+start, and before retention lets go of any the file has it. An epoch in which a replica leads is
+written before it is in use.
 """
 
 import logging

@@ -108,7 +108,8 @@ class ShrinkingLog(FlushingLog):
         """T: let go of the segments that ``log/retention.py`` names; what went.
 
         Where the log will begin is on record first, or a crash would leave a log that seems to have
-        lost its start; then the offsets move, so that reads end at once; then the files go.
+        lost its start, and so are the epochs, which only the batches that go may have told; then the
+        offsets move, so that reads end at once; then the files go.
         """
         renamed: list[Path] = []
         try:
@@ -129,6 +130,7 @@ class ShrinkingLog(FlushingLog):
         if not plan.delete:
             return []
         with self._recorded_ahead(starts):
+            self._save_epochs()
             with self._lock:
                 self._check_usable()
                 if plan != self._plan_retention(now_ms, tiered):
