@@ -139,7 +139,8 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    """kafka-facts 5.1: longer than the leader: cut; below its log start: start again there."""
+    """kafka-facts 5.1: longer than the leader: cut; below its log start: start again there. So it
+    does where its leader says that it must fetch again what a Delete has taken from the tier."""
     log = partition.log
     if leader.next_offset < log.next_offset:
         logger.info(
@@ -151,6 +152,10 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
         await in_role_thread(log.truncate_to, leader.next_offset)
         return Outcome.PROGRESS
     if leader.log_start_offset > log.next_offset:
+        await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
+        return Outcome.PROGRESS
+    gone = partition.remote_part_is_gone(leader.head_tiered_epoch)
+    if gone and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
     logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)
