@@ -155,7 +155,10 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
     gone = partition.remote_part_is_gone(leader.head_tiered_epoch)
-    if gone and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset:
+    if (
+        gone
+        and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset
+    ):
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
     logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)

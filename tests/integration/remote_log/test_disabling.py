@@ -270,7 +270,7 @@ async def test_reads_go_on_while_a_delete_waits_for_the_isr(cluster: TieredClust
 
 async def test_a_read_that_waits_is_ended_by_the_commit(cluster: TieredCluster) -> None:
     leader, _ = await tiered(cluster)
-    with held(leader, reads=True):
+    with held(leader, "reads"):
         reading = asyncio.create_task(
             leader.remote.read(leader.partition, 0, 1000, leader.context.monotonic() + 20)
         )
