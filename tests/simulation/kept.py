@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tests.simulation.cluster import Profile
 from tests.simulation.planted import TIERED_POWER
 
+DEFAULT = Profile()
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -17,7 +19,7 @@ class Kept:
     seed: int
     found: str
     rule: str
-    profile: Profile = Profile()
+    profile: Profile = DEFAULT
 
 
 KEPT: tuple[Kept, ...] = (
