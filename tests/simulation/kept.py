@@ -35,6 +35,16 @@ KEPT: tuple[Kept, ...] = (
         "tests/integration/remote_log/test_disabling.py, tests/unit/controller/test_isr.py",
     ),
     Kept(
+        907,
+        "a follower joined that began behind the log start that a Delete had committed",
+        "tests/unit/replication/test_deleted_remote_part.py",
+    ),
+    Kept(
+        926,
+        "a Delete committed a log start behind which an eligible leader began",
+        "tests/integration/remote_log/test_disabling.py",
+    ),
+    Kept(
         2,
         "retention took the only batches that told an epoch: the log seemed to contradict the tier",
         "tests/unit/log/test_epoch_file.py",
