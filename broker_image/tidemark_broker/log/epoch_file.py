@@ -49,6 +49,13 @@ class EpochFile:
         write_whole(self._path, write_epochs(epochs).encode())
         self._saved = epochs
 
+    def tells(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
+        """Does the file say the same of [start, end) already?"""
+        saved = self._saved or LeaderEpochs()
+        return start_offset >= end_offset or (
+            saved.between(start_offset, end_offset) == epochs.between(start_offset, end_offset)
+        )
+
     def try_to_save(self, epochs: LeaderEpochs) -> None:
         """:meth:`save` for what was read at a start: a full disk must not keep a log from opening."""
         try:

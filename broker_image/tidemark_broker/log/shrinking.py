@@ -130,7 +130,7 @@ class ShrinkingLog(FlushingLog):
         if not plan.delete:
             return []
         with self._recorded_ahead(starts):
-            self._save_epochs()
+            self._save_epochs_below(starts)
             with self._lock:
                 self._check_usable()
                 if plan != self._plan_retention(now_ms, tiered):
@@ -138,6 +138,13 @@ class ShrinkingLog(FlushingLog):
                 self._carry_out(plan, now_ms)
                 self.starts_recorded(starts)
             return [self._take_oldest(renamed) for _ in range(plan.delete)]
+
+    def _save_epochs_below(self, starts: Starts) -> None:
+        """T: of what will be in the tier only. Nothing is written without need: retention must be
+        able to go on where the disk is full."""
+        local_start = starts.local_log_start_offset or 0
+        if not self._epoch_file.tells(self.epochs, starts.log_start_offset, local_start):
+            self._save_epochs()
 
     def _carry_out(self, plan: RetentionPlan, now_ms: int) -> None:
         if plan.roll_active:

@@ -136,6 +136,20 @@ def test_an_epoch_outlives_the_batches_that_told_it(bench: Bench) -> None:
     assert again.epochs.epoch_for_offset(local_start - 1) == 4
 
 
+def test_retention_writes_no_epochs_of_what_is_nowhere_any_more(bench: Bench) -> None:
+    """Where the disk is full it has to go on."""
+    log = bench.create()
+    bench.fill(log, [1] * 20, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 40, epoch=4)
+    log.advance_high_watermark(60)
+    before = _file(bench).read_text()
+    log.config = replace(log.config, retention_ms=1)
+    log.apply_retention(log.segments()[-2].largest_timestamp_ms + 2, tiered=None)
+    assert log.log_start_offset > 21
+    assert _file(bench).read_text() == before
+
+
 def _refusing(call: Callable[..., object]) -> Callable[..., object]:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
