@@ -140,10 +140,13 @@ class ShrinkingLog(FlushingLog):
             return [self._take_oldest(renamed) for _ in range(plan.delete)]
 
     def _save_epochs_below(self, starts: Starts) -> None:
-        """T: of what will be in the tier only. Nothing is written without need: retention must be
-        able to go on where the disk is full."""
-        local_start = starts.local_log_start_offset or 0
-        if not self._epoch_file.tells(self.epochs, starts.log_start_offset, local_start):
+        """T: of what will be in the tier only, and of the last record where none is left to tell
+        how far this log has come. Nothing is written without need: retention must be able to go on
+        where the disk is full."""
+        start, local_start = starts.log_start_offset, starts.local_log_start_offset or 0
+        if local_start >= self._next_offset:
+            start = min(start, local_start - 1)
+        if not self._epoch_file.tells(self.epochs, start, local_start):
             self._save_epochs()
 
     def _carry_out(self, plan: RetentionPlan, now_ms: int) -> None:

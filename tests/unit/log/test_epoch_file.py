@@ -150,6 +150,21 @@ def test_retention_writes_no_epochs_of_what_is_nowhere_any_more(bench: Bench) ->
     assert _file(bench).read_text() == before
 
 
+def test_a_log_without_a_record_left_knows_its_last_epoch(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 20, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 40, epoch=4)
+    log.advance_high_watermark(60)
+    log.config = replace(log.config, retention_ms=1)
+    log.apply_retention(log.segments()[-1].largest_timestamp_ms + 2, tiered=None)
+    assert log.log_start_offset == log.next_offset == 60
+    bench.crash(log)
+    again = bench.open(recovery_point=20, log_start_offset=60, high_watermark=60)
+    assert again.next_offset == 60
+    assert again.epochs.latest_epoch == 4
+
+
 def _refusing(call: Callable[..., object]) -> Callable[..., object]:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
