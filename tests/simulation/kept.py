@@ -45,6 +45,11 @@ KEPT: tuple[Kept, ...] = (
         "tests/integration/remote_log/test_disabling.py",
     ),
     Kept(
+        1122,
+        "a follower whose log ended within the first batch that a deletion had left never came on",
+        "tests/unit/replication/test_log_start.py",
+    ),
+    Kept(
         2,
         "retention took the only batches that told an epoch: the log seemed to contradict the tier",
         "tests/unit/log/test_epoch_file.py",

@@ -12,7 +12,6 @@ import pytest
 
 from tests.simulation.__main__ import story
 from tests.simulation.cluster import FAULTS, Outcome, Profile, simulate
-from tests.simulation.kept import KEPT, Kept
 from tests.simulation.planted import BUGS, Bug
 
 SEEDS = 200
@@ -47,12 +46,6 @@ def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
     assert not failed, "\n\n".join(failed[:3])
     assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 10 * SEEDS
     assert sum(outcome.steps for outcome in outcomes) > 2000 * SEEDS
-
-
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept.seed}")
-def test_what_a_seed_has_found_is_not_found_again(kept: Kept) -> None:
-    outcome = simulate(kept.seed, kept.profile)
-    assert outcome.violation is None, f"{kept.found} ({kept.rule})\n{story(outcome)}"
 
 
 def _digest(outcome: Outcome) -> str:

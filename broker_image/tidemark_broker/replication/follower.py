@@ -104,10 +104,22 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
             partition, EpochEnd(result.diverging_epoch, result.diverging_end_offset)
         )
     if result.records:
+        if result.log_start_offset >= partition.next_offset:
+            await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
     partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
     partition.raise_log_start(min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
+
+
+async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -> None:
+    """All that this log holds was deleted. Where it ends within the leader's first batch it is of
+    another history, whose epochs the leader has forgotten: an empty one takes that batch
+    (UnexpectedAppendOffsetException in Kafka's Partition)."""
+    log = partition.log
+    first_offset = int.from_bytes(leader.records[:8], "big")
+    if first_offset < log.next_offset > log.log_start_offset:
+        await start_at(partition, log.next_offset, log.next_offset, ())
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
