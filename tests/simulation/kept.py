@@ -47,7 +47,7 @@ KEPT: tuple[Kept, ...] = (
     Kept(
         1122,
         "a follower whose log ended within the first batch that a deletion had left never came on",
-        "tests/unit/replication/test_log_start.py",
+        "tests/unit/replication/test_former_leader.py",
     ),
     Kept(
         2,
