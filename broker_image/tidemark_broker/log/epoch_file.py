@@ -3,7 +3,8 @@
 It is only ever replaced durably: a rename whose bytes are not on the disk yet may leave an empty
 file after a power cut, and the older epochs would be gone with it. So an append that begins an
 epoch leaves the file as it is; until the next flush the batches themselves tell that epoch to a
-start. An epoch in which a replica leads is written before it is in use.
+start, and before retention lets go of any the file has it. An epoch in which a replica leads is
+written before it is in use.
 """
 
 import logging
@@ -47,6 +48,13 @@ class EpochFile:
             return
         write_whole(self._path, write_epochs(epochs).encode())
         self._saved = epochs
+
+    def tells(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
+        """Does the file say the same of [start, end) already?"""
+        saved = self._saved or LeaderEpochs()
+        return start_offset >= end_offset or (
+            saved.between(start_offset, end_offset) == epochs.between(start_offset, end_offset)
+        )
 
     def try_to_save(self, epochs: LeaderEpochs) -> None:
         """:meth:`save` for what was read at a start: a full disk must not keep a log from opening."""

@@ -108,7 +108,8 @@ class ShrinkingLog(FlushingLog):
         """T: let go of the segments that ``log/retention.py`` names; what went.
 
         Where the log will begin is on record first, or a crash would leave a log that seems to have
-        lost its start; then the offsets move, so that reads end at once; then the files go.
+        lost its start, and so are the epochs, which only the batches that go may have told; then the
+        offsets move, so that reads end at once; then the files go.
         """
         renamed: list[Path] = []
         try:
@@ -129,6 +130,7 @@ class ShrinkingLog(FlushingLog):
         if not plan.delete:
             return []
         with self._recorded_ahead(starts):
+            self._save_epochs_below(starts)
             with self._lock:
                 self._check_usable()
                 if plan != self._plan_retention(now_ms, tiered):
@@ -136,6 +138,16 @@ class ShrinkingLog(FlushingLog):
                 self._carry_out(plan, now_ms)
                 self.starts_recorded(starts)
             return [self._take_oldest(renamed) for _ in range(plan.delete)]
+
+    def _save_epochs_below(self, starts: Starts) -> None:
+        """T: of what will be in the tier only, and of the last record where none is left to tell
+        how far this log has come. Nothing is written without need: retention must be able to go on
+        where the disk is full."""
+        start, local_start = starts.log_start_offset, starts.local_log_start_offset or 0
+        if local_start >= self._next_offset:
+            start = min(start, local_start - 1)
+        if not self._epoch_file.tells(self.epochs, start, local_start):
+            self._save_epochs()
 
     def _carry_out(self, plan: RetentionPlan, now_ms: int) -> None:
         if plan.roll_active:

@@ -3,20 +3,19 @@
 With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
 Delete the leader first waits until every replica that may be elected has stored the new tiered epoch
 and told its local log start (from then on its local retention stands still), so that the log start
-can become one that all of them have: no offset is left on one broker only. Every step may be
-repeated.
+can become one that all of them have: no offset is left on one broker only. Who begins behind it and
+comes into the ISR later either fetches again what it lacks before that (:mod:`service`), or, where
+that cannot be asked of it any more, the log start follows. Every step may be repeated.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import RemoteUnavailable
-from tidemark_broker.replication.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,8 @@ async def delete_remote_part(writer: HeadWriter) -> None:
         start = await _common_local_start(shared, partition, tiered_epoch)
         await writer.disable_delete(start)
     await writer.claim()
+    await _common_local_start(shared, partition, tiered_epoch)
+    await follow_local_starts(writer)
     start = writer.head.log_start_offset
     # An earlier leader's commit may lie beyond what we know to be committed.
     await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
@@ -54,11 +55,20 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     )
 
 
+async def follow_local_starts(writer: HeadWriter) -> None:
+    """Whoever came into the ISR since the commit that moved the log start, the leader itself
+    included, may begin behind it, and what it lacks is not in the tier any more: the log start
+    becomes one that all of them have, as it would have been had they been there in time."""
+    start = _largest(writer.partition, writer.term.by.tiered_epoch)
+    if start is not None and start > writer.head.log_start_offset:
+        await writer.expire_to(start)
+
+
 async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch: int) -> None:
-    """A follower's part of Delete: its log start has reached the head's and is checkpointed."""
+    """A follower's part of Delete: its log start has reached the head's and is checkpointed, and it
+    has all from there on."""
     await _until(shared, partition, "lw", lambda: _has_heard(partition, tiered_epoch))
     start = partition.head_log_start_offset
-    await _refetch_from(partition, start)
     await _until(shared, partition, "lw", lambda: _has_reached(partition, start))
     await _made_durable(partition, start)
     await partition.write_changes()
@@ -93,7 +103,10 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
 
 
 def _largest(partition: Partition, tiered_epoch: int) -> int | None:
-    """None while a member has not told its start, or that one is not committed yet."""
+    """None while a member has not told its start, or that one is not committed yet. Eligible
+    leaders (KIP-966) may be elected like members, and tell nothing: they are waited for."""
+    if partition.row is None or partition.row.has_eligible_leaders:
+        return None
     known: list[int] = []
     for start in local_starts(partition, tiered_epoch).values():
         if start is None:
@@ -125,31 +138,10 @@ def _has_heard(partition: Partition, tiered_epoch: int) -> bool:
 
 def _has_reached(partition: Partition, log_start_offset: int) -> bool:
     _check_follows(partition)
-    return partition.log_start_offset >= log_start_offset
+    log = partition.log
+    return log.local_log_start_offset <= log.log_start_offset >= log_start_offset
 
 
 def _check_follows(partition: Partition) -> None:
     if partition.removed or partition.role is not Role.FOLLOWER:
         raise RemoteUnavailable(f"{partition.tp}: the role changed meanwhile; ask again")
-
-
-async def _refetch_from(partition: Partition, log_start_offset: int) -> None:
-    """A replica outside the ISR may begin behind the new log start (it was started from the tier's
-    end): what it lacks is on the leader only, so it fetches everything again."""
-    async with partition.lock:
-        log = partition.log
-        lacks = log.local_log_start_offset > log_start_offset >= log.log_start_offset
-        if not lacks or partition.context.node_id in partition.isr:
-            return
-        logger.info(
-            "%s: fetching again from %d, which the tier had", partition.tp, log_start_offset
-        )
-        try:
-            await in_thread(
-                log.truncate_fully_and_start_at,
-                log_start_offset,
-                log_start_offset=log_start_offset,
-                epochs=(),
-            )
-        except StorageError as error:
-            raise RemoteUnavailable(str(error)) from error

@@ -16,6 +16,7 @@ from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
 from tidemark.wire.control import TieringState
 from tidemark_broker.remote_log import expiry, metrics
+from tidemark_broker.remote_log.disabling import follow_local_starts
 from tidemark_broker.remote_log.expiry import Limits
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.shared import Shared
@@ -40,6 +41,8 @@ class Expirer:
         self._writer.tell_replica()
         await self._describe_topic()
         await self._expire()
+        if self._writer.term.is_deleting_all:
+            await follow_local_starts(self._writer)
         return await self._delete()
 
     @property

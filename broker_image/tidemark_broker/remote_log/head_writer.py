@@ -44,6 +44,11 @@ class Term:
         )
 
     @property
+    def is_deleting_all(self) -> bool:
+        """The same, not yet acknowledged by all."""
+        return self.deletes_all and self.state is TieringState.DISABLING
+
+    @property
     def head_policy(self) -> DisablePolicy | None:
         """The policy as the head has it."""
         return None if self.state is TieringState.ENABLED else self.policy

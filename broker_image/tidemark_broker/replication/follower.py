@@ -104,10 +104,22 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
             partition, EpochEnd(result.diverging_epoch, result.diverging_end_offset)
         )
     if result.records:
+        if result.log_start_offset >= partition.next_offset:
+            await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
     partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
     partition.raise_log_start(min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
+
+
+async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -> None:
+    """All that this log holds was deleted. Where it ends within the leader's first batch it is of
+    another history, whose epochs the leader has forgotten: an empty one takes that batch
+    (UnexpectedAppendOffsetException in Kafka's Partition)."""
+    log = partition.log
+    first_offset = int.from_bytes(leader.records[:8], "big")
+    if first_offset < log.next_offset > log.log_start_offset:
+        await start_at(partition, log.next_offset, log.next_offset, ())
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
@@ -139,7 +151,8 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    """Longer than the leader: cut; below its log start: start again there."""
+    """Longer than the leader: cut; below its log start: start again there. So it does where its leader
+    says that it must fetch again what a Delete has taken from the tier."""
     log = partition.log
     if leader.next_offset < log.next_offset:
         logger.info(
@@ -151,6 +164,13 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
         await in_role_thread(log.truncate_to, leader.next_offset)
         return Outcome.PROGRESS
     if leader.log_start_offset > log.next_offset:
+        await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
+        return Outcome.PROGRESS
+    gone = partition.remote_part_is_gone(leader.head_tiered_epoch)
+    if (
+        gone
+        and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset
+    ):
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
     logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)

@@ -72,6 +72,22 @@ def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None
             _propose(partition, isr.expanded(leader.row.isr, node))
 
 
+def must_fetch_again(
+    partition: "Partition", leader: LeaderRole, node: int, local_log_start_offset: int
+) -> bool:
+    """Does a follower begin behind what a disablement with Delete has left, so that nothing but
+    this log has what it lacks? It fetches all of it again before it is let into the ISR. Decided
+    here, where its joining is decided: who may be in the ISR by now, or is an eligible leader
+    (KIP-966), holds what was committed and gives up nothing."""
+    log = partition.log
+    return (
+        log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
+        and partition.remote_part_is_gone(partition.durable_head_tiered_epoch)
+        and node not in leader.maximal_isr
+        and not leader.row.has_eligible_leaders
+    )
+
+
 def shrink_isr(partition: "Partition") -> None:
     """Called every lag/2: propose an ISR without those who fell behind; repeat a proposal that
     was never settled (the same epochs: it cannot take effect twice)."""

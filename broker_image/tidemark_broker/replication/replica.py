@@ -196,6 +196,15 @@ class Replica:
         """May offsets below the local log start be read from the tier?"""
         return prefix.reads_tier(self.tiering_state, self.disable_policy)
 
+    def remote_part_is_gone(self, head_tiered_epoch: int) -> bool:
+        """Under a head of that tiered epoch: has the commit of a disablement with Delete, which not
+        all have acknowledged yet, taken the remote part away?"""
+        return (
+            self.tiering_state is control.TieringState.DISABLING
+            and self.disable_policy is control.DisablePolicy.DELETE
+            and head_tiered_epoch >= self.tiered_epoch
+        )
+
     def standing(self) -> Standing:
         """What the prefix rule looks at before it leads."""
         return Standing(

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
 from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication import divergence, reads
+from tidemark_broker.replication import divergence, in_sync, reads
 from tidemark_broker.replication.fetch_session import (
     CachedPartition,
     FetchSession,
@@ -285,6 +285,10 @@ def _check(partition: "Partition", replica_id: int, wanted: ReplicaFetchPartitio
         return ErrorCode.unknown_leader_epoch
     log = partition.log
     if wanted.fetch_offset < log.log_start_offset:
+        return ErrorCode.offset_out_of_range
+    if in_sync.must_fetch_again(
+        partition, partition.leader, replica_id, wanted.local_log_start_offset
+    ):
         return ErrorCode.offset_out_of_range
     if wanted.last_fetched_epoch != divergence.UNKNOWN:
         end = reads.epoch_end(log, wanted.last_fetched_epoch)

@@ -1,9 +1,11 @@
 """AlterPartition: a leader proposes the ISR of its partitions, the controller decides.
 
 Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may propose, a broker
-that is fenced, shutting down or unknown is not taken in, nor a replica whose storage refuses. The answer is sent only after the commit
-(persist before acting), and every result carries the row as it then is, so that a leader that was
-refused catches up from the answer.
+that is fenced, shutting down or unknown is not taken in, nor a replica whose storage refuses. The
+answer is sent only after the commit (persist before acting), and every result carries the row as it
+then is, so that a leader that was refused catches up from the answer. A former leader that comes
+back, still fenced, is refused row by row, too: a stale broker epoch is an answer to another
+registration (ClusterControlManager.checkBrokerEpoch), and ends the session.
 
 A partition that is RECOVERING (KIP-704) keeps its leader as the only member of its ISR until that
 leader proposes RECOVERED; replicas that caught up are taken in by later proposals.
@@ -28,7 +30,7 @@ from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
 def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
     """Decide every change of a request; the response is to be sent after the draft's commit."""
     broker = draft.broker(request.broker_id)
-    if broker is None or broker.broker_epoch != request.broker_epoch or broker.fenced:
+    if broker is None or broker.broker_epoch != request.broker_epoch:
         return AlterPartitionResponse(error_code=ErrorCode.stale_broker_epoch.value, results=())
     results = tuple(_decide(draft, request.broker_id, change) for change in request.changes)
     return AlterPartitionResponse(error_code=ErrorCode.none.value, results=results)

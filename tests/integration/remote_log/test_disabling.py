@@ -173,6 +173,43 @@ async def test_an_acknowledgement_waits_for_every_member_of_the_isr(
     assert leader.head().log_start_offset == leader.partition.log_start_offset > 0
 
 
+async def test_the_log_start_waits_for_eligible_leaders(cluster: TieredCluster) -> None:
+    """They may be elected, as members are, and where they begin is not known (KIP-966)."""
+    leader, _ = await tiered(cluster)
+    await cluster.apply(has_eligible_leaders=True)
+    await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
+    assert (await leader.disable(1, DELETE, timeout_ms=300)).error_code == 7
+    assert leader.head().floor_epoch == 0
+    await cluster.apply(has_eligible_leaders=False)
+    await cluster.disable(1, DELETE)
+    assert leader.head().floor_epoch == 1
+
+
+async def test_a_leader_that_begins_behind_the_log_start_raises_it(cluster: TieredCluster) -> None:
+    """Nothing else has what lies between the log start that a former leader has committed and the
+    first offset that this one has."""
+    leader, follower = cluster.hosts[1], cluster.hosts[2]
+    await leader.produce(400)
+    await follower.until(lambda: follower.partition.next_offset == 400)
+    await leader.copied()
+    end = leader.partition.log.highest_remote_offset
+    await follower.until(lambda: follower.partition.log.highest_remote_offset == end)
+    await follower.storage.apply_retention()
+    await cluster.stop(2)
+    await cluster.apply(isr=(1,))
+    await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
+    assert not (await leader.disable(1, DELETE)).error_code
+    assert leader.head().log_start_offset == 0
+    await cluster.start(2)
+    await cluster.stop(1)
+    await cluster.apply(leader=2, leader_epoch=2, isr=(2,))
+    follower = cluster.hosts[2]
+    await follower.acknowledged(1, DELETE)
+    log = follower.partition.log
+    assert log.log_start_offset == log.local_log_start_offset == end + 1
+    assert follower.head().log_start_offset == end + 1
+
+
 async def test_a_leader_that_waits_is_told_of_the_end_of_its_term(make_host) -> None:  # type: ignore[no-untyped-def]
     host = make_host()
     await host.apply(replicas=(1, 2), isr=(1, 2))

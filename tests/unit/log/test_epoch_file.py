@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark_broker.log import StorageError, batch_epochs
+from tidemark_broker.log import StorageError, TieredRetention, batch_epochs
 from tidemark_broker.log.walk import BatchAt
 
 Bench = Any  # the LogBench of conftest.py
@@ -114,6 +115,54 @@ def test_an_append_leaves_the_durable_file_alone_until_the_next_flush(bench: Ben
     assert log.epochs.latest_epoch == 4
     log.flush()
     assert _file(bench).read_text() == "0\n2\n1 0\n4 2\n"
+
+
+def test_an_epoch_outlives_the_batches_that_told_it(bench: Bench) -> None:
+    """Retention lets go of the segment in which the epoch began before any flush: after a power cut
+    the tier's last record must not seem to be of another epoch than the log's own."""
+    log = bench.create()
+    bench.fill(log, [1] * 20, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 40, epoch=4)
+    log.advance_high_watermark(60)
+    remote = TieredRetention(highest_remote_offset=59)
+    log.config = replace(log.config, local_retention_bytes=1)
+    log.apply_retention(log.segments()[0].largest_timestamp_ms, tiered=remote)
+    local_start = log.local_log_start_offset
+    assert local_start > 21
+    bench.crash(log)
+    again = bench.open(recovery_point=20, log_start_offset=0, high_watermark=60)
+    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
+    assert again.epochs.epoch_for_offset(local_start - 1) == 4
+
+
+def test_retention_writes_no_epochs_of_what_is_nowhere_any_more(bench: Bench) -> None:
+    """Where the disk is full it has to go on."""
+    log = bench.create()
+    bench.fill(log, [1] * 20, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 40, epoch=4)
+    log.advance_high_watermark(60)
+    before = _file(bench).read_text()
+    log.config = replace(log.config, retention_ms=1)
+    log.apply_retention(log.segments()[-2].largest_timestamp_ms + 2, tiered=None)
+    assert log.log_start_offset > 21
+    assert _file(bench).read_text() == before
+
+
+def test_a_log_without_a_record_left_knows_its_last_epoch(bench: Bench) -> None:
+    log = bench.create()
+    bench.fill(log, [1] * 20, epoch=1)
+    log.flush()
+    bench.fill(log, [1] * 40, epoch=4)
+    log.advance_high_watermark(60)
+    log.config = replace(log.config, retention_ms=1)
+    log.apply_retention(log.segments()[-1].largest_timestamp_ms + 2, tiered=None)
+    assert log.log_start_offset == log.next_offset == 60
+    bench.crash(log)
+    again = bench.open(recovery_point=20, log_start_offset=60, high_watermark=60)
+    assert again.next_offset == 60
+    assert again.epochs.latest_epoch == 4
 
 
 def _refusing(call: Callable[..., object]) -> Callable[..., object]:

@@ -43,16 +43,15 @@ def states(
     full: bool = False,
     removals: tuple[control.Removal, ...] = (),
     topic_id: uuid.UUID = TOPIC_ID,
+    **tiering: int,
 ) -> control.PartitionStatesRequest:
-    """What a controller sends about the one topic."""
+    """What a controller sends about the one topic; ``tiering``: fields of its TopicState."""
     topic = control.TopicState(
         topic_id=topic_id,
         name=TOPIC,
         config=(),
-        tiering_state=0,
-        tiered_epoch=0,
-        disable_policy=0,
         partitions=rows,
+        **({"tiering_state": 0, "tiered_epoch": 0, "disable_policy": 0} | tiering),
     )
     brokers = tuple(
         control.BrokerState(broker_id=n, broker_epoch=n, rack=None, fenced=False, listeners=())

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.replication.replica_nodes import Node
+from tests.unit.replication.replica_nodes import Node, batch, row
 from tidemark_broker.replication.follower import Outcome, next_request
 
 Nodes = Callable[[int], Node]
@@ -100,3 +100,24 @@ async def test_whatever_was_led_by_whom_the_follower_ends_with_the_leaders_log(
         finally:
             for each in nodes.values():
                 await each.stop()
+
+
+async def test_a_log_that_ends_within_the_first_batch_that_is_left_begins_anew(node: Nodes) -> None:
+    """All that a former leader holds was deleted, and of its epoch the leader knows no more: it ends
+    at the leader's log start, where no batch of the leader's begins."""
+    one, two = node(1), node(2)
+    await two.lead(1)
+    await two.append(4)
+    await one.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
+    for _ in range(2):
+        assert (await one.partition.append(batch(3), acks=1, timeout_ms=0)).error.name == "none"
+    one.partition.delete_records(4)
+    await one.storage.checkpoint()
+    assert one.partition.log_start_offset == 4
+    await two.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
+    for _ in range(3):
+        assert await two.fetch_once(one) is not Outcome.BACK_OFF
+    assert two.partition.next_offset == 6
+    assert two.partition.log_start_offset == 4
+    read = two.partition.log.read(4, max_bytes=1000, up_to_offset=6, min_one=True)
+    assert read.data == one.partition.log.read(4, max_bytes=1000, up_to_offset=6, min_one=True).data
