@@ -464,6 +464,11 @@ class Checks:
         self.note(
             f"{who}: {key[0]}-{key[1]} leader {row.leader} epoch {row.leader_epoch}/{row.partition_epoch} "
             f"ISR {row.isr} of {row.replicas}{' RECOVERING' if row.recovering else ''}"
+            + (
+                f", eligible {row.elr}, last known {row.last_known_elr}"
+                if row.holders != row.isr
+                else ""
+            )
         )
         self._placement(key, old, row)
         if old is None:
@@ -675,15 +680,21 @@ class Checks:
         logs = [partition for partition in found if partition is not None]
         if len(logs) != len(found):
             return f"{key}: a replica is not there"
-        ends = {(p.next_offset, p.log_start_offset, p.high_watermark) for p in logs}
+        leader = next(p for p in logs if p.context.node_id == row.leader)
+        ends = {(p.next_offset, self._start_of(key, p, leader), p.high_watermark) for p in logs}
         if len(ends) != 1:
             return f"{key}: end, log start and high watermark differ: {sorted(ends)}"
-        leader = next(p for p in logs if p.context.node_id == row.leader)
         if leader.leader is None or leader.leader.pending is not None:
             return f"{key}: an ISR is still proposed"
         if leader.high_watermark != leader.next_offset:
             return f"{key}: committed to {leader.high_watermark} of {leader.next_offset}"
         return ""
+
+    def _start_of(self, key: Key, partition: Partition, leader: Partition) -> int:
+        """A follower never lowers its log start, as in Kafka: after an unclean election that of the
+        leader may be an earlier one."""
+        start = int(partition.log_start_offset)
+        return min(start, leader.log_start_offset) if key in self._unclean else start
 
     def readable(self, key: Key) -> None:
         """Invariant 4, at the end: the leader has each offset from its log start on, or the tier."""

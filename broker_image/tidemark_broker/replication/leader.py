@@ -111,3 +111,11 @@ class LeaderRole:
     def maximal_isr(self) -> frozenset[int]:
         """Committed members and those that a change under way adds."""
         return frozenset(self.row.isr) | frozenset(self.pending or ())
+
+    @property
+    def electable(self) -> frozenset[int]:
+        """Who may lead next: the maximal ISR and eligible leaders (KIP-966). Which those are the row
+        does not tell, so while it has any it is every replica."""
+        if self.row.has_eligible_leaders:
+            return self.maximal_isr.union(self.followers)
+        return self.maximal_isr

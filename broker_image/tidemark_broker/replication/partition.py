@@ -134,13 +134,13 @@ class Partition(Replica):
             self.context.purgatory.notify(("lw", self.tp))
 
     def low_watermark(self) -> int:
-        """The smallest durable log start of the leader, its alive followers and whoever may be in
-        the ISR; -1 elsewhere."""
+        """The smallest durable log start of the leader, its alive followers and whoever may be
+        elected; -1 elsewhere."""
         leader = self.leader
         if leader is None:
             return -1
         reported = {node: seen.log_start_offset for node, seen in leader.followers.items()}
-        others = (self.alive_followers() | leader.maximal_isr) - {self.context.node_id}
+        others = (self.alive_followers() | leader.electable) - {self.context.node_id}
         return low_watermark.low_watermark(self.durable_log_start_offset, reported, others)
 
     # ------------------------------------------------------------ leader's decisions
