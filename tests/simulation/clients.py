@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.brokers import BrokerProcess, batches_of
-from tests.simulation.checks import Key, deletion_progress
+from tests.simulation.checks import Key
 from tidemark.records.batch import parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import Partition
@@ -123,6 +123,7 @@ class Clients:
         if answer.error.value:
             return
         remote, data = answer.remote is not None, answer.data
+        too_late = checks.remote_is_deleted
         if answer.remote is not None:
             manager = partition.context.remote
             if manager is None:
@@ -133,6 +134,8 @@ class Clients:
             except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError):
                 return
             data = found.data
+            if too_late and data:
+                checks.fail("8", f"{key}: broker {process.node_id} read {offset} after the Delete")
         checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
         self._go_on(key, offset, answer.high_watermark, data, remote=remote)
 
@@ -149,8 +152,19 @@ class Clients:
     def delete_records(self, key: Key) -> None:
         """A RecordDeletion up to a part of what is there."""
         ledger, chance = self.cluster.checks.ledgers[key], self.world.chance
-        self._deletions += 1
         offset = -1 if chance.random() < 0.2 else chance.randrange(ledger.end + 1)
+        self._delete(key, offset)
+
+    def delete_again(self, key: Key) -> None:
+        """The same once more (invariant 12)."""
+        deletions = self.cluster.checks.deletions
+        done = deletions.acknowledged(key)
+        if done:
+            self._delete(key, self.world.chance.choice(done))
+            deletions.again.add(f"deletion-{self._deletions}")
+
+    def _delete(self, key: Key, offset: int) -> None:
+        self._deletions += 1
         self.cluster.checks.note(f"a user deletes {key[0]}-{key[1]} below {offset}")
         self.cluster.kube.create(
             "user",
@@ -166,13 +180,8 @@ class Clients:
         )
 
     def saw(self, body: Json) -> None:
-        """A RecordDeletion's status as a user sees it (invariants 12 to 14): what was frozen never
-        changes, and a low watermark that reached it is an acknowledgement."""
-        if body["kind"] != RECORD_DELETION.kind:
-            return
-        for partition, offset, reached in deletion_progress(body):
-            if reached >= offset:
-                self.cluster.checks.deleted((body["spec"]["topicRef"]["name"], partition), offset)
+        """An object as a user sees it."""
+        self.cluster.checks.deletions.saw(body)
 
     def tier(self, topic: str, *, enabled: bool, policy: str) -> None:
         """A user switches tiering on or off."""

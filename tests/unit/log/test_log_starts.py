@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import shutil
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -379,3 +380,26 @@ def test_a_log_start_goes_on_record_only_when_the_records_below_are_durable(
         os.truncate(path, synced.get(path, 0))
     [again] = start().logs()
     assert (again.log_start_offset, again.segments()[0].base_offset) == (23, 0)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_name_of_the_journal_is_durable_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """Also one that a former process had made: nobody knows whether that one came to sync it."""
+    if is_there:
+        (tmp_path / JOURNAL).write_bytes(bytes(64 * 1024))
+    starts = _loaded(tmp_path)
+    synced: list[set[str]] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        real(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            synced.append({path.name for path in tmp_path.iterdir()})
+
+    monkeypatch.setattr(os, "fsync", noting)
+    starts.record({A: Starts(3, 5)})
+    assert synced == [{JOURNAL}]
+    starts.record({A: Starts(4, 5)})
+    assert len(synced) == 1
