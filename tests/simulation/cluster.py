@@ -37,7 +37,7 @@ from tidemark_operator.storage.slices import CLUSTER_UID_LABEL
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 SLICES = 2
 #: How long nothing must be written to the API server once all is settled.
-STEADY_S = 8.0
+STEADY_S = 16.0
 TIER_PATH = f"{ROOT}tier"
 
 #: Faults and how often each comes, relative to the others.

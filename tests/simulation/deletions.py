@@ -93,7 +93,11 @@ class Deletions:
                 self._checks.fail("12", f"{name} asks again for what was deleted: {status}")
 
     def left_below(self, key: Key, partition: Partition) -> str:
-        """Invariant 15, at the end: no closed segment lies wholly below the log start."""
+        """Invariant 15, at the end: no closed segment lies wholly below the log start. After a
+        disablement with Retain local files go only once the tier holds nothing visible."""
+        mode = partition.local_retention()
+        if mode is not None and mode.suspended:
+            return ""
         segments = partition.log.segments()
         start = partition.log_start_offset
         if len(segments) > 1 and segments[1].base_offset <= start:
