@@ -28,6 +28,8 @@ class Clients:
         self.keys: list[Key] = []
         self.producing = True
         self.acked = self.refused = self.read = self.read_remote = 0
+        #: What :meth:`read_whole` could not read, and why.
+        self.unread: dict[Key, str] = {}
         self._number = 0
         self._positions: dict[Key, int] = {}
         self._deletions = 0
@@ -47,6 +49,11 @@ class Clients:
             node = chance.choice(row.hosts)
         machine = self.cluster.machines.get(node)
         return None if node == NO_LEADER or machine is None else machine.alive
+
+    def _leader_of(self, key: Key) -> BrokerProcess | None:
+        row = self.cluster.checks.rows.get(key)
+        machine = None if row is None else self.cluster.machines.get(row.leader)
+        return None if machine is None else machine.alive
 
     # ------------------------------------------------------------ producing
 
@@ -146,6 +153,44 @@ class Clients:
             self.read_remote += remote
         # At the end it begins again, so that every offset is read many times, in either tier.
         self._positions[key] = 0 if offset >= end else offset
+
+    def read_whole(self, key: Key) -> None:
+        """One consumer reads all that the leader says is there; ``unread`` says why it has not."""
+        process = self._leader_of(key)
+        partition = None if process is None else process.partition(*key)
+        if process is not None and partition is not None and partition.is_leader:
+            self.unread[key] = "it takes too long"
+            process.loop.create_task(self._read_whole(process, partition, key))
+
+    async def _read_whole(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
+        checks, epoch = self.cluster.checks, partition.leader_epoch
+        offset, end = partition.log_start_offset, partition.high_watermark
+        while offset < end:
+            try:
+                data, remote = await self._read_at(partition, offset)
+            except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError, LookupError) as error:
+                if offset >= partition.log_start_offset:
+                    self.unread[key] = f"{offset} of {end}: {error!r}"
+                    return
+                offset = partition.log_start_offset  # it has expired meanwhile
+                continue
+            checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
+            offset = max((batch.last_offset + 1 for batch in batches_of(data)), default=end + 1)
+            if offset > end:
+                self.unread[key] = f"nothing is answered below {end}"
+                return
+        del self.unread[key]
+
+    async def _read_at(self, partition: Partition, offset: int) -> tuple[bytes, bool]:
+        answer = partition.fetch(offset, max_bytes=4000, min_one=True)
+        if answer.error.value:
+            raise LookupError(answer.error.name)
+        manager = partition.context.remote
+        if answer.remote is None or manager is None:
+            return bytes(answer.data), False
+        until_s = self.world.now_s + 5.0
+        found = await manager.read(partition, offset, answer.remote.max_bytes, until_s)
+        return bytes(found.data), True
 
     # ------------------------------------------------------------ users
 

@@ -421,8 +421,11 @@ class Cluster:
             return
         for key in self.clients.keys:
             self.checks.equal_logs(key)
+            self.clients.read_whole(key)
         self.checks.deletions.repeated()
         self._steady(until_s, steps_max)
+        for key, why in self.clients.unread.items():
+            self.checks.fail("9", f"{key} cannot be read from its start to its end: {why}")
 
     def _steady(self, until_s: float, steps_max: int) -> None:
         """Invariant 21: where nothing happens the operator soon writes nothing."""
