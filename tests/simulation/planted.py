@@ -350,7 +350,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a disablement is acknowledged before the claim",
         TIERING,
-        frozenset({"9"}),
+        frozenset({"8", "9"}),
         replaced(
             "tidemark_broker.remote_log.leader_tasks.LeaderTasks.wait_settled", _settled_at_once
         ),
