@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.brokers import Batch, BrokerProcess, batches_in, batches_of
+from tests.simulation.deletions import Deletions
 from tidemark.tier import views
 from tidemark.tier.codec import decode_head, decode_page
 from tidemark.tier.head import Head
@@ -90,11 +91,23 @@ class Ledger:
 class TopicFacts:
     """What a run has chosen for a topic."""
 
-    def __init__(self, name: str, *, min_isr: int, unclean: bool, factor: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        min_isr: int,
+        unclean: bool,
+        factor: int,
+        keeps: bool = False,
+        tiered: bool = False,
+    ) -> None:
+        """``keeps``: its records never expire."""
         self.name = name
         self.min_isr = min(min_isr, factor)
         self.unclean = unclean
         self.factor = factor
+        self.keeps = keeps
+        self.tiered = tiered
 
 
 class Checks:
@@ -104,6 +117,11 @@ class Checks:
         self.cluster = cluster
         self.world = cluster.world
         self.account = Account()
+        self.deletions = Deletions(self)
+        #: The policies of the disablements that were begun.
+        self.policies: set[DisablePolicy] = set()
+        #: A disablement with Delete was acknowledged, and nothing was enabled since.
+        self.remote_is_deleted = False
         self.ledgers: dict[Key, Ledger] = {}
         self.topics: dict[str, TopicFacts] = {}
         self.violation: tuple[str, str] | None = None
@@ -131,6 +149,10 @@ class Checks:
             self.violation = (invariant, text)
             self.note(f"VIOLATION of invariant {invariant}: {text}")
         self.world.over = True
+
+    def is_unclean(self, key: Key) -> bool:
+        """Whether a leader was ever elected uncleanly."""
+        return key in self._unclean
 
     def note(self, text: str) -> None:
         """A line of the run's story."""
@@ -175,6 +197,7 @@ class Checks:
         if ledger is None or partition.removed or log.failure is not None:
             return
         self._bounds(process, partition)
+        self.deletions.moved(partition)
         if before is not None and log.next_offset > before[1]:
             self.account.has_again(process.node_id, key, ledger, partition)
         if leader is None or not partition.is_leader:
@@ -464,6 +487,11 @@ class Checks:
         self.note(
             f"{who}: {key[0]}-{key[1]} leader {row.leader} epoch {row.leader_epoch}/{row.partition_epoch} "
             f"ISR {row.isr} of {row.replicas}{' RECOVERING' if row.recovering else ''}"
+            + (
+                f", eligible {row.elr}, last known {row.last_known_elr}"
+                if row.holders != row.isr
+                else ""
+            )
         )
         self._placement(key, old, row)
         if old is None:
@@ -528,6 +556,9 @@ class Checks:
             f"tiering {was['state']} ({was['epoch']}) becomes {now['state']} ({now['epoch']})"
         )
         self._tiered_epoch = now["epoch"]
+        self.remote_is_deleted = False
+        if now["state"] == "Disabling":
+            self.policies.add(_policy(now))
         allowed = {
             ("Enabled", "Disabling", 1),
             ("Disabling", "Disabled", 0),
@@ -537,11 +568,18 @@ class Checks:
         if (was["state"], now["state"], now["epoch"] - was["epoch"]) not in allowed:
             self.fail("7", f"tiering went from {was} to {now}")
         if now["state"] == "Disabled":
+            self.remote_is_deleted = _policy(now) is DisablePolicy.DELETE
             self._acknowledged_disablement(now["epoch"])
 
     def _acknowledged_disablement(self, epoch: int) -> None:
         """Invariants 8 and 9: a disablement is acknowledged once the head of every partition is
-        claimed under its epoch: from then on no older copier adds to it, no older plan is made."""
+        claimed under its epoch: from then on no older copier adds to it, no older plan is made, and
+        after Delete no plan names an object."""
+        for key, names in self._live_keys.items():
+            if self.remote_is_deleted and names:
+                self.fail(
+                    "8", f"the Delete was acknowledged, but readers of {key} plan {min(names)}"
+                )
         for head in self.heads.values():
             if head.tiered_epoch < epoch:
                 self.fail(
@@ -675,15 +713,21 @@ class Checks:
         logs = [partition for partition in found if partition is not None]
         if len(logs) != len(found):
             return f"{key}: a replica is not there"
-        ends = {(p.next_offset, p.log_start_offset, p.high_watermark) for p in logs}
+        leader = next(p for p in logs if p.context.node_id == row.leader)
+        ends = {(p.next_offset, self._start_of(key, p, leader), p.high_watermark) for p in logs}
         if len(ends) != 1:
             return f"{key}: end, log start and high watermark differ: {sorted(ends)}"
-        leader = next(p for p in logs if p.context.node_id == row.leader)
         if leader.leader is None or leader.leader.pending is not None:
             return f"{key}: an ISR is still proposed"
         if leader.high_watermark != leader.next_offset:
             return f"{key}: committed to {leader.high_watermark} of {leader.next_offset}"
-        return ""
+        return next(filter(None, (self.deletions.left_below(key, each) for each in logs)), "")
+
+    def _start_of(self, key: Key, partition: Partition, leader: Partition) -> int:
+        """A follower never lowers its log start, as in Kafka: after an unclean election that of the
+        leader may be an earlier one."""
+        start = int(partition.log_start_offset)
+        return min(start, leader.log_start_offset) if key in self._unclean else start
 
     def readable(self, key: Key) -> None:
         """Invariant 4, at the end: the leader has each offset from its log start on, or the tier."""
@@ -726,6 +770,10 @@ class Checks:
                     self.fail("3", f"{key}: replicas hold {known} and {batch}")
 
 
+def _policy(tiering: Json) -> DisablePolicy:
+    return DisablePolicy[tiering["policy"].upper()]
+
+
 class _Pages:
     """Sealed pages as they lie in the storage."""
 
@@ -735,14 +783,3 @@ class _Pages:
     def __getitem__(self, name: str, /) -> Any:
         key = page_key(self._head.topic_id, self._head.partition, name)
         return decode_page(self._objects[key], key)
-
-
-def deletion_progress(body: Json) -> list[tuple[int, int, int]]:
-    """(partition, frozen offset, low watermark) of a RecordDeletion."""
-    status = body.get("status") or {}
-    reached = {p["partition"]: p.get("lowWatermark") for p in status.get("partitions") or []}
-    return [
-        (point["partition"], point["offset"], reached[point["partition"]])
-        for point in status.get("resolved") or []
-        if reached.get(point["partition"]) is not None
-    ]

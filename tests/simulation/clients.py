@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.brokers import BrokerProcess, batches_of
-from tests.simulation.checks import Key, deletion_progress
+from tests.simulation.checks import Key
 from tidemark.records.batch import parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import Partition
@@ -28,6 +28,8 @@ class Clients:
         self.keys: list[Key] = []
         self.producing = True
         self.acked = self.refused = self.read = self.read_remote = 0
+        #: What :meth:`read_whole` could not read, and why.
+        self.unread: dict[Key, str] = {}
         self._number = 0
         self._positions: dict[Key, int] = {}
         self._deletions = 0
@@ -47,6 +49,11 @@ class Clients:
             node = chance.choice(row.hosts)
         machine = self.cluster.machines.get(node)
         return None if node == NO_LEADER or machine is None else machine.alive
+
+    def _leader_of(self, key: Key) -> BrokerProcess | None:
+        row = self.cluster.checks.rows.get(key)
+        machine = None if row is None else self.cluster.machines.get(row.leader)
+        return None if machine is None else machine.alive
 
     # ------------------------------------------------------------ producing
 
@@ -123,6 +130,7 @@ class Clients:
         if answer.error.value:
             return
         remote, data = answer.remote is not None, answer.data
+        too_late = checks.remote_is_deleted
         if answer.remote is not None:
             manager = partition.context.remote
             if manager is None:
@@ -133,6 +141,8 @@ class Clients:
             except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError):
                 return
             data = found.data
+            if too_late and data:
+                checks.fail("8", f"{key}: broker {process.node_id} read {offset} after the Delete")
         checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
         self._go_on(key, offset, answer.high_watermark, data, remote=remote)
 
@@ -144,13 +154,62 @@ class Clients:
         # At the end it begins again, so that every offset is read many times, in either tier.
         self._positions[key] = 0 if offset >= end else offset
 
+    def read_whole(self, key: Key) -> None:
+        """One consumer reads all that the leader says is there; ``unread`` says why it has not."""
+        process = self._leader_of(key)
+        partition = None if process is None else process.partition(*key)
+        if process is not None and partition is not None and partition.is_leader:
+            self.unread[key] = "it takes too long"
+            process.loop.create_task(self._read_whole(process, partition, key))
+
+    async def _read_whole(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
+        checks, epoch = self.cluster.checks, partition.leader_epoch
+        offset, end = partition.log_start_offset, partition.high_watermark
+        while offset < end:
+            try:
+                data, remote = await self._read_at(partition, offset)
+            except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError, LookupError) as error:
+                if offset >= partition.log_start_offset:
+                    self.unread[key] = f"{offset} of {end}: {error!r}"
+                    return
+                offset = partition.log_start_offset  # it has expired meanwhile
+                continue
+            checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
+            offset = max((batch.last_offset + 1 for batch in batches_of(data)), default=end + 1)
+            if offset > end:
+                self.unread[key] = f"nothing is answered below {end}"
+                return
+        del self.unread[key]
+
+    async def _read_at(self, partition: Partition, offset: int) -> tuple[bytes, bool]:
+        answer = partition.fetch(offset, max_bytes=4000, min_one=True)
+        if answer.error.value:
+            raise LookupError(answer.error.name)
+        manager = partition.context.remote
+        if answer.remote is None or manager is None:
+            return bytes(answer.data), False
+        until_s = self.world.now_s + 5.0
+        found = await manager.read(partition, offset, answer.remote.max_bytes, until_s)
+        return bytes(found.data), True
+
     # ------------------------------------------------------------ users
 
     def delete_records(self, key: Key) -> None:
         """A RecordDeletion up to a part of what is there."""
         ledger, chance = self.cluster.checks.ledgers[key], self.world.chance
-        self._deletions += 1
         offset = -1 if chance.random() < 0.2 else chance.randrange(ledger.end + 1)
+        self._delete(key, offset)
+
+    def delete_again(self, key: Key) -> None:
+        """The same once more (invariant 12)."""
+        deletions = self.cluster.checks.deletions
+        done = deletions.acknowledged(key)
+        if done:
+            self._delete(key, self.world.chance.choice(done))
+            deletions.again.add(f"deletion-{self._deletions}")
+
+    def _delete(self, key: Key, offset: int) -> None:
+        self._deletions += 1
         self.cluster.checks.note(f"a user deletes {key[0]}-{key[1]} below {offset}")
         self.cluster.kube.create(
             "user",
@@ -166,13 +225,8 @@ class Clients:
         )
 
     def saw(self, body: Json) -> None:
-        """A RecordDeletion's status as a user sees it (invariants 12 to 14): what was frozen never
-        changes, and a low watermark that reached it is an acknowledgement."""
-        if body["kind"] != RECORD_DELETION.kind:
-            return
-        for partition, offset, reached in deletion_progress(body):
-            if reached >= offset:
-                self.cluster.checks.deleted((body["spec"]["topicRef"]["name"], partition), offset)
+        """An object as a user sees it."""
+        self.cluster.checks.deletions.saw(body)
 
     def tier(self, topic: str, *, enabled: bool, policy: str) -> None:
         """A user switches tiering on or off."""

@@ -36,6 +36,8 @@ from tidemark_operator.storage.slices import CLUSTER_UID_LABEL
 
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 SLICES = 2
+#: How long nothing must be written to the API server once all is settled.
+STEADY_S = 16.0
 TIER_PATH = f"{ROOT}tier"
 
 #: Faults and how often each comes, relative to the others.
@@ -60,7 +62,7 @@ FAULTS: Mapping[str, float] = {
     "operator stalls": 1.5,
     "full disk": 0.7,
 }
-USERS: Mapping[str, float] = {"delete records": 2, "tiering": 1.5}
+USERS: Mapping[str, float] = {"delete records": 2, "delete again": 0.7, "tiering": 1.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,14 @@ class Cluster:
             if config["retention.ms"] == "-1" or chance.random() < 0.8:
                 spec["tiering"] = {"enabled": True, "localRetention": {"size": size}}
         body = {"metadata": {"name": "t"}, "spec": spec}
-        facts = TopicFacts("t", min_isr=min_isr, unclean=unclean, factor=factor)
+        facts = TopicFacts(
+            "t",
+            min_isr=min_isr,
+            unclean=unclean,
+            factor=factor,
+            keeps=config["retention.ms"] == "-1",
+            tiered="tiering" in spec,
+        )
         self.checks.add_topic(facts, profile.partitions)
         self.clients.keys = [("t", number) for number in range(profile.partitions)]
         self.checks.note(f"topic t: {spec}")
@@ -367,6 +376,8 @@ class Cluster:
         topic = self.kube.find(TOPIC, "t")
         if kind == "delete records":
             self.clients.delete_records(chance.choice(self.clients.keys))
+        elif kind == "delete again":
+            self.clients.delete_again(chance.choice(self.clients.keys))
         elif topic is not None and "tiering" in topic["spec"]:
             state = ((topic.get("status") or {}).get("tiering") or {}).get("state")
             if state in ("Enabled", "Disabled"):  # while Disabling the CRD's rules refuse a change
@@ -410,6 +421,21 @@ class Cluster:
             return
         for key in self.clients.keys:
             self.checks.equal_logs(key)
+            self.clients.read_whole(key)
+        self.checks.deletions.repeated()
+        self._steady(until_s, steps_max)
+        for key, why in self.clients.unread.items():
+            self.checks.fail("9", f"{key} cannot be read from its start to its end: {why}")
+
+    def _steady(self, until_s: float, steps_max: int) -> None:
+        """Invariant 21: where nothing happens the operator soon writes nothing."""
+        world, written = self.world, -1
+        while written != self.kube.writes and not world.over and world.steps < steps_max:
+            if world.now_s > until_s + 6 * STEADY_S:
+                self.checks.fail("21", f"{self.kube.last_written} is written all the time")
+                return
+            written = self.kube.writes
+            self._run(world.now_s + STEADY_S, steps_max - world.steps)
 
     def _unsettled(self) -> str:
         for key in self.clients.keys:
@@ -422,7 +448,7 @@ class Cluster:
         tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
         if tiering.get("state") == "Disabling":
             return "tiering is still Disabling"
-        return self.checks.left_behind()
+        return self.checks.left_behind() or self.checks.deletions.unfinished()
 
     def _run(self, until_s: float, steps_max: int) -> None:
         self.world.run(until_s, steps_max)

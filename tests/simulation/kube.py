@@ -33,6 +33,7 @@ class ApiServer:
         self.latest_s = 12.0
         self.slow = 0.0
         self.writes = 0
+        self.last_written = ""
 
     def quiet(self) -> None:
         self.lost = self.late = self.slow = 0.0
@@ -127,6 +128,7 @@ class ApiServer:
         self._objects[new["kind"], meta["name"]] = new
         if new["kind"] != LEASE.kind:
             self.writes += who != "user"
+            self.last_written = f"{new['kind']} {meta['name']}"
             self._written(who, old, new)
             if new["kind"] != PARTITION_SLICE.kind:
                 for watcher in self.watchers:

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.simulation.cluster import Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
+from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.replication import isr
@@ -23,10 +24,11 @@ from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import elections, placement, registration
-from tidemark_operator.controller.commit import apply
+from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.storage.slices import SliceStore
 
+_delete_records = Partition.delete_records
 _after_restart = registration.after_restart
 _put = SliceStore._put
 _raise_floor = transitions._raise_floor
@@ -58,6 +60,15 @@ TIERED_POWER = dataclasses.replace(POWER, min_isr=1, tiered=True)
 #: Brokers that die and leave everything on their disks, so that only divergence takes records.
 KILLS = dataclasses.replace(
     POWER, min_isr=1, faults={"kill": 4, "stall": 3, "brokers cut off": 3}, settle=True
+)
+#: Users who delete, and delete again, in a log that keeps everything else.
+DELETIONS = dataclasses.replace(
+    CALM,
+    tiered=False,
+    users={"delete records": 2, "delete again": 1},
+    user_s=1.5,
+    faults={"kill": 1},
+    settle=True,
 )
 #: Two operators, of which the one that leads stalls, and an API server that answers late.
 OPERATORS = dataclasses.replace(
@@ -148,6 +159,37 @@ def _deletes_to_the_end(partition: Partition, offset: int) -> DeleteResult:
     partition.log._log_start_offset = wanted
     partition.log._local_log_start_offset = max(wanted, partition.log._local_log_start_offset)
     return DeleteResult(ErrorCode.none, wanted, wanted)
+
+
+def _refused_below_the_start(partition: Partition, offset: int) -> DeleteResult:
+    """DeleteRecords that takes what was deleted already for an error."""
+    if 0 <= offset < partition.log_start_offset:
+        return DeleteResult(ErrorCode.policy_violation, offset, -1)
+    return _delete_records(partition, offset)
+
+
+def _to_the_end_of_its_segment(partition: Partition, offset: int) -> DeleteResult:
+    """DeleteRecords by whole segments, the one that holds the offset included."""
+    wanted = partition.high_watermark if offset == -1 else offset
+    ends = (segment.next_base_offset for segment in partition.log.segments())
+    end = next((end for end in ends if end >= wanted), wanted)
+    return _delete_records(partition, min(end, partition.high_watermark))
+
+
+def _every_segment_that_begins_below(log: RetentionInput, *, tiered: bool) -> Any:
+    """Retention lets the segment go that holds the log start."""
+    start = log.local_log_start_offset if tiered else log.log_start_offset
+    return lambda segment: segment.base_offset < start and not segment.is_active
+
+
+def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
+    """Balancing gives leadership to the next in the ISR, whoever is preferred."""
+    if row.leader not in row.isr or len(row.isr) < 2:
+        return False
+    leader = row.isr[(row.isr.index(row.leader) + 1) % len(row.isr)]
+    new = dataclasses.replace(row, leader=leader)
+    draft.put_row(elections.changed(row, new, draft.min_isr(row)))
+    return True
 
 
 async def _acted_first(store: SliceStore, state: Any, write: Any) -> bool:
@@ -270,6 +312,36 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "a deletion is refused where the records are gone already",
+        DELETIONS,
+        frozenset({"12"}),
+        replaced(
+            "tidemark_broker.replication.partition.Partition.delete_records",
+            _refused_below_the_start,
+        ),
+    ),
+    Bug(
+        "a deletion takes the rest of its segment along",
+        DELETIONS,
+        frozenset({"14"}),
+        replaced(
+            "tidemark_broker.replication.partition.Partition.delete_records",
+            _to_the_end_of_its_segment,
+        ),
+    ),
+    Bug(
+        "the segment that holds the log start goes",
+        DELETIONS,
+        frozenset({"14", "15"}),
+        replaced("tidemark_broker.log.retention._start_breached", _every_segment_that_begins_below),
+    ),
+    Bug(
+        "leaders are moved round and round",
+        dataclasses.replace(DELETIONS, trouble_s=8.0, factor=3, users={}),
+        frozenset({"21", "convergence"}),
+        replaced("tidemark_operator.controller.elections._prefer", _round_and_round),
+    ),
+    Bug(
         "brokers are told before it is stored",
         OPERATORS,
         frozenset({"24"}),
@@ -278,7 +350,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a disablement is acknowledged before the claim",
         TIERING,
-        frozenset({"9"}),
+        frozenset({"8", "9"}),
         replaced(
             "tidemark_broker.remote_log.leader_tasks.LeaderTasks.wait_settled", _settled_at_once
         ),

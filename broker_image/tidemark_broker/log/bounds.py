@@ -88,6 +88,8 @@ class LogBounds:
         #: The log start that is on record, announced ones included; set by the manager.
         self.checkpointed_log_start_offset = log_start_offset
         self._announced_log_start_offset = log_start_offset
+        #: Records below are on disk for good, though checkpoints may not say so yet.
+        self._synced_to = 0
         self._local_log_start_offset = max(log_start_offset, segments.items[0].base_offset)
         self._high_watermark = min(
             max(high_watermark, self._local_log_start_offset), self._next_offset
@@ -102,8 +104,20 @@ class LogBounds:
 
     @property
     def announced_log_start_offset(self) -> int:
-        """The log start that the next checkpoint is to hold."""
+        """The log start that a checkpoint is to hold soon."""
         return max(self._log_start_offset, self._announced_log_start_offset)
+
+    @property
+    def has_start_to_sync(self) -> bool:
+        """Whether records below an announced log start may not be on disk for good."""
+        return self.announced_log_start_offset > self._recordable_log_start_offset
+
+    @property
+    def _recordable_log_start_offset(self) -> int:
+        """A log start on record never lies behind the end that a crash leaves: such a log would have
+        forgotten its epochs, and other replicas would give out again what was deleted here."""
+        durable = max(self._recovery_point, self._synced_to)
+        return max(self._log_start_offset, min(self._announced_log_start_offset, durable))
 
     @property
     def local_log_start_offset(self) -> int:
@@ -237,6 +251,7 @@ class LogBounds:
         self.durable_log_start_offset = min(self.durable_log_start_offset, offset)
         self.checkpointed_log_start_offset = min(self.checkpointed_log_start_offset, offset)
         self._announced_log_start_offset = min(self._announced_log_start_offset, offset)
+        self._synced_to = min(self._synced_to, offset)
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._persist_checkpoints()
@@ -245,7 +260,7 @@ class LogBounds:
     def starts(self) -> Starts:
         """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
         Takes no lock; a bound that moves meanwhile goes on record the next time."""
-        log_start = self.announced_log_start_offset
+        log_start = self._recordable_log_start_offset
         local_start = max(self._local_log_start_offset, log_start)
         ahead = self._starts_ahead
         if ahead is None:

@@ -29,9 +29,11 @@ class EpochFile:
         #: What the file is known to hold durably.
         self._saved: LeaderEpochs | None = None
 
-    def load(self, loaded: LoadedSegments) -> LeaderEpochs:
+    def load(self, loaded: LoadedSegments, log_start_offset: int) -> LeaderEpochs:
         """T: the epochs as file and batches tell them together; where they differ the batches are
-        right. What lies below the first segment only the file can tell."""
+        right. What lies below the first segment only the file can tell: where no record is left it
+        tells the epoch of those that were deleted last, which is how far that log counts as having
+        come (KIP-966)."""
         end = loaded.segments[-1].next_offset
         try:
             self._saved = read_epochs(self._path.read_text())
@@ -40,7 +42,10 @@ class EpochFile:
         except (CheckpointFormatError, UnicodeDecodeError, OSError) as error:
             logger.warning("%s: the epochs are read from the log: %s", self._path, error)
             self._saved = None
-        return correct((self._saved or LeaderEpochs()).truncate_from_end(end), loaded.epochs)
+        if 0 < log_start_offset >= end:
+            end = log_start_offset + 1
+        saved = (self._saved or LeaderEpochs()).truncate_from_end(end)
+        return correct(saved, loaded.epochs).truncate_from_start(log_start_offset)
 
     def save(self, epochs: LeaderEpochs) -> None:
         """T: durably, unless it stands there already, or there is nothing to tell."""

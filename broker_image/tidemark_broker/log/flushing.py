@@ -49,15 +49,7 @@ class FlushingLog(LogBounds):
             with self._lock:
                 truncations = self._truncations
                 due, reached = self._due(target)
-        try:
-            _sync(self.directory, due)
-        except OSError as error:
-            self._failure = (
-                f"{self.directory} cannot be synced ({error.strerror}): bytes may be lost; the log "
-                "takes nothing more until it was opened again"
-            )
-            logger.warning(self._failure)
-            raise StorageError(self._failure) from error
+        self._sync(due)
         self._save_epochs()
         with self._lock:
             if truncations == self._truncations:
@@ -74,6 +66,30 @@ class FlushingLog(LogBounds):
             return [], self._recovery_point
         active = due[-1] is segments.active
         return due, self._next_offset if active else due[-1].next_offset
+
+    def sync_below_announced_start(self) -> None:
+        """T: fsync what lies below an announced log start, so that it may go on record. Indexes and
+        checkpoints are left to :meth:`flush`: they need room, which a deletion is to make."""
+        with self._shaping:
+            with self._lock:
+                self._check_usable()
+                target, truncations = self.announced_log_start_offset, self._truncations
+                due = self._due(target)[0] if target > self._recovery_point else []
+            self._sync(due)
+            with self._lock:
+                if truncations == self._truncations:
+                    self._synced_to = max(self._synced_to, target)
+
+    def _sync(self, due: Sequence[Segment]) -> None:
+        try:
+            _sync(self.directory, due)
+        except OSError as error:
+            self._failure = (
+                f"{self.directory} cannot be synced ({error.strerror}): bytes may be lost; the log "
+                "takes nothing more until it was opened again"
+            )
+            logger.warning(self._failure)
+            raise StorageError(self._failure) from error
 
     def segment_files(self, base_offset: int) -> SegmentFiles:
         """T: the files of a closed segment, for copying (flush up to its end first)."""

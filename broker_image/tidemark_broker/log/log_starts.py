@@ -24,6 +24,7 @@ from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.files import sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class LogStarts:
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
         self._used_bytes = 0
+        #: Whether a power cut leaves the journal's name, as far as this process knows.
+        self._is_named = False
         self._lock = threading.Lock()
         self.recorded: dict[TopicPartition, Starts] = {}
         #: Whether a log of which nothing is on record begins at 0, as it was made.
@@ -131,6 +134,9 @@ class LogStarts:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            if not self._is_named:
+                sync_directory(self._journal.parent)
+                self._is_named = True
 
 
 def _line(key: TopicPartition, starts: Starts) -> bytes:

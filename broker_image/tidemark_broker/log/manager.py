@@ -195,7 +195,7 @@ class LogManager:
         self._adopt(key, log)
 
     def _adopt(self, key: TopicPartition, log: PartitionLog) -> None:
-        log.persist_checkpoints = self.checkpoint
+        log.persist_checkpoints = self._shared_checkpoint
         log.record_starts = partial(self._record, log)
         with self._changed:
             self._logs[key] = log
@@ -301,8 +301,13 @@ class LogManager:
         return key in points or key in watermarks or key in self._starts.recorded
 
     def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: put on record where these logs begin now; what that costs does not depend on how many
-        others there are."""
+        """T: put on record where these logs begin now, announced starts included; what that costs
+        does not depend on how many others there are. Not to be called with a log's lock held."""
+        logs = list(logs)
+        _sync_announced_starts(logs)
+        self._record_starts(logs)
+
+    def _record_starts(self, logs: Iterable[PartitionLog]) -> None:
         with self._changed:  # read under it, lest an older state replace what a removal recorded
             due = {_key(log): (log, log.starts) for log in logs if self._is_here(log)}
             self._starts_due.update({key: starts for key, (_, starts) in due.items()})
@@ -334,15 +339,17 @@ class LogManager:
     def checkpoint(self) -> None:
         """T: write recovery points, high watermarks and starts of all logs, durably.
 
-        What a failed partition had in them stays. Unchanged files are not written again.
+        What a failed partition had in them stays. Unchanged files are not written again. Not to be
+        called with a log's lock held.
         """
+        _sync_announced_starts(self.logs())
         self._shared_checkpoint()
 
     def _write_checkpoints(self) -> None:
         recorded = self._starts.known()  # before the logs: one that is made meanwhile is not gone
         with self._changed:
             kept, logs = set(self._failures), dict(self._logs)
-        self.record_log_starts(logs.values())
+        self._record_starts(logs.values())
         self._starts.compact(without=recorded - kept - set(logs))
         self._recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self._high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
@@ -377,3 +384,13 @@ class LogManager:
 
 def _key(log: PartitionLog) -> TopicPartition:
     return log.topic, log.partition
+
+
+def _sync_announced_starts(logs: Iterable[PartitionLog]) -> None:
+    """A log that refuses keeps the start that is on record; it says itself what is wrong with it."""
+    for log in logs:
+        if log.has_start_to_sync:
+            try:
+                log.sync_below_announced_start()
+            except StorageError as error:
+                logger.warning("%s: its log start cannot go on record: %s", log.directory, error)

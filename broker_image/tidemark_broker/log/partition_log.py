@@ -114,8 +114,8 @@ class PartitionLog(ReadingLog):
             _check_first_segment(loaded, local_log_start_offset)
         end = loaded.segments[-1].next_offset
         epoch_file = EpochFile(directory)
-        epochs = epoch_file.load(loaded)
         start = loaded.segments[0].base_offset if log_start_offset is None else log_start_offset
+        epochs = epoch_file.load(loaded, start)
         log = cls(
             directory,
             topic=topic,
@@ -123,7 +123,7 @@ class PartitionLog(ReadingLog):
             partition=partition,
             config=config,
             segments=SegmentList(directory, loaded.segments),
-            epochs=epochs.truncate_from_start(start),
+            epochs=epochs,
             epoch_file=epoch_file,
             log_start_offset=min(start, end),
             recovery_point=recovery_point,
@@ -139,7 +139,7 @@ class PartitionLog(ReadingLog):
                 "%s ends at %d, below its log start %d: begun anew", directory, end, start
             )
             log.truncated_at_open = True
-            log.truncate_fully_and_start_at(start, log_start_offset=start, epochs=())
+            log._begin_anew(start, epochs)
         log._segments.remove_snapshots_above(log.next_offset)
         return log
 
@@ -164,7 +164,7 @@ class PartitionLog(ReadingLog):
         )
         _check_first_segment(loaded, self._local_log_start_offset)
         epoch_file = EpochFile(self.directory)
-        epochs = epoch_file.load(loaded).truncate_from_start(self._log_start_offset)
+        epochs = epoch_file.load(loaded, self._log_start_offset)
         epoch_file.try_to_save(epochs)
         end = loaded.segments[-1].next_offset
         with self._lock:
@@ -182,9 +182,15 @@ class PartitionLog(ReadingLog):
             self.durable_log_start_offset = min(durable, self._log_start_offset)
             self._truncations = truncations + 1
         if start > end:
-            self.truncate_fully_and_start_at(start, log_start_offset=start, epochs=())
+            self._begin_anew(start, epochs)
         logger.info("%s is open again, its end is %d (was %d)", self.directory, end, held)
         return end >= held
+
+    def _begin_anew(self, start: int, epochs: LeaderEpochs) -> None:
+        """Of a log that ends below its start; ``epochs`` are those that begin there."""
+        self.truncate_fully_and_start_at(start, log_start_offset=start, epochs=())
+        self.epochs = epochs
+        self._save_epochs()
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -103,10 +103,7 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
 
 
 def _largest(partition: Partition, tiered_epoch: int) -> int | None:
-    """None while a member has not told its start, or that one is not committed yet. Eligible
-    leaders (KIP-966) may be elected like members, and tell nothing: they are waited for."""
-    if partition.row is None or partition.row.has_eligible_leaders:
-        return None
+    """None while one of them has not told its start, or that one is not committed yet."""
     known: list[int] = []
     for start in local_starts(partition, tiered_epoch).values():
         if start is None:

@@ -117,5 +117,5 @@ class LeaderRole:
         """Who may lead next by a clean election: whoever may be in the ISR and, as the row does not
         name its eligible leaders (KIP-966), everybody while it has any."""
         if self.row.has_eligible_leaders:
-            return frozenset({self.node_id, *self.followers})
+            return self.maximal_isr.union(self.followers)
         return self.maximal_isr

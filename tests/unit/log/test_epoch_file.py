@@ -186,3 +186,15 @@ def test_an_epoch_is_in_the_file_before_it_is_in_use(
             assert log.epochs.latest_epoch == 1
     assert log.assign_leader_epoch(3)
     assert _file(bench).read_text() == "0\n2\n1 0\n3 2\n"
+
+
+def test_a_log_that_ends_below_its_start_is_begun_anew_in_the_epoch_of_what_was_deleted(
+    bench: Bench,
+) -> None:
+    end = _closed(bench)
+    log = bench.open(recovery_point=end, log_start_offset=60, high_watermark=end)
+    assert (log.log_start_offset, log.next_offset) == (60, 60)
+    assert log.epochs.entries == (EpochEntry(5, 60),)
+    bench.crash(log)
+    log = bench.open(recovery_point=60, log_start_offset=60, high_watermark=60)
+    assert log.epochs.entries == (EpochEntry(5, 60),)

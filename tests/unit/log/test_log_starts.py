@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import shutil
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tidemark_broker.log import (
     PartitionLog,
     StorageError,
     TieredRetention,
+    flushing,
     log_starts,
 )
 from tidemark_broker.log.log_starts import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts, Starts
@@ -178,12 +180,16 @@ def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
 
 def _filled(manager: LogManager, count: int = 30) -> PartitionLog:
     log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
+    _append(log, count)
+    log.flush()
+    return log
+
+
+def _append(log: PartitionLog, count: int) -> None:
     for _ in range(count):
         batch = build_batch([Record(b"k", bytes(30), (), T0)])
         log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
-    log.advance_high_watermark(count)
-    log.flush()
-    return log
+    log.advance_high_watermark(log.next_offset)
 
 
 def _remove_first(log: PartitionLog) -> None:
@@ -481,3 +487,50 @@ def test_a_log_start_that_waits_is_recorded_alone(
     assert log.durable_log_start_offset == 7
     [again] = start().logs()
     assert again.log_start_offset == 7
+
+
+def test_a_log_start_goes_on_record_only_when_the_records_below_are_durable(
+    start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave a log that ends below its start, and so gives offsets out again."""
+    synced: dict[Path, int] = {}
+    real = flushing.sync_file
+
+    def noting(path: Path) -> None:
+        real(path)
+        synced[path] = path.stat().st_size
+
+    monkeypatch.setattr(flushing, "sync_file", noting)
+    manager = start()
+    log = _filled(manager, 10)
+    _append(log, 20)
+    log.announce_log_start(23)
+    manager.record_log_starts([log])
+    assert log.checkpointed_log_start_offset == 23
+    for path in log.directory.glob("*.log"):  # the power goes
+        os.truncate(path, synced.get(path, 0))
+    [again] = start().logs()
+    assert (again.log_start_offset, again.segments()[0].base_offset) == (23, 0)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_name_of_the_journal_is_durable_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """Also one that a former process had made: nobody knows whether that one came to sync it."""
+    if is_there:
+        (tmp_path / JOURNAL).write_bytes(bytes(64 * 1024))
+    starts = _loaded(tmp_path)
+    synced: list[set[str]] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        real(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            synced.append({path.name for path in tmp_path.iterdir()})
+
+    monkeypatch.setattr(os, "fsync", noting)
+    starts.record({A: Starts(3, 5)})
+    assert synced == [{JOURNAL}]
+    starts.record({A: Starts(4, 5)})
+    assert len(synced) == 1

@@ -261,7 +261,7 @@ def test_bounds_from_checkpoints_are_clamped(bench: Bench) -> None:
     beyond = bench.open(log_start_offset=end + 7, high_watermark=2)
     assert (beyond.log_start_offset, beyond.next_offset) == (end + 7, end + 7)
     assert beyond.high_watermark == end + 7
-    bench.fill(beyond, [1])
+    bench.fill(beyond, [1], epoch=beyond.epochs.latest_epoch)
 
 
 def test_what_was_committed_before_a_loss_is_told(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.unit.replication.replica_nodes import Node
+from tests.unit.replication.replica_nodes import Node, newer
 from tidemark_broker.replication.reads import EARLIEST
 
 Nodes = Callable[[int], Node]
@@ -91,3 +91,27 @@ async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) ->
     one.partition.delete_records(6)
     await one.storage.checkpoint()
     assert one.partition.low_watermark() == 0
+
+
+async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_isr(
+    node: Nodes,
+) -> None:
+    """It may be elected without having been in the ISR again (KIP-966); which of the replicas are
+    eligible the leader is not told, so all of them count."""
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await one.append(10)
+    await two.catch_up(one)
+    known = one.partition.row
+    assert known is not None
+    alone = newer(known, isr=(1,), has_eligible_leaders=True)
+    await one.told(alone)
+    one.fence(2)
+    one.partition.delete_records(6)
+    await one.storage.checkpoint()
+    assert one.partition.log_start_offset == 6
+    assert one.partition.low_watermark() == 0
+    await one.told(newer(alone, has_eligible_leaders=False))
+    one.fence(2)
+    assert one.partition.low_watermark() == 6

@@ -4,10 +4,11 @@ import errno
 import os
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.unit.replication.replica_nodes import TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import T0, TOPIC_ID, Node, row
 from tidemark.wire import control
 from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
@@ -80,3 +81,20 @@ async def test_an_end_below_the_checkpointed_high_watermark_is_a_loss_with_its_r
     log = _asked(again)
     assert log.next_offset == 4
     assert (log.lost_start_offset, log.lost_end_offset) == (4, 5)
+
+
+async def test_a_log_whose_records_have_all_expired_keeps_its_epoch_over_starts(
+    node: Nodes,
+) -> None:
+    """Else it would seem shorter than any log with a record, and lose an election to one that lacks
+    what was committed."""
+    one = node(1)
+    await one.told(ALONE)
+    await one.append(5)
+    assert one.partition.log.apply_retention(T0 + 8 * 86_400_000, tiered=None)
+    for _ in range(3):
+        await one.stop()
+        one = node(1)
+        await one.told(replace(ALONE, leader=-1, leader_epoch=5, partition_epoch=1))
+        assert (_asked(one).last_epoch, _asked(one).next_offset) == (4, 5)
+        assert one.partition.log_start_offset == 5

@@ -115,7 +115,9 @@ def test_a_missing_directory_is_unavailable_never_empty(tmp_path: Path) -> None:
         lambda: list(store.list("")),
     ]
     for call in calls:
-        with pytest.raises(StoreUnavailable, match="does not exist: mount the file system") as caught:
+        with pytest.raises(
+            StoreUnavailable, match="does not exist: mount the file system"
+        ) as caught:
             call()
         assert (caught.value.reason, caught.value.retriable) == ("StoreDirectoryMissing", True)
     assert not (tmp_path / "unmounted").exists()
