@@ -103,7 +103,10 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
 
 
 def _largest(partition: Partition, tiered_epoch: int) -> int | None:
-    """None while one of them has not told its start, or that one is not committed yet."""
+    """None while one of them has not told its start, or that one is not committed yet. Nor is there
+    one while the row has eligible leaders (KIP-966): where one that is away begins is not known."""
+    if partition.row is None or partition.row.has_eligible_leaders:
+        return None
     known: list[int] = []
     for start in local_starts(partition, tiered_epoch).values():
         if start is None:
