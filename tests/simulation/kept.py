@@ -4,12 +4,26 @@ A seed shows its finding only as long as nothing else changes what it draws: the
 test of its own, named here.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from tests.simulation.cluster import Profile
 from tests.simulation.planted import TIERED_POWER
 
 DEFAULT = Profile()
+#: Runs of a few thousand steps: many of them are part of `make test`.
+SHORT = Profile(
+    first_fault_s=4.0,
+    trouble_s=9.0,
+    last_produce_s=3.0,
+    fault_s=0.7,
+    user_s=2.0,
+    produce_s=0.15,
+    settle_s=90.0,
+    unclean=False,
+)
+#: The users of the time when some seeds were found: a seed is a run only with its profile.
+_USERS = {"delete records": 2, "tiering": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +68,34 @@ KEPT: tuple[Kept, ...] = (
         "retention took the only batches that told an epoch: the log seemed to contradict the tier",
         "tests/unit/log/test_epoch_file.py",
         TIERED_POWER,
+    ),
+    Kept(
+        194,
+        "a deletion was acknowledged past an eligible leader that had not heard of it",
+        "tests/unit/replication/test_log_start.py",
+        Profile(users=_USERS),
+    ),
+    Kept(
+        29,
+        "a log start was on record before the records below it were durable",
+        "tests/unit/log/test_log_starts.py, tests/unit/log/test_epoch_file.py",
+        dataclasses.replace(SHORT, users=_USERS),
+    ),
+    Kept(
+        142,
+        "a power cut took the name of the journal of log starts, and a durable start with it",
+        "tests/unit/log/test_log_starts.py",
+        dataclasses.replace(SHORT, users=_USERS),
+    ),
+    Kept(
+        308,
+        "after an unclean election a follower's log start may lie above the leader's: no violation",
+        "tests/simulation/checks.py",
+        Profile(users=_USERS),
+    ),
+    Kept(
+        68,
+        "after Retain local files stay while the tier holds visible data: no violation",
+        "tests/unit/replication/test_retention_mode.py",
     ),
 )

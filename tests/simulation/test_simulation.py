@@ -11,39 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import story
-from tests.simulation.cluster import Outcome, Profile, simulate
+from tests.simulation.cluster import Outcome, simulate
+from tests.simulation.kept import SHORT
 from tests.simulation.planted import BUGS, Bug
 
 SEEDS = 200
 FOUND_WITHIN = 500
-SHORT = Profile(
-    first_fault_s=4.0,
-    trouble_s=9.0,
-    last_produce_s=3.0,
-    fault_s=0.7,
-    user_s=2.0,
-    produce_s=0.15,
-    settle_s=90.0,
-    unclean=False,
-)
-#: The users of the time when the seeds below were found: a seed is a run only with its profile.
-_USERS = {"delete records": 2, "tiering": 1.5}
-#: Seeds that have found something, by what it was; they run always.
-KEPT: tuple[tuple[str, int, Profile], ...] = (
-    ("a deletion is acknowledged past an eligible leader", 194, Profile(users=_USERS)),
-    (
-        "a log start is on record before the records below are durable",
-        29,
-        dataclasses.replace(SHORT, users=_USERS),
-    ),
-    (
-        "a power cut takes the name of the journal of log starts",
-        142,
-        dataclasses.replace(SHORT, users=_USERS),
-    ),
-    ("log starts after an unclean election", 308, Profile(users=_USERS)),
-    ("files below the log start after Retain", 68, Profile()),
-)
 ROOT = Path(__file__).parents[2]
 
 
@@ -61,14 +34,6 @@ def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
     assert not failed, "\n\n".join(failed[:3])
     assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 10 * SEEDS
     assert sum(outcome.steps for outcome in outcomes) > 2000 * SEEDS
-
-
-@pytest.mark.parametrize(
-    ("seed", "profile"), [kept[1:] for kept in KEPT], ids=[kept[0] for kept in KEPT]
-)
-def test_a_seed_that_has_found_something_runs_clean(seed: int, profile: Profile) -> None:
-    outcome = simulate(seed, profile)
-    assert outcome.violation is None, story(outcome)
 
 
 def _digest(outcome: Outcome) -> str:

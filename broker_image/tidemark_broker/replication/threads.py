@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,6 +18,25 @@ R = TypeVar("R")
 
 class ThreadsBusy(Exception):
     """Too many calls of that kind wait already: try again later."""
+
+
+class _Call(Generic[R]):
+    """Begun by a thread, or given up by its caller, whichever comes first."""
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self._function = function
+        self._taken: dict[str, object] = {}
+
+    def __call__(self) -> R | None:
+        """In the thread; None where nobody waits any more."""
+        return self._function() if self._taken_by("thread") else None
+
+    def give_up(self) -> bool:
+        """By its caller; False if it has begun."""
+        return self._taken_by("caller")
+
+    def _taken_by(self, who: str) -> bool:
+        return self._taken.setdefault("by", who) is who  # one step for all threads
 
 
 class Threads:
@@ -40,14 +59,15 @@ class Threads:
         :class:`ThreadsBusy`. Call it on the loop's thread."""
         if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
             raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
-        call = self._executor.submit(partial(function, *args, **kwargs))
-        work = asyncio.wrap_future(call)
+        call = _Call(partial(function, *args, **kwargs))
+        work = asyncio.get_running_loop().run_in_executor(self._executor, call)
         self._pending += 1
         work.add_done_callback(self._ended)
         try:
-            return await asyncio.shield(work)
+            return cast(R, await asyncio.shield(work))
         except asyncio.CancelledError:
-            if self._only_reads and call.cancel():
+            if self._only_reads and call.give_up():
+                work.cancel()
                 raise
             if not work.done():
                 await asyncio.wait([work])
