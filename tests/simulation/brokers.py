@@ -295,6 +295,7 @@ class Machine:
         )
         #: Log ends at the last moment of the former process, by (topic, partition).
         self.ends: dict[tuple[str, int], tuple[int, int]] = {}
+        self.disks_lost = 0
 
     def start(self) -> None:
         if self.alive is None:
@@ -337,6 +338,7 @@ class Machine:
         if self.alive is not None:
             self.kill()
         self.disk = self.cluster.disks.add(self.name)
+        self.disks_lost += 1
 
     def _gone(self) -> None:
         self.alive = None

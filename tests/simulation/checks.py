@@ -700,7 +700,8 @@ class Checks:
         row = self.rows.get(key)
         if row is None:
             return f"{key} has no row"
-        if not row.isr and any(self.account.lost.get(key, {}).values()):
+        machines = self.cluster.machines
+        if not row.holders and any(machines[node].disks_lost for node in row.hosts):
             return ""  # every copy was lost with its disk: it waits for a person
         if row.leader == NO_LEADER or row.recovering:
             return f"{key} has no leader: {row}"
@@ -717,6 +718,8 @@ class Checks:
         ends = {(p.next_offset, self._start_of(key, p, leader), p.high_watermark) for p in logs}
         if len(ends) != 1:
             return f"{key}: end, log start and high watermark differ: {sorted(ends)}"
+        if leader.check_leader().value:
+            return f"{key}: the leader does not answer as such yet"
         if leader.leader is None or leader.leader.pending is not None:
             return f"{key}: an ISR is still proposed"
         if leader.high_watermark != leader.next_offset:
