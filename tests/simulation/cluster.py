@@ -38,6 +38,7 @@ CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 SLICES = 2
 #: How long nothing must be written to the API server once all is settled.
 STEADY_S = 16.0
+_READ_AGAIN_S = 5.0
 TIER_PATH = f"{ROOT}tier"
 
 #: Faults and how often each comes, relative to the others.
@@ -424,6 +425,9 @@ class Cluster:
             self.clients.read_whole(key)
         self.checks.deletions.repeated()
         self._steady(until_s, steps_max)
+        for key in tuple(self.clients.unread):  # as a consumer does whose leader moved meanwhile
+            self.clients.read_whole(key)
+        self._run(world.now_s + _READ_AGAIN_S, steps_max - world.steps)
         for key, why in self.clients.unread.items():
             self.checks.fail("9", f"{key} cannot be read from its start to its end: {why}")
 
