@@ -1,4 +1,4 @@
-"""A replica's part of a disablement (design, "Disabling, in one place").
+"""A replica's part of a disablement (KIP-950).
 
 With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
 Delete the leader first waits until every replica that may be elected has stored the new tiered epoch

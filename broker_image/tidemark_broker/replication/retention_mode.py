@@ -1,4 +1,4 @@
-"""What local retention may do in each state of a topic's tiering (design: "Disabling, in one place").
+"""What local retention may do in each state of a topic's tiering (KIP-950).
 
 Pure. While a disablement is under way nothing local goes, so that the local log starts that the
 controller was told stay true. After Retain, local data goes only once the tier holds nothing that
