@@ -23,9 +23,11 @@ demo: $(READY)
 up: $(READY)
 	@$(BIN)/tidemark up --tier $(TIER)
 
-# FAST=1 leaves out the tests that are marked slow.
+# FAST=1 leaves out the tests that are marked slow. JOBS: how many processes (one per core).
+JOBS ?= auto
 test: $(READY)
-	@$(BIN)/python -m pytest $(if $(FAST),-m "not slow")
+	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
 
 lint: $(READY)
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,25 @@
+"""``python -m tests.programs``: the programs that the tests run beside ours, had before the first test.
+
+Building the control plane or MinIO takes minutes on a machine that has done neither, longer than a
+test may take; and two tests side by side would wait for one another's build. What is in the cache
+costs nothing. Kafka's jars are left out where there is no Java or Maven: their tests say so.
+"""
+
+import contextlib
+
+from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests.conformance.kcat import ensure_kcat
+from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
+
+
+def main() -> None:
+    """Build or fetch each; raises ToolchainError or CalledProcessError."""
+    ensure_controlplane()
+    ensure_minio()
+    ensure_kcat()
+    with contextlib.suppress(KafkaMissing):
+        ensure_jars()
+
+
+if __name__ == "__main__":
+    main()
