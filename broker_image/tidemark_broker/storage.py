@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
     LogConfig,

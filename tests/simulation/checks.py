@@ -16,8 +16,8 @@ from tidemark.tier.codec import decode_head, decode_page
 from tidemark.tier.head import Head
 from tidemark.tier.layout import page_key
 from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
-from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.controller.rows import decode_row

@@ -17,7 +17,7 @@ from typing import cast
 from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
 from tidemark.tier.layout import id_text, parse_id, segment_key
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState, check_range
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 FORMAT_VERSION = 2
 #: The first version whose entries may have digests.

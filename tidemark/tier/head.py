@@ -20,7 +20,7 @@ import uuid
 from dataclasses import dataclass
 
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 #: Entries of a sealed page. The head of 100,000 segments then has 390 references and at most 256
 #: entries: below 190 KB.

@@ -16,7 +16,7 @@ from tidemark.tier.head import (
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 _ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENABLED: 2}
 

@@ -38,7 +38,7 @@ from tidemark.tier.rules import (
     check_room,
 )
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import uuid
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
@@ -71,7 +72,7 @@ class Disablements:
         remote = self._manager.remote
         if remote is None:
             raise LookupError("this broker has no remote storage configured")
-        policy = control.DisablePolicy(request.disable_policy)
+        policy = DisablePolicy(request.disable_policy)
         await remote.disable(partition, request.tiered_epoch, policy)
         logger.info(
             "%s: tiering epoch %d is disabled here (%s)",

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_broker.log import SegmentInfo
 
 

@@ -14,7 +14,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_broker.remote_log import expiry, metrics
 from tidemark_broker.remote_log.disabling import follow_local_starts
 from tidemark_broker.remote_log.expiry import Limits

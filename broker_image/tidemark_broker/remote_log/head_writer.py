@@ -17,7 +17,7 @@ from tidemark.tier.manifest import LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.views import Totals
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition

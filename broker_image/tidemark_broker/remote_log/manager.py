@@ -18,7 +18,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement

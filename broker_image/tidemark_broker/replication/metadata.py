@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 
 
@@ -24,9 +25,9 @@ class TopicView:
     topic_id: uuid.UUID
     name: str
     config: Mapping[str, str]
-    tiering_state: control.TieringState
+    tiering_state: TieringState
     tiered_epoch: int
-    disable_policy: control.DisablePolicy
+    disable_policy: DisablePolicy
     partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
 
 
@@ -36,9 +37,9 @@ def view_of(topic: control.TopicState) -> TopicView:
         topic_id=topic.topic_id,
         name=topic.name,
         config=MappingProxyType({entry.name: entry.value for entry in topic.config}),
-        tiering_state=control.TieringState(topic.tiering_state),
+        tiering_state=TieringState(topic.tiering_state),
         tiered_epoch=topic.tiered_epoch,
-        disable_policy=control.DisablePolicy(topic.disable_policy),
+        disable_policy=DisablePolicy(topic.disable_policy),
         partitions=MappingProxyType({row.partition: row for row in topic.partitions}),
     )
 

@@ -13,7 +13,8 @@ Local retention trusts an end only as far as the log is of the tier's own histor
 from dataclasses import dataclass
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark.wire.control import DisablePolicy, PartitionState, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import PartitionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import DisablePolicy
 from tidemark_broker.replication.prefix import TierEnd
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.replication import isr, prefix
@@ -173,11 +174,11 @@ class Replica:
         return self.log.next_offset
 
     @property
-    def tiering_state(self) -> control.TieringState:
+    def tiering_state(self) -> TieringState:
         """The topic's tiering state as last told, also before this life's first snapshot."""
         if self.view is not None:
             return self.view.tiering_state
-        return control.TieringState.NONE if self.stored is None else self.stored.tiering_state
+        return TieringState.NONE if self.stored is None else self.stored.tiering_state
 
     @property
     def tiered_epoch(self) -> int:
@@ -185,11 +186,11 @@ class Replica:
         return -1 if self.stored is None else self.stored.tiered_epoch
 
     @property
-    def disable_policy(self) -> control.DisablePolicy:
+    def disable_policy(self) -> DisablePolicy:
         """The frozen policy of the last disablement."""
         if self.view is not None:
             return self.view.disable_policy
-        return control.DisablePolicy.RETAIN if self.stored is None else self.stored.disable_policy
+        return DisablePolicy.RETAIN if self.stored is None else self.stored.disable_policy
 
     @property
     def reads_tier(self) -> bool:
@@ -200,8 +201,8 @@ class Replica:
         """Under a head of that tiered epoch: has the commit of a disablement with Delete, which not
         all have acknowledged yet, taken the remote part away?"""
         return (
-            self.tiering_state is control.TieringState.DISABLING
-            and self.disable_policy is control.DisablePolicy.DELETE
+            self.tiering_state is TieringState.DISABLING
+            and self.disable_policy is DisablePolicy.DELETE
             and head_tiered_epoch >= self.tiered_epoch
         )
 

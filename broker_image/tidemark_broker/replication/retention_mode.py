@@ -5,7 +5,7 @@ controller was told stay true. After Retain, local data goes only once the tier 
 is still visible, because moving the log start would condemn the older remote part.
 """
 
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.log import TieredRetention
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication import in_sync, prefix
@@ -246,7 +247,7 @@ async def take_over(partition: "Partition") -> None:
         _stay_offline(partition, error)
 
 
-def _term(partition: "Partition") -> tuple[int, int, control.TieringState]:
+def _term(partition: "Partition") -> tuple[int, int, TieringState]:
     return partition.leader_epoch, partition.tiered_epoch, partition.tiering_state
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicView
 from tidemark_broker.replication.prefix import RemoteEnd
@@ -26,8 +27,8 @@ class StoredState:
     topic_id: uuid.UUID
     controller_epoch: int
     tiered_epoch: int
-    tiering_state: control.TieringState
-    disable_policy: control.DisablePolicy
+    tiering_state: TieringState
+    disable_policy: DisablePolicy
     row: control.PartitionState | None
     remote_end: RemoteEnd | None = None
     head_tiered_epoch: int = -1
@@ -82,8 +83,8 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             topic_id=uuid.UUID(str(data["topicId"])),
             controller_epoch=_integer(data["controllerEpoch"]),
             tiered_epoch=_integer(data["tieredEpoch"]),
-            tiering_state=control.TieringState[str(data["tieringState"])],
-            disable_policy=control.DisablePolicy[str(data["disablePolicy"])],
+            tiering_state=TieringState[str(data["tieringState"])],
+            disable_policy=DisablePolicy[str(data["disablePolicy"])],
             row=None if row is None else _row_from_json(cast("Mapping[str, object]", row)),
             remote_end=None if end is None else _end_from_json(cast("Mapping[str, object]", end)),
             head_tiered_epoch=_integer(data.get("headTieredEpoch", -1)),

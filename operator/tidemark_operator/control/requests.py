@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark_operator.control.answers import not_controller
 from tidemark_operator.control.channel import Channel
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 FIGURES_S = 30.0
-_WATCHED_TIERING = (control.TieringState.DISABLING,)
+_WATCHED_TIERING = (TieringState.DISABLING,)
 
 
 class BrokerRequests:

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tidemark.wire.control import DisablePolicy, Endpoint, LeaderRecoveryState, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import Endpoint, LeaderRecoveryState
 
 NO_LEADER = -1
 NO_EPOCH = -1

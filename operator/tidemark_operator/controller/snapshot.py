@@ -10,14 +10,13 @@ acting).
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire.control import (
     BrokerState,
     ConfigEntry,
-    DisablePolicy,
     PartitionState,
     PartitionStatesRequest,
     Removal,
-    TieringState,
     TopicState,
 )
 from tidemark_operator.controller.commit import SliceWrite

@@ -18,12 +18,8 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DisablePolicy,
-    DisableRemoteTopicRequest,
-    DisableRemoteTopicResponse,
-    TieringState,
-)
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import DisableRemoteTopicRequest, DisableRemoteTopicResponse
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import (
     NO_LEADER,

@@ -7,7 +7,7 @@ adoption, storage, room) is a blocker with a sentence that says what to do; noth
 
 import dataclasses
 
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_operator.controller import elections, tiering, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.events import Event, count, warning

@@ -4,11 +4,8 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DisableRemoteTopicRequest,
-    TieringState,
-)
+from tidemark.tiering import TieringState
+from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest
 from tidemark_operator.controller import tiering
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
 from tidemark_operator.controller.rows import id_text

@@ -2,7 +2,8 @@
 
 import uuid
 
-from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion import (
     DeletionTarget,
     DeletionView,

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
@@ -27,9 +28,9 @@ VIEW = TopicView(
     topic_id=TOPIC_ID,
     name="t",
     config={},
-    tiering_state=control.TieringState.NONE,
+    tiering_state=TieringState.NONE,
     tiered_epoch=0,
-    disable_policy=control.DisablePolicy.RETAIN,
+    disable_policy=DisablePolicy.RETAIN,
 )
 ROW = control.PartitionState(
     partition=0,
@@ -369,7 +370,7 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     await partition.append(batch(5), acks=1, timeout_ms=0)
     await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     await partition.append(batch(5), acks=1, timeout_ms=0)
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    tiered = replace(VIEW, tiering_state=TieringState.ENABLED)
     partition.note_remote_end(7, 5)
     await partition.apply(tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
     assert partition.high_watermark == 5
@@ -394,7 +395,7 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
 
 async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
     partition = host.partition()
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    tiered = replace(VIEW, tiering_state=TieringState.ENABLED)
     await partition.apply(tiered, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)
@@ -447,7 +448,7 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
 async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
     """The replica was away meanwhile: what its file says was in the tier is there no more."""
     partition = host.partition()
-    enabled = replace(VIEW, tiering_state=control.TieringState.ENABLED)
+    enabled = replace(VIEW, tiering_state=TieringState.ENABLED)
     await partition.apply(enabled, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)

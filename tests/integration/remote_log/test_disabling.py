@@ -10,7 +10,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.objects import StoreUnavailable
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.replication.partition import Role
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable

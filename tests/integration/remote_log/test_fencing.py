@@ -13,7 +13,7 @@ from tidemark.tier.head import Claim, Head
 from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log.uploads import Upload
 from tidemark_broker.replication import roles
 from tidemark_broker.replication.partition import Role

@@ -31,7 +31,7 @@ from tidemark.tier.open import RemoteStorageConfig, open_tier
 from tidemark.tier.s3 import REQUEST_S, S3Config, S3Store
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData, decode_custom_metadata
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
 ONE = Claim(1, 0)

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.api_broker import NODE, ApiBroker
+from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog
 
@@ -119,7 +120,7 @@ async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tie
     assert partition is not None
     assert partition.stored is not None
     assert partition.view is not None
-    tiering = control.TieringState.ENABLED
+    tiering = TieringState.ENABLED
     partition.view = replace(partition.view, tiering_state=tiering)
 
     async def change() -> None:

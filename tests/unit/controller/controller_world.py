@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 
+from tidemark.tiering import TieringState
 from tidemark.wire.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
@@ -16,7 +17,6 @@ from tidemark.wire.control import (
     IsrChange,
     ReplicaLog,
     ReplicaLogInfoResponse,
-    TieringState,
 )
 from tidemark_operator.controller import commit, elections, registration, topics
 from tidemark_operator.controller import isr as isr_rules

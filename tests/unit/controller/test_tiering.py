@@ -19,7 +19,8 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import DisablePolicy, DisableRemoteTopicResponse, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import DisableRemoteTopicResponse
 from tidemark_operator.controller import elections, registration, tiering
 from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
 from tidemark_operator.controller.tiering import Disablements, step_by_spec

@@ -20,7 +20,8 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import PartitionStatus, TieringState
+from tidemark.tiering import TieringState
+from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import elections, tiering
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
 from tidemark_operator.controller.model import (

@@ -15,7 +15,7 @@ from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
 from tidemark.tier.topics import TopicObject
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 
 BY = Claim(1, 0)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log import eligibility, expiry
 from tidemark_broker.remote_log.eligibility import Blocked

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark.wire.control import DisablePolicy, PartitionState, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import PartitionState
 from tidemark_broker.replication import prefix
 from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing, TierEnd
 

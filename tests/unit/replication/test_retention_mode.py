@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.log import TieredRetention
 from tidemark_broker.replication.retention_mode import retention_mode
 

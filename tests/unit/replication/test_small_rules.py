@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication import state_file, topic_config
 from tidemark_broker.replication.backoff import Backoff
@@ -66,8 +67,8 @@ def test_the_state_file_comes_back() -> None:
         topic_id=TOPIC,
         controller_epoch=4,
         tiered_epoch=2,
-        tiering_state=control.TieringState.DISABLING,
-        disable_policy=control.DisablePolicy.DELETE,
+        tiering_state=TieringState.DISABLING,
+        disable_policy=DisablePolicy.DELETE,
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
     )
@@ -79,9 +80,9 @@ def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -
         topic_id=TOPIC,
         name="t",
         config={},
-        tiering_state=control.TieringState.NONE,
+        tiering_state=TieringState.NONE,
         tiered_epoch=0,
-        disable_policy=control.DisablePolicy.RETAIN,
+        disable_policy=DisablePolicy.RETAIN,
     )
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
@@ -102,8 +103,8 @@ def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) ->
         topic_id=TOPIC,
         controller_epoch=1,
         tiered_epoch=0,
-        tiering_state=control.TieringState.NONE,
-        disable_policy=control.DisablePolicy.RETAIN,
+        tiering_state=TieringState.NONE,
+        disable_policy=DisablePolicy.RETAIN,
         row=None,
         remote_end=None,
     )

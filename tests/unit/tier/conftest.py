@@ -23,7 +23,7 @@ from tidemark.tier.objects import (
     Version,
 )
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 
 TOPIC = "flights"
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")

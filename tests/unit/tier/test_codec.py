@@ -20,7 +20,7 @@ from tidemark.tier.layout import (
     topic_data_prefix,
 )
 from tidemark.tier.segment import Digests, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 
 def reference(number: int) -> PageRef:

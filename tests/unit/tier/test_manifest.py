@@ -20,7 +20,7 @@ from tidemark.tier.layout import head_key, pages_prefix
 from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
 from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
 from tidemark.tier.segment import SegmentEntry
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 ONE = Claim(1, 0)
 PER_PAGE = 4

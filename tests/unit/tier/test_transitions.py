@@ -19,7 +19,7 @@ from tidemark.tier.head import (
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 ONE = Claim(1, 0)
 CLUSTER = "cluster-1"

@@ -19,7 +19,7 @@ from tidemark.tier import transitions, views
 from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import Claim, Fenced, Head, IllegalTransition, ManifestError, Page, new_head
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 
 TOPIC, TOPIC_ID, CLUSTER = "t", uuid.UUID(int=7), "c"
 PAGE_ENTRIES = 2

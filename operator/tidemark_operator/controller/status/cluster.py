@@ -4,7 +4,7 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 leftBehind) is kept as it was read.
 """
 
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicView
 from tidemark_operator.controller.state import ControllerState

@@ -7,12 +7,8 @@ keeps its conditions and its generation.
 import dataclasses
 from collections.abc import Sequence
 
-from tidemark.wire.control import (
-    TIER_INTEGRITY,
-    DisablePolicy,
-    PartitionStatus,
-    TieringState,
-)
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import (
     NO_LEADER,
