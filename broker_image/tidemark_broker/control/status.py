@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
@@ -79,7 +78,7 @@ def glance(partition: Partition) -> Hashable:
     Bytes move only with the log's ends; who is alive is the caller's to compare."""
     leader, log = partition.leader, partition.log
     remote, failures = partition.context.remote, partition.context.failures
-    tiered = remote is not None and partition.tiering_state is not TieringState.NONE
+    tiered = remote is not None and partition.tiering.ever_tiered
     return (
         partition.role,
         partition.leader_epoch,

@@ -66,9 +66,9 @@ async def test_retain_keeps_what_is_in_the_tier(cluster: TieredCluster) -> None:
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(RETAIN))
     results = await cluster.disable(1, RETAIN)
     assert {node: result.is_leader for node, result in results.items()} == {1: True, 2: False}
-    assert leader.head().state is TieringState.DISABLING
+    assert leader.head().tiering.state is TieringState.DISABLING
     await cluster.apply(tiering_state=DISABLED)
-    await leader.until(lambda: leader.head().state is TieringState.DISABLED)
+    await leader.until(lambda: leader.head().tiering.state is TieringState.DISABLED)
     await leader.produce(300)
     assert leader.live() == before
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
@@ -149,7 +149,7 @@ async def test_a_late_request_changes_nothing(cluster: TieredCluster) -> None:
     leader, follower = await tiered(cluster)
     await switch(cluster, 1, RETAIN)
     await cluster.apply(tiering_state=ENABLED)
-    await leader.until(lambda: leader.head().state is TieringState.ENABLED)
+    await leader.until(lambda: leader.head().tiering.state is TieringState.ENABLED)
     before = leader.head().log_start_offset
     for host in (leader, follower):
         for epoch, policy in ((1, DELETE), (1, RETAIN), (0, DELETE), (2, DELETE)):
