@@ -179,3 +179,6 @@ class Tiering:
 
     def _disabling(self, policy: DisablePolicy) -> "Tiering":
         return Tiering(TieringState.DISABLING, self.epoch + 1, policy)
+
+
+NEVER_TIERED = Tiering()

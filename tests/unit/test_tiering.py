@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
 DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
@@ -15,7 +15,7 @@ RETAIN, DELETE = DisablePolicy.RETAIN, DisablePolicy.DELETE
 
 #: A topic that was enabled again remembers its last policy and acts on none.
 COLUMNS = {
-    "never": Tiering(),
+    "never": NEVER_TIERED,
     "on": Tiering(ENABLED, 0),
     "again": Tiering(ENABLED, 5, DELETE),
     "retaining": Tiering(DISABLING, 5, RETAIN),
@@ -96,7 +96,7 @@ def test_no_policy_is_retain(state: TieringState) -> None:
 @pytest.mark.parametrize(
     ("before", "enabled", "own", "default", "after"),
     [
-        ("never", False, None, RETAIN, Tiering()),
+        ("never", False, None, RETAIN, NEVER_TIERED),
         ("never", True, None, RETAIN, Tiering(ENABLED, 0)),
         ("on", True, DELETE, DELETE, Tiering(ENABLED, 0)),
         ("on", False, None, RETAIN, Tiering(DISABLING, 1, RETAIN)),
@@ -157,7 +157,7 @@ def test_the_policy_is_frozen_with_the_epoch() -> None:
 def test_whatever_is_asked_it_never_goes_back(
     steps: list[tuple[bool, DisablePolicy | None, DisablePolicy]],
 ) -> None:
-    tiering = Tiering()
+    tiering = NEVER_TIERED
     for enabled, policy, default in steps:
         asked = tiering.successor(enabled=enabled, policy=policy, default_policy=default)
         for new in (asked, asked.acknowledged if asked.is_disabling else asked):

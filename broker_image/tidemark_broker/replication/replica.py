@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.tiering import Tiering
+from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.replication import isr, prefix
@@ -177,7 +177,7 @@ class Replica:
     def tiering(self) -> Tiering:
         """The topic's tiering as it is stored in the replica's folder: what was told is in force
         once it is there."""
-        return Tiering() if self.stored is None else self.stored.tiering
+        return NEVER_TIERED if self.stored is None else self.stored.tiering
 
     def standing(self) -> Standing:
         """What the prefix rule looks at before it leads."""

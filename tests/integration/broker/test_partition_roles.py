@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
-from tidemark.tiering import Tiering, TieringState
+from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
@@ -24,7 +24,7 @@ from tidemark_broker.replication.state_file import StoredState, from_json, to_js
 from tidemark_broker.replication.threads import in_thread
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-VIEW = TopicView(topic_id=TOPIC_ID, name="t", config={}, tiering=Tiering())
+VIEW = TopicView(topic_id=TOPIC_ID, name="t", config={}, tiering=NEVER_TIERED)
 TIERED = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 0))
 ROW = control.PartitionState(
     partition=0,

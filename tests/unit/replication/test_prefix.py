@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import PartitionState
 from tidemark_broker.replication import prefix
 from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing, TierEnd
@@ -51,7 +51,7 @@ def test_who_has_no_proof_asks_first() -> None:
 
 def test_there_must_be_something_to_ask() -> None:
     assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, has_manifest=False)
-    assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, tiering=Tiering())
+    assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
     assert asked(doubt=REFUTED, has_manifest=False)
 
 

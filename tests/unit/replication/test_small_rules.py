@@ -15,7 +15,7 @@ from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_ne
 from tidemark_broker.replication.prefix import RemoteEnd
 from tidemark_broker.replication.state_file import StoredState
 
-NEVER_TIERED = Tiering(TieringState.NONE, -1, DisablePolicy.RETAIN)
+UNTIERED = Tiering(TieringState.NONE, -1, DisablePolicy.RETAIN)
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
@@ -75,7 +75,7 @@ def test_the_state_file_comes_back() -> None:
 
 
 def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
-    view = TopicView(topic_id=TOPIC, name="t", config={}, tiering=NEVER_TIERED)
+    view = TopicView(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
     del old["row"]["leaderRecoveryState"]
@@ -94,7 +94,7 @@ def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) ->
         topic="t",
         topic_id=TOPIC,
         controller_epoch=1,
-        tiering=NEVER_TIERED,
+        tiering=UNTIERED,
         row=None,
         remote_end=None,
     )
