@@ -36,7 +36,14 @@ class LocalRetention(enum.Enum):
     SUSPENDED = "nothing"
 
 
-#: Within one tiered epoch (KIP-950: a re-enablement keeps the epoch).
+#: KIP-950's machine; the last step is an addition (:meth:`Tiering.successor`).
+STEPS = (
+    (TieringState.ENABLED, TieringState.DISABLING),
+    (TieringState.DISABLING, TieringState.DISABLED),
+    (TieringState.DISABLED, TieringState.ENABLED),
+    (TieringState.DISABLED, TieringState.DISABLING),
+)
+#: Within one tiered epoch: a re-enablement keeps the epoch.
 _ORDER = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
+from tidemark.tiering import NEVER_TIERED, STEPS, DisablePolicy, Tiering, TieringState
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
 DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
@@ -125,6 +125,19 @@ def test_what_the_spec_makes_of_it(
     new = tiering.successor(enabled=enabled, policy=own, default_policy=default)
     assert new == after
     assert (new is tiering) == (new == tiering)
+
+
+def test_its_steps_are_those_that_the_resource_admits() -> None:
+    """The CRD's transition rule is made of ``STEPS``."""
+    asked = [
+        (before.state, before.successor(enabled=on, policy=own, default_policy=RETAIN).state)
+        for before in COLUMNS.values()
+        for on in (True, False)
+        for own in (None, RETAIN, DELETE)
+    ]
+    moves = {(before, after) for before, after in asked if before is not after}
+    moves |= {(t.state, t.acknowledged.state) for t in COLUMNS.values() if t.is_disabling}
+    assert moves == {(NONE, ENABLED), *STEPS}
 
 
 def test_only_acknowledgements_end_disabling() -> None:

@@ -294,7 +294,8 @@ class PartitionState:
 @entity(_nested, PARTITION_STATES)
 class TopicState:
     """A topic with its whole configuration (only keys that were set), KIP-950's tiered state and
-    epoch, and those of its partitions that changed (all of them in a snapshot)."""
+    epoch (the numbers of :mod:`tidemark.tiering`), and those of its partitions that changed (all of
+    them in a snapshot)."""
 
     topic_id: uuid.UUID = wire("uuid")
     name: str = wire("string")

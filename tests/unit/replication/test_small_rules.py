@@ -71,7 +71,10 @@ def test_the_state_file_comes_back() -> None:
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
     )
-    assert state_file.from_json(json.loads(json.dumps(state_file.to_json(state)))) == state
+    data = json.loads(json.dumps(state_file.to_json(state)))
+    names = ("tieringState", "tieredEpoch", "disablePolicy")
+    assert [data[name] for name in names] == ["DISABLING", 2, "DELETE"]
+    assert state_file.from_json(data) == state
 
 
 def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
