@@ -109,7 +109,7 @@ class Tiering:
         with Delete until the disablement is done: the commit that moves the head's log start ends
         it, and whoever acknowledged has made that log start durable, below which no log begins
         again."""
-        return self.ever_tiered and not (self.deletes and not self.is_disabling)
+        return self.ever_tiered and (self.is_disabling or not self.deletes)
 
     @property
     def deletes(self) -> bool:

@@ -1,5 +1,6 @@
 """The gauges, computed from the state every few seconds. A placeholder counts as missing."""
 
+from tidemark.tiering import TieringState
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.controller.tiering import pending, state_name
 from tidemark_operator.reconcile.context import Context
@@ -24,7 +25,7 @@ def measure(context: Context) -> None:
 
 
 def _measure_tiering(context: Context) -> None:
-    counts = dict.fromkeys(("None", "Enabled", "Disabling", "Disabled"), 0)
+    counts = dict.fromkeys(map(state_name, TieringState), 0)
     waiting = 0
     for topic in context.state.topics.values():
         counts[state_name(topic.tiering.state)] += 1

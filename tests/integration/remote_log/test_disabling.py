@@ -10,7 +10,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.objects import StoreUnavailable
-from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.replication.partition import Role
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
@@ -154,7 +154,9 @@ async def test_a_late_request_changes_nothing(cluster: TieredCluster) -> None:
     for host in (leader, follower):
         for epoch, policy in ((1, DELETE), (1, RETAIN), (0, DELETE), (2, DELETE)):
             with pytest.raises(RemoteUnavailable):
-                await host.remote.disable(host.partition, epoch, policy)
+                await host.remote.disable(
+                    host.partition, Tiering(TieringState.DISABLING, epoch, policy)
+                )
     assert leader.head().log_start_offset == before
     assert follower.partition.log_start_offset == before
 
@@ -214,7 +216,8 @@ async def test_a_leader_that_waits_is_told_of_the_end_of_its_term(make_host) -> 
     host = make_host()
     await host.apply(replicas=(1, 2), isr=(1, 2))
     await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
-    asked = asyncio.create_task(host.remote.disable(host.partition, 1, DELETE))
+    deleting = Tiering(TieringState.DISABLING, 1, DELETE)
+    asked = asyncio.create_task(host.remote.disable(host.partition, deleting))
     await asyncio.sleep(0)
     host.remote.on_follower(host.partition)  # before the new tasks took their first step
     with pytest.raises(RemoteUnavailable):
