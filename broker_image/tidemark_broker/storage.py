@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
     LogConfig,
@@ -230,7 +229,7 @@ class Storage:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
-        if partition.tiering_state is not TieringState.NONE:
+        if partition.tiering.ever_tiered:
             await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)

@@ -7,7 +7,7 @@ holds an offset from there on, and in the end those go that hold none.
 
 from typing import Any
 
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import DisablePolicy
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json
 

@@ -86,8 +86,8 @@ def _topic(view: TopicView, call: Call, live: frozenset[int]) -> Any:
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
         partitions=tuple(_partition(row, call, live) for row in view.partitions.values()),
-        tiered_epoch=view.tiered_epoch,
-        tiered_state=view.tiering_state,
+        tiered_epoch=view.tiering.epoch,
+        tiered_state=view.tiering.state,
     )
 
 

@@ -37,7 +37,7 @@ def metadata_shapes(api_key: int, version: int) -> Shapes:
 @cache
 def topic_type(version: int) -> Any:
     """MetadataResponseTopic with ``tiered_epoch`` (int32, -1: never tiered) and ``tiered_state``
-    (int8, :class:`tidemark.wire.control.TieringState`)."""
+    (int8, :class:`tidemark.tiering.TieringState`)."""
     kafka = _kafka(version).MetadataResponseTopic
     own = (
         ("tiered_epoch", i32, _tagged("int32", TIERED_EPOCH_TAG, i32(-1))),

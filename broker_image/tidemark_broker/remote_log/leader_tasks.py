@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 
 from tidemark.tier.head import Fenced, TopicDeleted
 from tidemark.tier.objects import StoreError
-from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disabling import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
@@ -87,7 +86,7 @@ class LeaderTasks:
         try:
             await self._settle()
             async with asyncio.TaskGroup() as group:
-                if eligibility.may_copy(self.term.state):
+                if self.term.tiering.copies:
                     group.create_task(self._copy())
                 group.create_task(self._expire())
         except* (Fenced, TopicDeleted) as errors:
@@ -102,7 +101,7 @@ class LeaderTasks:
 
     async def _settle_once(self) -> bool:
         await self.writer.open()
-        if self.term.deletes_all:
+        if self.term.tiering.deletes:
             await delete_remote_part(self.writer)
         else:
             await self.writer.claim()

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 FIGURES_S = 30.0
-_WATCHED_TIERING = (control.TieringState.DISABLING,)
 
 
 class BrokerRequests:
@@ -163,15 +162,13 @@ class BrokerRequests:
             return
         former = context.state.reports.get(row.key)
         context.state.reports[row.key] = report
-        status = topic.tiering_status
-        if status is not None and status.state in _WATCHED_TIERING:
+        if topic.tiering.is_disabling:
             self._note_remaining(context, report)
         key = context.key(TOPIC, topic.key)
         if former is None or _trouble(former) != _trouble(report):
             context.queue.add(key)
         elif former != report:
-            watched = status is not None and status.state in _WATCHED_TIERING
-            context.queue.add_later(key, 1.0 if watched else FIGURES_S)
+            context.queue.add_later(key, 1.0 if topic.tiering.is_disabling else FIGURES_S)
 
     @staticmethod
     def _note_remaining(context: Context, report: control.PartitionStatus) -> None:

@@ -133,7 +133,7 @@ class ClusterReconciler:
     def _tiered(self) -> str:
         """The topics that have data in the tier, by name, a few of them."""
         topics = self._context.state.topics.values()
-        names = sorted(topic.name for topic in topics if topic.tiering_status is not None)
+        names = sorted(topic.name for topic in topics if topic.tiering.ever_tiered)
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 

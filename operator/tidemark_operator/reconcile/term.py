@@ -181,9 +181,7 @@ class Term:
             context.add_topic_id(topic_id)
         for topic in context.state.topics.values():
             waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
-            if waiting or (
-                topic.tiering_status is not None and topic.tiering_status.pending_brokers
-            ):
+            if waiting or topic.tiering_status.pending_brokers:
                 context.add_topic(topic.key)
 
     # ------------------------------------------------------------ now and then

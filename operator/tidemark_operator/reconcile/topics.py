@@ -4,11 +4,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DisableRemoteTopicRequest,
-    TieringState,
-)
+from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest
 from tidemark_operator.controller import tiering
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
 from tidemark_operator.controller.rows import id_text
@@ -198,6 +194,4 @@ def _quiet_s(topic: TopicView, decision: TopicDecision, now_ms: int) -> float:
 
 
 def _told(topic: TopicView) -> Told:
-    status = topic.tiering_status
-    stands = None if status is None else (TieringState(status.state), status.epoch, status.policy)
-    return topic.id, topic.name, topic.partitions_placed, dict(topic.config), stands
+    return topic.id, topic.name, topic.partitions_placed, dict(topic.config), topic.tiering

@@ -2,7 +2,8 @@
 
 import uuid
 
-from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion import (
     DeletionTarget,
     DeletionView,
@@ -36,8 +37,6 @@ from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
 from tidemark_operator.resources.topic_config import kafka_config, retention_problem, topic_defaults
-
-_POLICIES = {SpecPolicy.RETAIN: DisablePolicy.RETAIN, SpecPolicy.DELETE: DisablePolicy.DELETE}
 
 
 def cluster_id_of(body: Json) -> str:
@@ -110,7 +109,6 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
-    policy = None if spec.tiering is None else spec.tiering.disable_policy
     paused = is_paused(meta)
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
@@ -124,8 +122,9 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
         replication_factor=spec.replication_factor,
         config=config,
         config_problem=(retention_problem(config) or "") if spec.tiering_enabled else "",
-        tiering=TieringSpec(
-            enabled=spec.tiering_enabled, policy=None if policy is None else _POLICIES[policy]
+        tiering_spec=TieringSpec(
+            enabled=spec.tiering_enabled,
+            policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
         ),
         tiering_status=_tiering(status.tiering),
         topic_id=id_of(status.topic_id) if status.topic_id else None,
@@ -147,13 +146,16 @@ def _created_ms(resource: Topic | RecordDeletion) -> int:
     return 0 if created is None else ms_of_time(created)
 
 
-def _tiering(stored: StoredTiering | None) -> TieringStatus | None:
+def _policy(policy: SpecPolicy | None) -> DisablePolicy | None:
+    return None if policy is None else DisablePolicy[policy.name]
+
+
+def _tiering(stored: StoredTiering | None) -> TieringStatus:
     if stored is None:
-        return None
+        return TieringStatus()
+    state = TieringState[stored.state.name]
     return TieringStatus(
-        state=TieringState[stored.state.name],
-        epoch=stored.epoch,
-        policy=None if stored.policy is None else _POLICIES[stored.policy],
+        tiering=Tiering(state, stored.epoch, _policy(stored.policy)),
         since_ms=0 if stored.since is None else ms_of_time(stored.since),
         pending_brokers=stored.pending_brokers or (),
     )

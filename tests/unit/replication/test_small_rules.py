@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication import state_file, topic_config
 from tidemark_broker.replication.backoff import Backoff
@@ -14,6 +15,7 @@ from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_ne
 from tidemark_broker.replication.prefix import RemoteEnd
 from tidemark_broker.replication.state_file import StoredState
 
+UNTIERED = Tiering(TieringState.NONE, -1, DisablePolicy.RETAIN)
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
@@ -65,24 +67,18 @@ def test_the_state_file_comes_back() -> None:
         topic="flights",
         topic_id=TOPIC,
         controller_epoch=4,
-        tiered_epoch=2,
-        tiering_state=control.TieringState.DISABLING,
-        disable_policy=control.DisablePolicy.DELETE,
+        tiering=Tiering(TieringState.DISABLING, 2, DisablePolicy.DELETE),
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
     )
-    assert state_file.from_json(json.loads(json.dumps(state_file.to_json(state)))) == state
+    data = json.loads(json.dumps(state_file.to_json(state)))
+    names = ("tieringState", "tieredEpoch", "disablePolicy")
+    assert [data[name] for name in names] == ["DISABLING", 2, "DELETE"]
+    assert state_file.from_json(data) == state
 
 
 def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
-    view = TopicView(
-        topic_id=TOPIC,
-        name="t",
-        config={},
-        tiering_state=control.TieringState.NONE,
-        tiered_epoch=0,
-        disable_policy=control.DisablePolicy.RETAIN,
-    )
+    view = TopicView(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
     del old["row"]["leaderRecoveryState"]
@@ -101,9 +97,7 @@ def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) ->
         topic="t",
         topic_id=TOPIC,
         controller_epoch=1,
-        tiered_epoch=0,
-        tiering_state=control.TieringState.NONE,
-        disable_policy=control.DisablePolicy.RETAIN,
+        tiering=UNTIERED,
         row=None,
         remote_end=None,
     )
@@ -163,7 +157,7 @@ def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
     whole = request(full=False, rows=())
     topic = dataclasses.replace(whole.topics[0], tiered_epoch=5)
     cache.apply(dataclasses.replace(whole, topics=(topic,)))
-    assert cache.topics["flights"].tiered_epoch == 5
+    assert cache.topics["flights"].tiering.epoch == 5
     assert list(cache.topics["flights"].partitions) == [0, 1, 2, 3]
 
 
