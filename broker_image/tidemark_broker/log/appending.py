@@ -116,7 +116,8 @@ class AppendingLog(ShrinkingLog):
         if is_empty and first.base_offset < self._next_offset <= first.last_offset:
             start = self._log_start_offset
             remove_files(self._replace_all_segments(first.base_offset))
-            self._log_start_offset = self._local_log_start_offset = start
+            self._log_start_offset = start
+            self._local_log_start_offset = max(start, first.base_offset)
             return
         raise CorruptRecords(
             f"offset {first.base_offset} does not continue the log, which ends at {self._next_offset}"
