@@ -175,11 +175,11 @@ class Checks:
 
         def watch() -> None:
             for partition in hosted.values():
-                log = partition.log
+                bounds = partition.log.bounds
                 state = (
-                    log._high_watermark,
-                    log._next_offset,
-                    log._log_start_offset,
+                    bounds.high_watermark,
+                    bounds.end,
+                    bounds.log_start,
                     partition.leader,
                 )
                 before = seen.get(partition)

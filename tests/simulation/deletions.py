@@ -65,7 +65,7 @@ class Deletions:
                 "14",
                 f"{partition.tp}: the log starts at {start}, deletions were to {sorted(asked)}",
             )
-        first = log._segments.items[0].base_offset
+        first = log.state.segments.items[0].base_offset
         if first > start and not self._checks.topics[key[0]].tiered:
             self._checks.fail(
                 "15", f"{partition.tp}: the log starts at {start}, its first segment at {first}"

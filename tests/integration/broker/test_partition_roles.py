@@ -12,7 +12,16 @@ from kio.schema.errors import ErrorCode
 from tidemark.records.builder import Record, build_batch
 from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
+from tidemark_broker.log import (
+    LogConfig,
+    PartitionLog,
+    TieredRetention,
+    create_log,
+    read_state,
+    write_state,
+)
+from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import service
 from tidemark_broker.replication.context import ReplicaContext
@@ -73,14 +82,14 @@ class Host:
         await in_thread(write_state, directory, to_json(state))
 
     def partition(self, *, min_isr: int = 1) -> Partition:
-        log = PartitionLog.create(
+        log = create_log(
             self.folder / "t-0",
             topic="t",
             topic_id=TOPIC_ID,
             partition=0,
             config=LogConfig(min_insync_replicas=min_isr),
         )
-        return Partition(self.context, log, stored=None, view=None)
+        return Partition(self.context, PartitionLog(log), stored=None, view=None)
 
 
 @pytest.fixture
@@ -267,7 +276,8 @@ async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host:
     for node in (2, 3):
         partition.follower_fetched(node, seen(partition, 10, node=node, log_start=10))
     assert partition.low_watermark() == 0  # the leader's own start is not on disk yet
-    partition.log.durable_log_start_offset = 10
+    starts_recorded(partition.log.state, Starts(10, 10))
+    partition.after_checkpoint()
     assert partition.low_watermark() == 10
     assert partition.delete_records(11).error is ErrorCode.offset_out_of_range
     assert partition.delete_records(3).low_watermark == 10
