@@ -15,17 +15,17 @@ import socket
 import uuid
 from collections.abc import Callable
 
-from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import HealthServer
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.reconcile.leader import Leader
 from tidemark_operator.settings import Address, Settings
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.leader import Leader
 
 logger = logging.getLogger(__name__)
 

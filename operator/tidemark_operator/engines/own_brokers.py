@@ -20,7 +20,6 @@ from tidemark.wire.control import (
     ReplicaLogInfoRequest,
     ReplicaLogInfoResponse,
 )
-from tidemark_operator.control.channel import Channel
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.model import RowKey
@@ -33,6 +32,7 @@ from tidemark_operator.engines.base import (
     OffsetAnswer,
 )
 from tidemark_operator.engines.link import Change, Link, LinkListener
+from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from tidemark_operator.control.server import ControlServer
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import ClusterView
@@ -23,7 +22,6 @@ from tidemark_operator.controller.tiering import Disablements
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
@@ -38,9 +36,11 @@ from tidemark_operator.kube.kinds import (
     key_of,
 )
 from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.views import broker_info, cluster_view, topic_view
 from tidemark_operator.reconcile.queue import KeyQueue
-from tidemark_operator.reconcile.views import broker_info, cluster_view, topic_view
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.storage.committer import Committer, DecisionFailed
 
@@ -66,7 +66,7 @@ class Context:
 
     api: KubeApi
     cluster_key: Key
-    objects: Objects
+    objects: ObjectStore
     queue: KeyQueue
     state: ControllerState
     committer: Committer

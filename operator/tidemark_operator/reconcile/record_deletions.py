@@ -19,8 +19,8 @@ from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
+from tidemark_operator.objects.views import deletion_view
 from tidemark_operator.reconcile.context import Context
-from tidemark_operator.reconcile.views import deletion_view
 
 logger = logging.getLogger(__name__)
 

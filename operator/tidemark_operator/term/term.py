@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidemark_operator.control.requests import BrokerRequests
 from tidemark_operator.controller import elections, placement, topic_deletion
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.state import ControllerState
@@ -25,6 +24,7 @@ from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 from tidemark_operator.storage.committer import Committed, DecisionFailed
+from tidemark_operator.term.broker_requests import BrokerRequests
 
 logger = logging.getLogger(__name__)
 

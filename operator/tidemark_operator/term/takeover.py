@@ -17,12 +17,12 @@ from tidemark_operator.controller.commit import (
 )
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import Fenced
-from tidemark_operator.reconcile.views import (
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.views import (
     broker_info,
     cluster_id_of,
     cluster_view,
@@ -57,7 +57,7 @@ class TakeOver:
     identity: str
     leads: Callable[[], bool]
     landing: Callable[[ControllerState, SliceWrite], None]
-    objects: Objects
+    objects: ObjectStore
 
     async def run(self, cluster: str, floor: int) -> TakenOver:
         """Become the controller of a Cluster, under an epoch above ``floor``."""
@@ -118,7 +118,7 @@ def load(state: ControllerState, store: SliceStore) -> None:
             raise SlicesUnusable("SliceUnreadable", str(error)) from error
 
 
-def absorb(state: ControllerState, objects: Objects, cluster: str) -> None:
+def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
     """Let the state know the Topics and Brokers of the Cluster."""
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):

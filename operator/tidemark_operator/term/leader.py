@@ -12,31 +12,31 @@ import logging
 import time
 from collections.abc import Callable
 
-from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.health import Pulse
 from tidemark_operator.kube.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.leadership.takeover import TakenOver, TakeOver
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading, TermEnded
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.context import Context
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.registrations import write_broker
-from tidemark_operator.reconcile.term import Term
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
 from tidemark_operator.storage.committer import Committed, Committer
 from tidemark_operator.storage.slices import SlicesUnusable
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.takeover import TakenOver, TakeOver
+from tidemark_operator.term.term import Term
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Leader:
         self._metrics = metrics
         self._leads = leads
         self._requests = requests
-        self._objects = Objects()
+        self._objects = ObjectStore()
         self._last_pass = LastPass()
         self._queue = KeyQueue(time.monotonic)
         self._term: Term | None = None

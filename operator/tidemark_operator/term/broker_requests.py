@@ -12,15 +12,15 @@ from typing import TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_operator.control.answers import not_controller
-from tidemark_operator.control.channel import Channel
-from tidemark_operator.control.frames import Response
-from tidemark_operator.control.sessions import Beat
 from tidemark_operator.controller import elections, isr, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import BrokerHealth, RowKey
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
+from tidemark_operator.listener.answers import not_controller
+from tidemark_operator.listener.channel import Channel
+from tidemark_operator.listener.frames import Response
+from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.reconcile.context import Context
 from tidemark_operator.storage.committer import DecisionFailed
 

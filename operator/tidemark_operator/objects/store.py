@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
 
 
-class Objects:
+class ObjectStore:
     """Bounded by the number of objects. Not locked: owned by the main loop."""
 
     def __init__(self) -> None:
