@@ -488,7 +488,7 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
             ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.term.term.WORKERS", 4),
-            ("tidemark_operator.term.term.BALANCE_TURNS", 15),
+            ("tidemark_operator.term.pacemaker.BALANCE_TURNS", 15),
             ("tidemark_operator.leadership.elector.dt", datetimes),
             ("tidemark_operator.events.dt", datetimes),
         ):

@@ -31,6 +31,11 @@ class Kind:
         parts = [root, "namespaces", namespace, self.plural]
         return "/".join(parts + [part for part in (name, subresource) if part])
 
+    def key(self, namespaced_name: str) -> "Key":
+        """The key of ``namespace/name``."""
+        namespace, _, name = namespaced_name.partition("/")
+        return Key(self.kind, namespace, name)
+
 
 TOPIC = Kind(GROUP, VERSION, "topics", "Topic")
 BROKER = Kind(GROUP, VERSION, "brokers", "Broker")
@@ -53,8 +58,13 @@ class Key:
     namespace: str
     name: str
 
+    @property
+    def namespaced_name(self) -> str:
+        """``namespace/name``, by which the core knows an object."""
+        return f"{self.namespace}/{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return f"{self.kind} {self.namespaced_name}"
 
 
 def key_of(body: Json) -> Key:

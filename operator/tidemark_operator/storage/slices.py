@@ -27,6 +27,10 @@ PARALLEL_WRITES = 16
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
 
 
+#: Called for each write that took effect, before the state advances.
+Landing = Callable[[ControllerState, SliceWrite], None]
+
+
 class SlicesUnusable(Exception):
     """Slices are missing, or belong to another Cluster: nothing is decided until a person looks."""
 
@@ -53,13 +57,10 @@ class SliceStore:
         home: Home,
         *,
         leads: Callable[[], bool],
-        landing: Callable[[ControllerState, SliceWrite], None],
     ) -> None:
-        """``landing`` is called for each write that took effect, before the state advances."""
         self._api = api
         self._home = home
         self._leads = leads
-        self._landing = landing
         self._objects: dict[int, Json] = {}
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.conflicts = 0
@@ -122,14 +123,19 @@ class SliceStore:
     # ------------------------------------------------------------ writing
 
     async def write_all(
-        self, state: ControllerState, writes: Iterable[SliceWrite]
+        self,
+        state: ControllerState,
+        writes: Iterable[SliceWrite],
+        *,
+        landing: Landing | None = None,
     ) -> dict[int, bool]:
         """Write several slices at once; per index whether it took effect. Where it did, the state
-        has advanced; where not, the slice was read again and the decision has to be taken again.
-        Every write is finished or settled before this returns or raises."""
+        has advanced, after a call of ``landing``; where not, the slice was read again and the
+        decision has to be taken again. Every write is finished or settled before this returns or
+        raises."""
         wanted = list(writes)
         outcomes = await asyncio.gather(
-            *(self._write(state, write) for write in wanted), return_exceptions=True
+            *(self._write(state, write, landing) for write in wanted), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -138,7 +144,9 @@ class SliceStore:
             write.index: outcome is True for write, outcome in zip(wanted, outcomes, strict=True)
         }
 
-    async def _write(self, state: ControllerState, write: SliceWrite) -> bool:
+    async def _write(
+        self, state: ControllerState, write: SliceWrite, landing: Landing | None
+    ) -> bool:
         state.commit = max(state.commit, write.commit)
         async with self._parallel:
             self._check_leading()
@@ -154,7 +162,8 @@ class SliceStore:
                     raise Fenced(error.message) from error
                 raise SlicesUnusable("SliceRefused", error.message) from error
         if took_effect:
-            self._landing(state, write)
+            if landing is not None:
+                landing(state, write)
             apply(state, write)
         return took_effect
 

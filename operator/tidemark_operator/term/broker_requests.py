@@ -7,46 +7,60 @@ when the term ends meanwhile, the answer is NOT_CONTROLLER and the broker tries 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_operator.controller import elections, isr, registration
-from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.model import BrokerHealth, RowKey
-from tidemark_operator.kube.kinds import BROKER, TOPIC
+from tidemark_operator.engines.link import LinkListener
+from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
 from tidemark_operator.listener.answers import not_controller
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.frames import Response
+from tidemark_operator.listener.server import ControlHandler, ControlServer
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.reconcile.context import Context
-from tidemark_operator.storage.committer import DecisionFailed
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.term.broker_reports import take_report
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-FIGURES_S = 30.0
-_WATCHED_TIERING = (control.TieringState.DISABLING,)
+ERRORS_LOGGED_MAX = 3
 
 
-class BrokerRequests:
+@dataclass(frozen=True, slots=True)
+class RequestedTerm:
+    """What brokers' requests need of a term; ``end`` ends it."""
+
+    services: Services
+    brokers: OwnBrokers
+    server: ControlServer
+    session_timeout_s: float
+    end: Callable[[TermEnded], None]
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """As the protocol has it."""
+        return round(self.session_timeout_s * 1000)
+
+
+class BrokerRequests(ControlHandler, LinkListener):
     """The main loop's side of the control listener; ``begin`` and ``end`` frame a term."""
 
     def __init__(self) -> None:
-        self._context: Context | None = None
-        self._end_term: Callable[[TermEnded], None] = lambda _: None
+        self._term: RequestedTerm | None = None
         self._expired: list[tuple[int, int]] = []
 
-    def begin(self, context: Context, end_term: Callable[[TermEnded], None]) -> None:
-        """A term begins; ``end_term`` ends it."""
-        self._context = context
-        self._end_term = end_term
+    def begin(self, term: RequestedTerm) -> None:
+        """A term begins."""
+        self._term = term
 
     def end(self) -> None:
         """The term is over."""
-        self._context = None
+        self._term = None
         self._expired.clear()
 
     # ------------------------------------------------------------ requests
@@ -55,191 +69,109 @@ class BrokerRequests:
         self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
         """Registration: slices, then the Broker's status, then the session, then the answer."""
-        context = self._context
+        term = self._term
         refusal = _as(control.BrokerRegistrationResponse, not_controller(request))
-        if context is None:
+        if term is None:
             return refusal
-        if request.highest_controller_epoch > context.state.controller_epoch:
-            self._end_term(EpochTooLow(request.highest_controller_epoch))
+        state = term.services.state
+        if request.highest_controller_epoch > state.controller_epoch:
+            term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
-        timeout_ms = round(context.session_timeout_s * 1000)
-        response = await self._decided(
-            context,
+        response = await term.services.committer.try_decide(
             lambda draft: registration.register(
                 draft,
                 request,
                 session_alive=session_alive,
                 connected=connected,
-                session_timeout_ms=timeout_ms,
+                session_timeout_ms=term.session_timeout_ms,
             ),
+            f"the registration of broker {request.broker_id}",
         )
         if response is None:
             return refusal
         if response.error_code:
             logger.info("broker %d refused: %s", request.broker_id, response.error_message)
             return response
-        broker = context.state.brokers.get(request.broker_id)
+        broker = state.brokers.get(request.broker_id)
         fenced = broker is None or not broker.live
-        context.server.open_session(request.broker_id, response.broker_epoch, fenced=fenced)
+        term.server.open_session(request.broker_id, response.broker_epoch, fenced=fenced)
         return response
 
     async def alter_partition(
         self, request: control.AlterPartitionRequest
     ) -> control.AlterPartitionResponse:
         """ISR changes, answered after the commit."""
-        context = self._context
+        term = self._term
         refusal = _as(control.AlterPartitionResponse, not_controller(request))
-        if context is None:
+        if term is None:
             return refusal
-        response = await self._decided(context, lambda draft: isr.alter_partition(draft, request))
+        response = await term.services.committer.try_decide(
+            lambda draft: isr.alter_partition(draft, request),
+            f"AlterPartition of broker {request.broker_id}",
+        )
         return refusal if response is None else response
-
-    async def _decided(self, context: Context, decide: Callable[[Draft], R]) -> R | None:
-        try:
-            return await context.committer.decide(decide)
-        except (TermEnded, DecisionFailed) as error:
-            logger.info("a broker's request was not decided: %s", error)
-            return None
 
     async def broker_status(
         self, request: control.BrokerStatusRequest
     ) -> control.BrokerStatusResponse:
-        """A report: figures and errors, kept in memory."""
-        context = self._context
-        if context is None:
+        """A report: figures and errors."""
+        term = self._term
+        if term is None:
             return _as(control.BrokerStatusResponse, not_controller(request))
-        broker = context.state.brokers.get(request.broker_id)
+        broker = term.services.state.brokers.get(request.broker_id)
         if broker is None or broker.broker_epoch != request.broker_epoch:
             return control.BrokerStatusResponse(error_code=int(ErrorCode.stale_broker_epoch))
-        self._take_health(context, request)
-        self._take_failed(context, request)
-        for report in request.partitions:
-            self._take_report(context, report)
+        take_report(term.services, request)
         return control.BrokerStatusResponse(error_code=int(ErrorCode.none))
-
-    def _take_health(self, context: Context, request: control.BrokerStatusRequest) -> None:
-        health = BrokerHealth(
-            log_bytes=request.log_bytes,
-            replicas=request.replicas,
-            storage_error=request.storage_error,
-            remote_error=request.remote_error,
-            store_id=request.store_id,
-        )
-        former = context.state.health.get(request.broker_id)
-        context.state.health[request.broker_id] = health
-        key = context.key(BROKER, context.state.brokers[request.broker_id].key)
-        if former is None or _errors(former) != _errors(health):
-            context.queue.add(key)
-            context.queue.add(context.cluster_key)
-        elif former != health:
-            context.queue.add_later(key, FIGURES_S)
-
-    def _take_failed(self, context: Context, request: control.BrokerStatusRequest) -> None:
-        """Replicas whose storage refuses, or works again: who leads them is decided at once."""
-        node_id = request.broker_id
-        named = {
-            (topic.topic_id, partition)
-            for topic in request.failed_replicas
-            for partition in topic.partitions
-        }
-        if not named and not context.state.failed_on(node_id):
-            return
-        hosted = context.state.keys_on(node_id)
-        news = context.state.put_failed(node_id, hosted.intersection(named))
-        if news:
-            context.spawn(("storage", node_id, news), self._storage_changed(context, node_id, news))
-
-    async def _storage_changed(
-        self, context: Context, node_id: int, news: frozenset[RowKey]
-    ) -> None:
-        await self._decided(context, lambda draft: elections.storage_changed(draft, node_id, news))
-        for topic_id in {topic_id for topic_id, _ in news}:
-            context.add_topic_id(topic_id)
-
-    def _take_report(self, context: Context, report: control.PartitionStatus) -> None:
-        row = context.state.row((report.topic_id, report.partition))
-        topic = context.state.topic_by_id(report.topic_id)
-        if row is None or topic is None or report.leader_epoch < row.leader_epoch:
-            return
-        former = context.state.reports.get(row.key)
-        context.state.reports[row.key] = report
-        status = topic.tiering_status
-        if status is not None and status.state in _WATCHED_TIERING:
-            self._note_remaining(context, report)
-        key = context.key(TOPIC, topic.key)
-        if former is None or _trouble(former) != _trouble(report):
-            context.queue.add(key)
-        elif former != report:
-            watched = status is not None and status.state in _WATCHED_TIERING
-            context.queue.add_later(key, 1.0 if watched else FIGURES_S)
-
-    @staticmethod
-    def _note_remaining(context: Context, report: control.PartitionStatus) -> None:
-        rows = context.state.rows_of(report.topic_id)
-        reports = (context.state.reports.get((report.topic_id, part)) for part in rows)
-        remaining = sum(found.remaining_segments for found in reports if found is not None)
-        context.disablements.note_remaining(report.topic_id, remaining, now_ms=context.now_ms())
 
     # ------------------------------------------------------------ connections and sessions
 
     def on_attached(self, channel: Channel) -> None:
         """A broker's command connection: the full snapshot begins it."""
-        context = self._context
-        broker = None if context is None else context.state.brokers.get(channel.broker_id)
-        if context is None or broker is None or broker.broker_epoch != channel.broker_epoch:
+        term = self._term
+        broker = None if term is None else term.services.state.brokers.get(channel.broker_id)
+        if term is None or broker is None or broker.broker_epoch != channel.broker_epoch:
             channel.close_threadsafe()
             return
         logger.info("broker %d attached (epoch %d)", channel.broker_id, channel.broker_epoch)
-        context.engine.attach(channel)
+        term.brokers.attach(channel)
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
         """A heartbeat with news, decided beside the intake."""
-        context = self._context
-        if context is None:
+        term = self._term
+        if term is None:
             return
-        age_ms = round(context.session_timeout_s * 1000) if beat.loop_stalled else 0
         request = control.BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
             snapshot_controller_epoch=beat.snapshot_controller_epoch,
-            loop_age_ms=age_ms,
+            loop_age_ms=term.session_timeout_ms if beat.loop_stalled else 0,
             want_shut_down=beat.want_shut_down,
         )
         name = ("beat", broker_id, broker_epoch, beat)
-        context.spawn(name, self._beat(context, request))
-
-    async def _beat(self, context: Context, request: control.BrokerHeartbeatRequest) -> None:
-        timeout_ms = round(context.session_timeout_s * 1000)
-        await self._decided(
-            context,
-            lambda draft: registration.heartbeat(draft, request, session_timeout_ms=timeout_ms),
-        )
+        term.services.background.spawn(name, _decide_beat(term, request))
 
     def on_expired(self, broker_id: int, broker_epoch: int) -> None:
         """A session ran out; all of one moment are fenced together."""
-        if self._context is None:
+        if self._term is None:
             return
         if not self._expired:
             asyncio.get_running_loop().call_soon(self._fence_expired)
         self._expired.append((broker_id, broker_epoch))
 
     def _fence_expired(self) -> None:
-        context, expired = self._context, self._expired
+        term, expired = self._term, self._expired
         self._expired = []
-        if context is None:
+        if term is None:
             return
-        brokers = context.state.brokers
-        gone = {
+        brokers = term.services.state.brokers
+        gone = frozenset(
             broker_id
             for broker_id, epoch in expired
             if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
-        }
+        )
         if gone:
-            context.spawn(("fence", frozenset(gone)), self._fence(context, gone))
-
-    async def _fence(self, context: Context, gone: set[int]) -> None:
-        reason = "it has stopped, or does not answer"
-        await self._decided(context, lambda draft: elections.fence(draft, gone, reason=reason))
+            term.services.background.spawn(("fence", gone), _fence(term, gone))
 
     # ------------------------------------------------------------ command connections
 
@@ -250,12 +182,13 @@ class BrokerRequests:
         response: control.PartitionStatesResponse,
     ) -> None:
         """A broker applied states: removals are confirmed, a full snapshot lets it be unfenced."""
-        context = self._context
-        if context is None:
+        term = self._term
+        if term is None:
             return
-        for topic_id in context.deletions.take(context.state, node_id, request, response):
-            context.add_topic_id(topic_id)
-        for error in response.errors[:3]:
+        services = term.services
+        for topic_id in services.deletions.take(services.state, node_id, request, response):
+            services.wake_topic(topic_id)
+        for error in response.errors[:ERRORS_LOGGED_MAX]:
             logger.warning(
                 "broker %d, partition %s-%d: error %d: %s",
                 node_id,
@@ -270,16 +203,25 @@ class BrokerRequests:
 
     def on_stale(self, node_id: int) -> None:
         """A broker has seen a higher controller epoch than ours."""
-        self._end_term(Fenced(f"broker {node_id} has seen a higher controller epoch"))
+        if self._term is not None:
+            self._term.end(Fenced(f"broker {node_id} has seen a higher controller epoch"))
 
 
-def _trouble(report: control.PartitionStatus) -> tuple[str, bool]:
-    """What of a report must be shown at once."""
-    return report.error_reason, report.offline
+async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
+    await term.services.committer.try_decide(
+        lambda draft: registration.heartbeat(
+            draft, request, session_timeout_ms=term.session_timeout_ms
+        ),
+        f"a heartbeat of broker {request.broker_id}",
+    )
 
 
-def _errors(health: BrokerHealth) -> tuple[str, str, str]:
-    return health.storage_error, health.remote_error, health.store_id
+async def _fence(term: RequestedTerm, gone: frozenset[int]) -> None:
+    reason = "it has stopped, or does not answer"
+    await term.services.committer.try_decide(
+        lambda draft: elections.fence(draft, gone, reason=reason),
+        f"the end of the sessions of brokers {sorted(gone)}",
+    )
 
 
 def _as(kind: type[R], response: Response) -> R:

@@ -9,33 +9,35 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidemark_operator.controller import elections, placement, topic_deletion
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json, Key, key_of
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    RECORD_DELETION,
+    TOPIC,
+    WATCHED,
+    Json,
+    key_of,
+)
 from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.context import Context
-from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
-from tidemark_operator.storage.committer import Committed, DecisionFailed
-from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.settings import Settings
+from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
+from tidemark_operator.term.commit_effects import CommitEffects
+from tidemark_operator.term.pacemaker import Pacemaker
 
 logger = logging.getLogger(__name__)
 
 WORKERS = 256
-TICK_S = 1.0
-FILL_LIMIT = 100
-BALANCE_TURNS = 300
-MEASURE_TURNS = 5
-COLLECT_TURNS = 5
-BALANCE_LIMIT = 50
-BROKER_FIGURES_S = 10.0
 
 
 class Term:
@@ -43,28 +45,33 @@ class Term:
 
     def __init__(
         self,
-        context: Context,
+        services: Services,
+        brokers: OwnBrokers,
+        server: ControlServer,
         requests: BrokerRequests,
         *,
-        resync_s: float,
+        settings: Settings,
         leads: Callable[[], bool],
         last_pass: LastPass,
     ) -> None:
-        self.context = context
+        self.services = services
+        self._brokers = brokers
+        self._server = server
         self._requests = requests
-        self._resync_s = resync_s
-        self._leads = leads
+        self._settings = settings
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._clusters = ClusterReconciler(context)
+        self._reflector = Reflector(services, server)
+        self._clusters = ClusterReconciler(services)
         reconcilers: dict[str, Reconcile] = {
-            TOPIC.kind: TopicReconciler(context).reconcile,
-            BROKER.kind: BrokerReconciler(context).reconcile,
-            RECORD_DELETION.kind: RecordDeletionReconciler(context).reconcile,
+            TOPIC.kind: TopicReconciler(services).reconcile,
+            BROKER.kind: BrokerReconciler(services, self._reflector).reconcile,
+            RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
             CLUSTER.kind: self._clusters.reconcile,
         }
-        self._questions = LogQuestions(context)
-        self._workers = Workers(context, reconcilers, last_pass)
-        self._changed_topics: set[object] = set()
+        self._workers = Workers(services, reconcilers, last_pass)
+        questions = LogQuestions(services)
+        self._effects = CommitEffects(services, server, questions)
+        self._pacemaker = Pacemaker(services, questions, leads=leads)
 
     def end(self, why: TermEnded) -> None:
         """End the term; the first reason counts."""
@@ -73,173 +80,66 @@ class Term:
 
     async def run(self) -> None:
         """Serve until the term ends. Raises the reason, alone, not as a group."""
-        context = self.context
-        await self._clusters.look_first()
-        self._begin()
+        services = self.services
+        services.objects.listener = self._reflector
         try:
+            await self._clusters.look_first()
+            self._begin()
             async with asyncio.TaskGroup() as group:
-                group.create_task(context.committer.run(), name="committer")
+                group.create_task(services.committer.run(self._effects), name="committer")
                 group.create_task(self._until_ended(), name="ending")
-                group.create_task(self._pacemaker(), name="pacemaker")
-                group.create_task(self._resync(), name="resync")
+                group.create_task(self._pacemaker.run(), name="pacemaker")
+                group.create_task(self._relist(), name="relist")
                 for number in range(WORKERS):
                     group.create_task(self._workers.work(), name=f"worker-{number}")
         except BaseExceptionGroup as failed:
             raise _first(failed) from failed
         finally:
             self._requests.end()
-            context.server.end_term()
-            await context.engine.close()
-            await context.close()
+            self._server.end_term()
+            await services.engine.close()
+            await services.background.close()
+            services.objects.listener = None
 
     def _begin(self) -> None:
-        context = self.context
+        services, session_timeout_s = self.services, self._settings.session_timeout_s
         known = [
             (broker.node_id, broker.broker_epoch, not broker.live)
-            for broker in context.state.brokers.values()
+            for broker in services.state.brokers.values()
             if broker.registered
         ]
-        self._requests.begin(context, self.end)
-        context.server.begin_term(context.state.controller_epoch, context.session_timeout_s, known)
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """What the watches brought while the take-over was under way has reached the objects, but
-        not the state: let it know them again, and look at everything."""
-        context = self.context
-        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION):
-            for body in list(context.objects.of_kind(kind)):
-                context.absorb(body)
-                context.queue.add(key_of(body))
-        known = [(TOPIC, text) for text in context.state.topics]
-        known += [(BROKER, broker.key) for broker in context.state.brokers.values()]
-        for kind, text in known:
-            key = context.key(kind, text)
-            if context.objects.get(key) is None:
-                context.vanish(key)
+        self._requests.begin(
+            RequestedTerm(services, self._brokers, self._server, session_timeout_s, self.end)
+        )
+        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
+        self._reflector.catch_up()
 
     async def _until_ended(self) -> None:
         await self._ending
 
-    # ------------------------------------------------------------ events from the watches
-
     def deliver(self, body: Json, gone: bool) -> None:
-        """A watch brought an object: enqueue its key if it is news."""
-        context = self.context
-        key = key_of(body)
-        news = context.forget(body) if gone else context.take(body)
+        """A watch brought an object: reconcile it if it is news."""
+        services, key = self.services, key_of(body)
+        news = services.objects.remove(body) if gone else services.objects.put(body)
         if not news:
             return
-        context.queue.add(key)
-        if gone and key == context.cluster_key:
+        services.queue.add(key)
+        if gone and key == services.cluster_key:
             self.end(TermEnded("the Cluster is gone"))
 
-    # ------------------------------------------------------------ commits
-
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect (called before the state advances)."""
-        self.context.engine.landing(state, write)
-        self._changed_topics.update(row.topic_id for row in write.rows)
-        self._changed_topics.update(topic_id for topic_id, _ in write.removed)
-        self._changed_topics.update(topic_id for topic_id, _ in write.tombstones)
-        self.context.metrics.slice_writes.inc()
-
-    def committed(self, committed: Committed) -> None:
-        """A group is stored: tell the brokers, wake what it concerns, tell people."""
-        context = self.context
-        context.metrics.commits.inc()
-        context.metrics.decisions.inc(committed.decisions)
-        for event in committed.events:
-            context.emit(event)
-        if not committed.slices and not committed.brokers:
-            return
-        context.metrics.commit_seconds.observe(committed.seconds)
-        context.engine.flush()
-        changed, self._changed_topics = self._changed_topics, set()
-        for topic_id in changed:
-            context.add_topic_id(topic_id)
-        for broker in context.state.brokers.values():
-            context.queue.add_later(context.key(BROKER, broker.key), BROKER_FIGURES_S)
-        for node_id in committed.brokers:
-            self._broker_changed(node_id)
-        self._questions.ask()
-
-    def _broker_changed(self, node_id: int) -> None:
-        context = self.context
-        broker = context.state.brokers.get(node_id)
-        if broker is None:
-            return
-        context.server.set_state(
-            node_id,
-            broker.broker_epoch,
-            fenced=not broker.live,
-            should_shut_down=broker.shutting_down,
-        )
-        context.queue.add(context.key(BROKER, broker.key))
-        context.queue.add(context.cluster_key)
-        for topic_id in {topic_id for topic_id, _ in context.state.awaiting_logs}:
-            context.add_topic_id(topic_id)
-        for topic in context.state.topics.values():
-            waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
-            if waiting or (
-                topic.tiering_status is not None and topic.tiering_status.pending_brokers
-            ):
-                context.add_topic(topic.key)
-
-    # ------------------------------------------------------------ now and then
-
-    async def _pacemaker(self) -> None:
-        context = self.context
-        turns = 0
-        while True:
-            await asyncio.sleep(TICK_S)
-            turns += 1
-            if not self._leads():
-                raise TermEnded("the Lease ran out")
-            if any(context.state.failed()):
-                await self._decide(elections.leave_failed)
-            if context.state.with_placeholders and context.state.live_brokers():
-                await self._decide(
-                    lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT)
-                )
-            if turns % COLLECT_TURNS == 0 and context.state.tombstoned_ids():
-                await self._decide(lambda draft: topic_deletion.collect(draft, context.deletions))
-            if turns % BALANCE_TURNS == 0:
-                await self._decide(
-                    lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT)
-                )
-            if turns % MEASURE_TURNS == 1:
-                measure(context)
-            self._questions.ask()
-
-    async def _decide(self, decide: Callable[..., int]) -> None:
-        try:
-            await self.context.committer.decide(decide)
-        except DecisionFailed as error:
-            logger.info("put off: %s", error)
-
-    async def _resync(self) -> None:
+    async def _relist(self) -> None:
         """List everything again now and then: what a watch missed is found here."""
-        context = self.context
+        services = self.services
         while True:
-            await asyncio.sleep(self._resync_s)
-            for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION):
+            await asyncio.sleep(self._settings.resync_s)
+            for kind in WATCHED:
                 try:
-                    found = await context.api.list_all(kind, context.cluster_key.namespace)
+                    changed = await services.client.relist(kind, services.cluster_key.namespace)
                 except KubeError as error:
                     logger.warning("cannot list %s: %s", kind.plural, error)
                     continue
-                self._settle(context.objects.replace_kind(kind, found))
-
-    def _settle(self, changed: list[Key]) -> None:
-        context = self.context
-        for key in changed:
-            body = context.objects.get(key)
-            if body is None:
-                context.vanish(key)
-            else:
-                context.absorb(body)
-            context.queue.add(key)
+                for key in changed:
+                    services.queue.add(key)
 
 
 def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
