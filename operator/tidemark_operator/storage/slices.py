@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tidemark.backoff import Backoff
 from tidemark_operator.controller.commit import SliceWrite, apply, landed, load_slice
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.kube.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
@@ -24,6 +24,7 @@ from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, sl
 logger = logging.getLogger(__name__)
 
 PARALLEL_WRITES = 16
+REREAD = Backoff(first_s=0.1, most_s=2.0)
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
 
 
@@ -185,7 +186,7 @@ class SliceStore:
             except (Unavailable, Forbidden) as error:
                 failures += 1
                 logger.warning("slice %d cannot be read: %s", write.index, error)
-                await asyncio.sleep(Backoff(0.1, 2.0).delay_s(failures, random.random()))
+                await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))
         self._objects[write.index] = now
         if int(now["controllerEpoch"]) > state.controller_epoch:
             raise Fenced(f"slice {write.index} is at controller epoch {now['controllerEpoch']}")

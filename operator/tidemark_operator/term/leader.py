@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Callable
 
+from tidemark.backoff import Backoff
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
-from tidemark_operator.kube.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json
@@ -123,7 +123,7 @@ class Leader:
                 await self._try(api, server, events)
                 lasted = time.monotonic() - started_s > RETAKE.most_s
                 failures = 0 if lasted else failures + 1
-                await asyncio.sleep(RETAKE.delay_s(failures))
+                await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
 
     async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         try:
