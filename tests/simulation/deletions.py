@@ -25,7 +25,7 @@ class Deletions:
         self._offsets: dict[Key, set[int]] = {}
         #: High watermarks below a deletion: a replica that is behind goes to there first.
         self._reached: dict[Key, set[int]] = {}
-        #: Objects that ask for what an earlier one has deleted.
+        #: ObjectStore that ask for what an earlier one has deleted.
         self.again: set[str] = set()
 
     def saw(self, body: Json) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from tidemark.backoff import Backoff
 from tidemark.tier.head import Fenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark_broker.remote_log.copier import Copier
@@ -24,7 +25,6 @@ from tidemark_broker.remote_log.failure import (
 )
 from tidemark_broker.remote_log.head_writer import HeadWriter, Term
 from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)

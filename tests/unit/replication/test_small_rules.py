@@ -1,4 +1,4 @@
-"""Low watermark, prefix rule, backoff, effective configuration, the state file, metadata."""
+"""Low watermark, prefix rule, effective configuration, the state file, metadata."""
 
 import dataclasses
 import json
@@ -9,7 +9,6 @@ import pytest
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication import state_file, topic_config
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
 from tidemark_broker.replication.prefix import RemoteEnd
@@ -24,16 +23,6 @@ def test_the_low_watermark_waits_for_every_alive_follower() -> None:
     assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
     assert low_watermark(10, {3: 12}, {2, 3}) == -1
     assert low_watermark(10, {}, ()) == 10
-
-
-def test_backoff_doubles_up_to_its_most_and_starts_anew() -> None:
-    backoff = Backoff(first_s=1.0, most_s=3.0)
-    assert backoff.ready(0.0)
-    first = backoff.failed(10.0)
-    assert (first.until_s, first.ready(10.5), first.ready(11.0)) == (11.0, False, True)
-    assert first.failed(20.0).until_s == 22.0
-    assert first.failed(0.0).failed(0.0).until_s == 3.0
-    assert first.succeeded() == backoff
 
 
 def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:

@@ -45,6 +45,11 @@ def cluster_id_of(body: Json) -> str:
     return str(stored) if stored else id_text(uuid.UUID(body["metadata"]["uid"]))
 
 
+def cluster_of(body: Json) -> str:
+    """The name of the Cluster that a Topic or Broker belongs to."""
+    return str(body["spec"]["clusterRef"]["name"])
+
+
 def is_paused(meta: ObjectMeta) -> bool:
     """``tidemark.dev/paused: "true"`` stops reconciling."""
     return meta.annotations.get(PAUSED_ANNOTATION, "").lower() == "true"

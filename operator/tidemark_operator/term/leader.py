@@ -12,31 +12,31 @@ import logging
 import time
 from collections.abc import Callable
 
-from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.model import BrokerInfo
-from tidemark_operator.controller.state import ControllerState
+from tidemark.backoff import Backoff
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.health import Pulse
-from tidemark_operator.kube.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.leadership.takeover import TakenOver, TakeOver
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading, TermEnded
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.reconcile.context import Context
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.queue import KeyQueue
-from tidemark_operator.reconcile.registrations import write_broker
-from tidemark_operator.reconcile.term import Term
+from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
-from tidemark_operator.storage.committer import Committed, Committer
+from tidemark_operator.storage.committer import Committer
 from tidemark_operator.storage.slices import SlicesUnusable
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.takeover import TakenOver, TakeOver
+from tidemark_operator.term.term import Term
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Leader:
         self._metrics = metrics
         self._leads = leads
         self._requests = requests
-        self._objects = Objects()
+        self._objects = ObjectStore()
         self._last_pass = LastPass()
         self._queue = KeyQueue(time.monotonic)
         self._term: Term | None = None
@@ -111,7 +111,7 @@ class Leader:
 
     async def run(self, api: KubeApi, server: ControlServer, ready: Callable[[], None]) -> None:
         """Lead whenever the Lease is ours, until cancelled; ``ready`` is called the first time."""
-        events = EventWriter(api, self._identity, self._metrics)
+        events = EventWriter(api, self._objects, self._identity, self._metrics)
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
             await self._leading.wait()
@@ -123,7 +123,7 @@ class Leader:
                 await self._try(api, server, events)
                 lasted = time.monotonic() - started_s > RETAKE.most_s
                 failures = 0 if lasted else failures + 1
-                await asyncio.sleep(RETAKE.delay_s(failures))
+                await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
 
     async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         try:
@@ -142,58 +142,46 @@ class Leader:
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         cluster = await self._find_cluster(api)
-        hooks = _Hooks()
         taken = await TakeOver(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
             leads=self._leads,
-            landing=hooks.landing,
             objects=self._objects,
         ).run(cluster, self._floor)
-        context = self._context(api, server, events, taken, hooks)
-        term = Term(
-            context,
+        brokers = OwnBrokers(taken.state, self._requests)
+        self._queue = KeyQueue(time.monotonic)
+        self._term = Term(
+            self._services(api, events, taken, brokers),
+            brokers,
+            server,
             self._requests,
-            resync_s=self._settings.resync_s,
+            settings=self._settings,
             leads=self._leads,
             last_pass=self._last_pass,
         )
-        hooks.term = self._term = term
-        self._metrics.controller_epoch.set(context.state.controller_epoch)
+        self._metrics.controller_epoch.set(taken.state.controller_epoch)
         try:
-            await term.run()
+            await self._term.run()
         finally:
             self._term = None
 
-    def _context(
-        self,
-        api: KubeApi,
-        server: ControlServer,
-        events: EventWriter,
-        taken: TakenOver,
-        hooks: "_Hooks",
-    ) -> Context:
-        self._queue = KeyQueue(time.monotonic)
-        committer = Committer(
-            taken.state,
-            taken.store,
-            write_broker=hooks.write_broker,
-            on_committed=hooks.committed,
-            busy=lambda: self._queue.running >= BUSY_KEYS,
-        )
-        return Context(
-            api=api,
+    def _services(
+        self, api: KubeApi, events: EventWriter, taken: TakenOver, brokers: OwnBrokers
+    ) -> Services:
+        queue, client = self._queue, ObjectClient(api, self._objects, self._metrics)
+        return Services(
             cluster_key=taken.cluster_key,
-            objects=self._objects,
-            queue=self._queue,
             state=taken.state,
-            committer=committer,
-            engine=OwnBrokers(taken.state, self._requests),
-            server=server,
+            committer=Committer(taken.state, taken.store, busy=lambda: queue.running >= BUSY_KEYS),
+            engine=brokers,
+            objects=self._objects,
+            client=client,
+            statuses=StatusWriter(client),
+            queue=queue,
+            background=BackgroundTasks(),
             events=events,
             metrics=self._metrics,
-            session_timeout_s=self._settings.session_timeout_s,
         )
 
     async def _find_cluster(self, api: KubeApi) -> str:
@@ -222,33 +210,12 @@ class Leader:
             summary(ready=False, reason=error.reason, message=str(error), stalled=True),
             former,
             generation=generation,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=wall_ms(),
         )
         if former.get("conditions") == conditions:
             return
         status = {**former, "observedGeneration": generation, "conditions": conditions}
         await api.replace_status(CLUSTER, {**body, "status": status})
-
-
-class _Hooks:
-    """Ties what is made before the term (store, committer) to the term."""
-
-    def __init__(self) -> None:
-        self.term: Term | None = None
-
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """The claims of a take-over change no row: nothing to tell before the term begins."""
-        if self.term is not None:
-            self.term.landing(state, write)
-
-    def committed(self, committed: Committed) -> None:
-        """A group of decisions is stored."""
-        if self.term is not None:
-            self.term.committed(committed)
-
-    async def write_broker(self, drafted: BrokerInfo) -> bool:
-        """Persist a registration."""
-        return self.term is not None and await write_broker(self.term.context, drafted)
 
 
 def _age(body: Json) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemark.wire import control, framing
-from tidemark_operator.control.frames import (
+from tidemark_operator.listener.frames import (
     REQUEST_BYTES_MAX,
     Request,
     Response,

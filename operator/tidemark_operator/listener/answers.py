@@ -3,7 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_operator.control.frames import Request, Response
+from tidemark_operator.listener.frames import Request, Response
 
 
 def heartbeat_response(

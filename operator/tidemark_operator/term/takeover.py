@@ -9,22 +9,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark_operator.controller.commit import (
-    BadSlice,
-    SliceWrite,
-    load_slice,
-    take_over,
-)
+from tidemark_operator.controller.commit import BadSlice, load_slice, take_over
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json, Key, key_of
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, WATCHED, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import Fenced
-from tidemark_operator.reconcile.views import (
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.views import (
     broker_info,
     cluster_id_of,
+    cluster_of,
     cluster_view,
     stored_fenced,
     topic_view,
@@ -56,8 +52,7 @@ class TakeOver:
     namespace: str
     identity: str
     leads: Callable[[], bool]
-    landing: Callable[[ControllerState, SliceWrite], None]
-    objects: Objects
+    objects: ObjectStore
 
     async def run(self, cluster: str, floor: int) -> TakenOver:
         """Become the controller of a Cluster, under an epoch above ``floor``."""
@@ -73,7 +68,7 @@ class TakeOver:
         epoch = stored_epoch(body)
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
         home = Home(self.namespace, cluster, str(body["metadata"]["uid"]))
-        store = SliceStore(self.api, home, leads=self.leads, landing=self.landing)
+        store = SliceStore(self.api, home, leads=self.leads)
         recorded = (body.get("status") or {}).get("slices")
         await store.read_all(recorded or SLICES_DEFAULT, create_missing=recorded is None)
         view = cluster_view(body, remote_storage="", storage_problem="")
@@ -97,7 +92,7 @@ class TakeOver:
         return TakenOver(key_of(body), state, store)
 
     async def _list(self) -> None:
-        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION):
+        for kind in WATCHED:
             found = await self.api.list_all(kind, self.namespace)
             self.objects.replace_kind(kind, found)
 
@@ -118,14 +113,14 @@ def load(state: ControllerState, store: SliceStore) -> None:
             raise SlicesUnusable("SliceUnreadable", str(error)) from error
 
 
-def absorb(state: ControllerState, objects: Objects, cluster: str) -> None:
+def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
     """Let the state know the Topics and Brokers of the Cluster."""
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
-        if body["spec"]["clusterRef"]["name"] == cluster:
+        if cluster_of(body) == cluster:
             _absorb_broker(state, body)
     for body in objects.of_kind(TOPIC):
-        if body["spec"]["clusterRef"]["name"] != cluster:
+        if cluster_of(body) != cluster:
             continue
         try:
             state.put_topic(topic_view(body, config))

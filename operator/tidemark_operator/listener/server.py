@@ -21,11 +21,11 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, framing
-from tidemark_operator.control.answers import heartbeat_response, not_controller
-from tidemark_operator.control.channel import Channel
-from tidemark_operator.control.connection import Answer, Attached, serve_requests
-from tidemark_operator.control.frames import Request, Response
-from tidemark_operator.control.sessions import Beat, Sessions
+from tidemark_operator.listener.answers import heartbeat_response, not_controller
+from tidemark_operator.listener.channel import Channel
+from tidemark_operator.listener.connection import Answer, Attached, serve_requests
+from tidemark_operator.listener.frames import Request, Response
+from tidemark_operator.listener.sessions import Beat, Sessions
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,27 @@ status back. A deletion counts only for the uid that was deleted: a made-again o
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
 
 
-class Objects:
-    """Bounded by the number of objects. Not locked: owned by the main loop."""
+class StoreListener(Protocol):
+    """Who is told what is news, at once. Whatever is told is in the store already."""
+
+    def changed(self, body: Json) -> None:
+        """An object is new, or newer than it was."""
+
+    def gone(self, key: Key) -> None:
+        """An object is no longer there."""
+
+
+class ObjectStore:
+    """Bounded by the number of objects. Not locked: owned by the main loop. ``listener``: of the
+    present term, None between terms."""
 
     def __init__(self) -> None:
+        self.listener: StoreListener | None = None
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
 
@@ -29,6 +42,8 @@ class Objects:
         body.get("metadata", {}).pop("managedFields", None)
         self._objects[key] = body
         self._by_kind.setdefault(key.kind, set()).add(key)
+        if self.listener is not None:
+            self.listener.changed(body)
         return True
 
     def remove(self, body: Json) -> bool:
@@ -43,6 +58,8 @@ class Objects:
     def _drop(self, key: Key) -> None:
         del self._objects[key]
         self._by_kind[key.kind].discard(key)
+        if self.listener is not None:
+            self.listener.gone(key)
 
     def replace_kind(self, kind: Kind, bodies: Iterable[Json]) -> list[Key]:
         """A whole list as the API server has it: the keys that appeared, changed or vanished."""
