@@ -16,6 +16,7 @@ from tidemark_broker.api.metadata import INTERNAL_TOPICS
 from tidemark_broker.api.ports import Services
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.types import TopicPartition
 
 
@@ -42,7 +43,10 @@ async def handle(request: Any, call: Call) -> Any:
     pending = [status for status in statuses if status.pending]
     if pending:
         await services.purgatory.wait(
-            [("lw", TopicPartition(status.topic, status.partition)) for status in pending],
+            [
+                (Change.LOW_WATERMARK, TopicPartition(status.topic, status.partition))
+                for status in pending
+            ],
             lambda: _all_settled(pending, services),
             milliseconds(request.timeout) / 1000,
         )

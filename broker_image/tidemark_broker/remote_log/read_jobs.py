@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
+from tidemark_broker.purgatory import Signal
 from tidemark_broker.remote_log.pools import Pool, soon
 
 R = TypeVar("R")
@@ -26,7 +27,7 @@ class Abandoned(Exception):
     """Nobody has asked for it any more."""
 
 
-class Job(Generic[R]):
+class Job(Signal, Generic[R]):
     """One read, and how many wait for it now; itself the key under which they wait."""
 
     __slots__ = ("future", "key", "left_s", "waiters")
