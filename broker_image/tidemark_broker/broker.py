@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.config import Address, BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -37,7 +37,11 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.service import ReplicaFetchService
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.replication.wire import (
+    REPLICA_FETCH,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -140,7 +144,13 @@ class Broker:
                 settings=api_settings(self.config),
             ),
             private=[
-                PrivateApi(REPLICA_FETCH, "ReplicaFetch", ReplicaFetchRequest, service.handle)
+                PrivateApi(
+                    key=REPLICA_FETCH,
+                    name="ReplicaFetch",
+                    request=ReplicaFetchRequest,
+                    answer=ReplicaFetchResponse,
+                    handler=service.handle,
+                )
             ],
             metrics=self.net_metrics,
         )

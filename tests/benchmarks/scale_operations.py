@@ -23,7 +23,7 @@ from tidemark.wire.framing import (
 )
 from tidemark_broker.api import fetch_wait
 from tidemark_broker.api.fetch_read import Asked
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
 from tidemark_broker.purgatory import Change, Purgatory
