@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidemark.ids import id_text
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import (
     ManifestCorrupt,
@@ -29,7 +30,6 @@ from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
 from tidemark.tier.layout import (
     head_key,
     heads_prefix,
-    id_text,
     page_key,
     page_name,
     partition_of_head,
