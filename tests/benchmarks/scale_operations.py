@@ -15,11 +15,10 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark.wire.framing import (
-    decode,
+    decode_request,
     decode_response,
     encode_request,
     encode_response,
-    request_body_offset,
 )
 from tidemark_broker.api import fetch_wait
 from tidemark_broker.api.fetch_read import Asked
@@ -70,7 +69,7 @@ class Line:
 
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
         frame = encode_request(request, 1, "follower")[4:]
-        asked = decode(type(request), frame, request_body_offset(frame, flexible=True))
+        asked = decode_request(type(request), frame)
         answer = encode_response(await self._leader.service.handle(asked), 1)[4:]
         return decode_response(response_type, answer)[1]
 

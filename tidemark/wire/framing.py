@@ -21,6 +21,7 @@ from tidemark.wire.tolerant import read_entity
 
 E = TypeVar("E")
 _LENGTH = struct.Struct(">i")
+LENGTH_BYTES = _LENGTH.size
 _HEADER = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _API_VERSIONS = 18
@@ -76,6 +77,18 @@ def encode(value: object) -> bytes:
     return buffer.getvalue()
 
 
+def frame_length(buffer: bytes | memoryview, position: int, limit_bytes: int) -> int:
+    """The length that stands before a frame; raises :class:`FrameError` where that is below zero or
+    above the limit."""
+    length: int = _LENGTH.unpack_from(buffer, position)[0]
+    if 0 <= length <= limit_bytes:
+        return length
+    raise FrameError(
+        f"a frame of {length} bytes where at most {limit_bytes} are allowed"
+        " (a client that speaks TLS, HTTP or no Kafka at all looks like this)"
+    )
+
+
 def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
     """(api key, api version, correlation id) of a request frame without its length."""
     if len(frame) < _HEADER.size:
@@ -84,8 +97,17 @@ def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
     return key, version, correlation_id
 
 
-def request_body_offset(frame: bytes | memoryview, *, flexible: bool) -> int:
-    """Where the body of a request begins: after client id and, if flexible, tagged fields."""
+def decode_request(
+    request_type: type[E], frame: bytes | memoryview, *, elements_max: int = ELEMENTS_MAX
+) -> E:
+    """The entity of a request's frame (see :func:`decode`)."""
+    meta: Any = request_type
+    body = _request_body(frame, flexible=meta.__flexible__)
+    return decode(request_type, frame, body, elements_max=elements_max)
+
+
+def _request_body(frame: bytes | memoryview, *, flexible: bool) -> int:
+    """Where it begins: after the client id and, if flexible, tagged fields."""
     position = _HEADER.size
     try:
         (length,) = struct.unpack_from(">h", frame, position)

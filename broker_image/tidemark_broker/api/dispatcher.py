@@ -8,10 +8,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import (
     FrameError,
-    decode,
+    decode_request,
     encode_response_pieces,
     peek_request,
-    request_body_offset,
 )
 from tidemark.wire.receiver import Frame
 from tidemark_broker.api import (
@@ -87,9 +86,7 @@ class Dispatcher:
             raise FrameError(f"request of Api {key}, which is not served")
         if not api.version_min <= version <= api.version_max:
             return self._unserved_version(api, version)
-        request_type = api.request_type(version)
-        body = request_body_offset(frame, flexible=request_type.__flexible__)
-        request = decode(request_type, frame, body, elements_max=ELEMENTS_MAX)
+        request = decode_request(api.request_type(version), frame, elements_max=ELEMENTS_MAX)
         answer = await api.handler(request, Call(self._services, version, peer))
         return api.name, answer, api.answer_type(version)
 
@@ -105,5 +102,4 @@ class Dispatcher:
 async def _handle_private(api: PrivateApi[Any, Any], frame: Frame, version: int) -> Any:
     if version != 0:
         raise FrameError(f"{api.name} version {version}, where only 0 is served")
-    body = request_body_offset(frame, flexible=True)
-    return await api.handler(decode(api.request, frame, body, elements_max=ELEMENTS_MAX))
+    return await api.handler(decode_request(api.request, frame, elements_max=ELEMENTS_MAX))

@@ -9,7 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, framing
-from tidemark_operator.control.frames import decode_request, read_frame
+from tidemark.wire.streams import read_frame
+from tidemark_operator.control.frames import decode_request
 from tidemark_operator.events import Aggregator
 from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.health import Pulse, verdict
