@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from tidemark.http_page import HttpPage
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.config import Address, BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -38,7 +38,11 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.service import ReplicaFetchService
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.replication.wire import (
+    REPLICA_FETCH,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -141,7 +145,13 @@ class Broker:
                 settings=api_settings(self.config),
             ),
             private=[
-                PrivateApi(REPLICA_FETCH, "ReplicaFetch", ReplicaFetchRequest, service.handle)
+                PrivateApi(
+                    key=REPLICA_FETCH,
+                    name="ReplicaFetch",
+                    request=ReplicaFetchRequest,
+                    answer=ReplicaFetchResponse,
+                    handler=service.handle,
+                )
             ],
             metrics=self.net_metrics,
         )

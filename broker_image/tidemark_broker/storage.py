@@ -21,6 +21,7 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication import topic_config
 from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
@@ -240,7 +241,7 @@ class Storage:
         before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify(("roll", partition.tp))
+            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)

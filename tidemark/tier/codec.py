@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
-from tidemark.tier.layout import id_text, parse_id, segment_key
+from tidemark.tier.layout import segment_key
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState, check_range
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication import isr, prefix
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.leader import LeaderRole
@@ -323,5 +324,5 @@ class Replica:
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""
-        for kind in ("hw", "leo", "lw"):
-            self.context.purgatory.notify((kind, self.tp))
+        for change in (Change.HIGH_WATERMARK, Change.LOG_END, Change.LOW_WATERMARK):
+            self.context.purgatory.notify((change, self.tp))

@@ -7,12 +7,12 @@ adoption, storage, room) is a blocker with a sentence that says what to do; noth
 
 import dataclasses
 
+from tidemark.ids import id_text
 from tidemark_operator.controller import elections, tiering, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.events import Event, count, warning
 from tidemark_operator.controller.model import TieringStatus, TopicView
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.tiering import Disablements
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep

@@ -2,6 +2,7 @@
 
 import uuid
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion import (
@@ -19,7 +20,6 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicView,
 )
-from tidemark_operator.controller.rows import id_of, id_text
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
@@ -61,7 +61,7 @@ def cluster_view(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
     status = cluster.status
     orphans = tuple(
         OrphanedTopic(
-            topic_id=id_of(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
+            topic_id=parse_id(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
         )
         for left in status.left_behind or ()
     )
@@ -132,7 +132,7 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
             policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
         ),
         tiering_status=_tiering(status.tiering),
-        topic_id=id_of(status.topic_id) if status.topic_id else None,
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
         created_ms=_created_ms(topic),
         deletion_ms=None
         if meta.deletion_timestamp is None
@@ -194,7 +194,7 @@ def deletion_view(body: Json) -> DeletionView:
         ttl_after_finished_ms=(
             None if spec.ttl_after_finished is None else duration_ms(spec.ttl_after_finished)
         ),
-        topic_id=id_of(status.topic_id) if status.topic_id else None,
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
         resolved=resolved,
         progress=progress,
         records=status.records,

@@ -4,11 +4,11 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.ids import id_text
 from tidemark.wire.control import DeleteRemoteTopicRequest, DisableRemoteTopicRequest
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import time_text, topic_status
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep

@@ -12,7 +12,7 @@ from typing import Any
 from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.framing import decode_request, encode_response, peek_request
 
 Key = tuple[uuid.UUID, int]
 
@@ -309,4 +309,4 @@ def _beat(code: int, epoch: int) -> control.BrokerHeartbeatResponse:
 
 
 def _body(entity_type: Any, frame: Any) -> Any:
-    return decode(entity_type, frame, request_body_offset(frame, flexible=True))
+    return decode_request(entity_type, frame)

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 
+from tidemark.ids import parse_id
 from tidemark.tiering import Tiering, TieringState
 from tidemark.wire.control import (
     AlterPartitionRequest,
@@ -31,7 +32,6 @@ from tidemark_operator.controller.model import (
     TopicView,
 )
 from tidemark_operator.controller.replica_logs import ReplicaLogs
-from tidemark_operator.controller.rows import id_of
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import StatusResult, topic_status
 from tidemark_operator.controller.tiering import Disablements
@@ -235,7 +235,7 @@ def written(view: TopicView, result: StatusResult, tiering: TieringStatus) -> To
     topic_id = status.get("topicId")
     return dataclasses.replace(
         view,
-        topic_id=id_of(topic_id) if topic_id else None,
+        topic_id=parse_id(topic_id) if topic_id else None,
         partitions_placed=status.get("partitionsPlaced", 0),
         tiering_status=tiering,
         status=status,

@@ -20,6 +20,7 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
+from tidemark.ids import id_text
 from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import elections, tiering
@@ -31,7 +32,6 @@ from tidemark_operator.controller.model import (
     TieringSpec,
 )
 from tidemark_operator.controller.placement import fill_placeholders
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.cluster import needs_tier
 from tidemark_operator.controller.status.conditions import approximate_bytes

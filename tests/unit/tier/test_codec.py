@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tier.codec import ManifestCorrupt, decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import PAGE_ENTRIES, Mark, Page, PageRef
 from tidemark.tier.layout import (
     head_key,
-    id_text,
-    parse_id,
     partition_of_head,
     segment_key,
     topic_data_prefix,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tidemark.ids import id_text
 from tidemark.tier import transitions, views
 from tidemark.tier.head import Claim
-from tidemark.tier.layout import id_text
 from tidemark.tier.manifest import HeadNotFound, ManifestStore
 from tidemark.tier.open import InvalidConfig, RemoteStorageConfig, open_tier
 from tidemark.tier.reader import TierReader

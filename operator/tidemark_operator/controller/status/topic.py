@@ -7,6 +7,7 @@ keeps its conditions and its generation.
 import dataclasses
 from collections.abc import Sequence
 
+from tidemark.ids import id_text
 from tidemark.tiering import Tiering
 from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller.events import count, numbers
@@ -16,7 +17,6 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicView,
 )
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,
