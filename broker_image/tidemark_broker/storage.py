@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from tidemark.configuration.layers import effective
 from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
@@ -22,7 +23,6 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.replication import topic_config
 from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
@@ -56,7 +56,7 @@ class Storage:
         """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
         is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
         try:
-            defaults = LogConfig.of(topic_config.effective(config.entries))
+            defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
             raise ConfigError(str(error)) from error
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)

@@ -2,6 +2,7 @@
 
 import uuid
 
+from tidemark.configuration.layers import topic_defaults
 from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
 from tidemark_operator.controller.deletion import (
     DeletionTarget,
@@ -35,7 +36,7 @@ from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
-from tidemark_operator.resources.topic_config import kafka_config, retention_problem, topic_defaults
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem
 
 _POLICIES = {SpecPolicy.RETAIN: DisablePolicy.RETAIN, SpecPolicy.DELETE: DisablePolicy.DELETE}
 

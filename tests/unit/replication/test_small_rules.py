@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tidemark.wire import control
-from tidemark_broker.replication import state_file, topic_config
+from tidemark_broker.replication import state_file
 from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
@@ -32,19 +32,6 @@ def test_backoff_doubles_up_to_its_most_and_starts_anew() -> None:
     assert first.failed(20.0).until_s == 22.0
     assert first.failed(0.0).failed(0.0).until_s == 3.0
     assert first.succeeded() == backoff
-
-
-def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
-    merged = topic_config.effective(
-        {"log.retention.hours": "2", "log.segment.bytes": "1000", "min.insync.replicas": "1"},
-        {"log.retention.ms": "500", "min.insync.replicas": "2"},
-        {"segment.bytes": "2000"},
-    )
-    assert merged["retention.ms"] == "500"
-    assert merged["segment.bytes"] == "2000"
-    assert merged["min.insync.replicas"] == "2"
-    assert topic_config.effective({"log.retention.hours": "2"})["retention.ms"] == "7200000"
-    assert topic_config.effective({"log.retention.hours": "-1"})["retention.ms"] == "-1"
 
 
 def row(**changes: object) -> control.PartitionState:
