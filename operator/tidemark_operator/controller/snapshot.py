@@ -31,7 +31,9 @@ def full(state: ControllerState) -> PartitionStatesRequest:
     return _request(
         state,
         full=True,
-        topics=[_topic(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)],
+        topics=[
+            topic_state(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)
+        ],
         removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
     )
 
@@ -54,7 +56,7 @@ def delta(
     return _request(
         state,
         full=False,
-        topics=[_topic(topic, own) for topic, own in changed if _served(state, topic)],
+        topics=[topic_state(topic, own) for topic, own in changed if _served(state, topic)],
         removals=list(removals),
     )
 
@@ -119,7 +121,8 @@ def _broker(broker: BrokerInfo) -> BrokerState:
     )
 
 
-def _topic(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+def topic_state(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+    """What a broker is told of a topic, with those of its rows."""
     status = topic.tiering_status
     policy = DisablePolicy.RETAIN if status is None or status.policy is None else status.policy
     return TopicState(
