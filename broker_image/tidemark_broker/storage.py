@@ -13,6 +13,7 @@ from typing import Self
 from tidemark.configuration.layers import effective
 from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
+from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import (
     LogConfig,
     LogManager,
@@ -49,6 +50,7 @@ class Storage:
         self._wanted = asyncio.Event()
         self._checkpoint_error = ""
         self._upkeep_failed: set[Partition] = set()
+        self._flush_ages = FlushAges()
         self.failures = StorageFailures()
 
     @classmethod
@@ -218,9 +220,13 @@ class Storage:
     # ------------------------------------------------------------ now and then
 
     async def flush(self) -> None:
-        """Make closed segments durable, so that recovery has little to read."""
-        for partition in self._partitions():
-            if partition.log.needs_flush and not partition.removed:
+        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so that
+        recovery has little to read."""
+        hosted = {each.tp: each for each in self._partitions() if not each.removed}
+        logs = {tp: each.log for tp, each in hosted.items()}
+        overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
+        for tp, partition in hosted.items():
+            if (partition.log.needs_flush or tp in overdue) and not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
     async def apply_retention(self) -> None:
