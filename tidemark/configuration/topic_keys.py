@@ -170,7 +170,8 @@ TOPIC_KEYS = (
         "min.insync.replicas",
         integer(1),
         "1",
-        "How many replicas the ISR must have for an acks=all produce to be accepted.",
+        "How many replicas the ISR must have for an acks=all produce to be accepted. The operator "
+        "counts with it, too, and does not see brokers' files: set it for the Cluster.",
         "min.insync.replicas",
     ),
     _served(
@@ -215,7 +216,8 @@ TOPIC_KEYS = (
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Whether a replica that may lack committed records may lead when no other can.",
+        "Whether a replica that may lack committed records may lead when no other can; the operator "
+        "decides, so a broker's file has no say.",
         "unclean.leader.election.enable",
     ),
     _field(

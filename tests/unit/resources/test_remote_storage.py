@@ -28,6 +28,12 @@ def test_a_status_records_the_location_of_each_kind(kind: type[RemoteStorage]) -
     assert _kinds("status", "acceptedStorage")[kind.kind] == set(kind.location_names)
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_rule_admits_one_kind_only(kind: type[RemoteStorage]) -> None:
+    (rule,) = cluster.RemoteStorage.rules
+    assert f"has(self.{kind.kind})" in rule.rule
+
+
 def test_the_crd_has_no_kind_more() -> None:
     assert _kinds("spec", "remoteStorage").keys() == KINDS.keys()
     assert _kinds("status", "acceptedStorage").keys() == KINDS.keys()
