@@ -111,7 +111,7 @@ class MetadataCache:
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
         known = self._by_id.get(view.topic_id)
-        if known is None or _settings(known) != _settings(view):
+        if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))
 
     def _put(self, view: TopicView) -> None:
@@ -127,10 +127,6 @@ class MetadataCache:
         self._rows.pop(topic_id, None)
         if view is not None and self.topics.get(view.name) is view:
             del self.topics[view.name]
-
-
-def _settings(view: TopicView) -> tuple[object, ...]:
-    return view.name, view.config, view.tiering
 
 
 def _merge_rows(

@@ -11,6 +11,11 @@ import uuid
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from tidemark.configuration.broker_keys import (
+    DISABLE_POLICY,
+    TIERING_SYSTEM,
+    UNDER_REPLICATED_CREATION,
+)
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
 
@@ -243,17 +248,17 @@ class ClusterView:
     @property
     def under_replicated_creation(self) -> bool:
         """KIP-409's ``enable.under.replicated.topic.creation``."""
-        return self.flag("enable.under.replicated.topic.creation")
+        return self.flag(UNDER_REPLICATED_CREATION)
 
     @property
     def tiering_available(self) -> bool:
         """Whether a topic may become tiered: switch on and storage accepted."""
-        return self.flag("remote.log.storage.system.enable") and bool(self.remote_storage)
+        return self.flag(TIERING_SYSTEM) and bool(self.remote_storage)
 
     @property
     def disable_policy(self) -> DisablePolicy:
         """The default of ``remote.log.disable.policy`` (KIP-950: retain)."""
-        wanted = self.config.get("remote.log.disable.policy", "retain").strip().lower()
+        wanted = self.config.get(DISABLE_POLICY, "retain").strip().lower()
         return DisablePolicy.DELETE if wanted == "delete" else DisablePolicy.RETAIN
 
 

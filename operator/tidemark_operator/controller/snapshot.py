@@ -29,7 +29,9 @@ def full(state: ControllerState) -> PartitionStatesRequest:
     return _request(
         state,
         full=True,
-        topics=[_topic(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)],
+        topics=[
+            topic_state(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)
+        ],
         removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
     )
 
@@ -52,7 +54,7 @@ def delta(
     return _request(
         state,
         full=False,
-        topics=[_topic(topic, own) for topic, own in changed if _served(state, topic)],
+        topics=[topic_state(topic, own) for topic, own in changed if _served(state, topic)],
         removals=list(removals),
     )
 
@@ -117,7 +119,8 @@ def _broker(broker: BrokerInfo) -> BrokerState:
     )
 
 
-def _topic(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+def topic_state(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+    """What a broker is told of a topic, with those of its rows."""
     return TopicState(
         topic_id=topic.id,
         name=topic.name,

@@ -7,6 +7,7 @@ adoption, storage, room) is a blocker with a sentence that says what to do; noth
 
 import dataclasses
 
+from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
 from tidemark_operator.controller import elections, tiering, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
@@ -194,10 +195,8 @@ def _storage(state: ControllerState, topic: TopicView) -> Blocker | None:
 
 def _not_configured(state: ControllerState) -> str:
     cluster = state.cluster
-    if not cluster.flag("remote.log.storage.system.enable"):
-        return (
-            f"set remote.log.storage.system.enable to true in the config of Cluster {cluster.key}"
-        )
+    if not cluster.flag(TIERING_SYSTEM):
+        return f"set {TIERING_SYSTEM} to true in the config of Cluster {cluster.key}"
     return f"give Cluster {cluster.key} a remoteStorage"
 
 

@@ -2,6 +2,7 @@
 
 import uuid
 
+from tidemark.configuration.layers import topic_defaults
 from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
@@ -36,7 +37,7 @@ from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
-from tidemark_operator.resources.topic_config import kafka_config, retention_problem, topic_defaults
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem
 
 
 def cluster_id_of(body: Json) -> str:

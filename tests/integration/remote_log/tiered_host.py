@@ -15,8 +15,9 @@ from typing import Any
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import views
+from tidemark.tier.config import parse
 from tidemark.tier.head import Head
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.broker import Broker
@@ -256,7 +257,7 @@ class TieredHost:
             records -= count
 
     def tier(self) -> Tier:
-        return open_tier(RemoteStorageConfig.from_json(json.dumps(self.store)))
+        return open_tier(parse(self.store))
 
     def head(self) -> Head:
         return self.tier().manifests.load(TOPIC_ID, 0).head

@@ -27,8 +27,9 @@ from tidemark.tier.objects import (
     StoreUnavailable,
     Version,
 )
-from tidemark.tier.open import RemoteStorageConfig, open_tier
-from tidemark.tier.s3 import REQUEST_S, S3Config, S3Store
+from tidemark.tier.open import open_tier
+from tidemark.tier.s3 import REQUEST_S, S3Store
+from tidemark.tier.s3_config import S3Config
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData, decode_custom_metadata
 from tidemark.tiering import Tiering, TieringState
@@ -215,7 +216,7 @@ class TestLostAnswers:
 
 def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> None:
     """Claim, copy through pages, read, expire, delete, disable with Delete: nothing is left."""
-    tier = open_tier(RemoteStorageConfig(s3=config))
+    tier = open_tier(config)
     manifests = ManifestStore(tier.store, page_entries=4)
     log = tmp_path / "log"
     log.write_bytes(b"records" * 1000)

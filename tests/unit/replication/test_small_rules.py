@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication import state_file, topic_config
+from tidemark_broker.replication import state_file
 from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
 from tidemark_broker.replication.prefix import RemoteEnd
@@ -23,19 +23,6 @@ def test_the_low_watermark_waits_for_every_alive_follower() -> None:
     assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
     assert low_watermark(10, {3: 12}, {2, 3}) == -1
     assert low_watermark(10, {}, ()) == 10
-
-
-def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
-    merged = topic_config.effective(
-        {"log.retention.hours": "2", "log.segment.bytes": "1000", "min.insync.replicas": "1"},
-        {"log.retention.ms": "500", "min.insync.replicas": "2"},
-        {"segment.bytes": "2000"},
-    )
-    assert merged["retention.ms"] == "500"
-    assert merged["segment.bytes"] == "2000"
-    assert merged["min.insync.replicas"] == "2"
-    assert topic_config.effective({"log.retention.hours": "2"})["retention.ms"] == "7200000"
-    assert topic_config.effective({"log.retention.hours": "-1"})["retention.ms"] == "-1"
 
 
 def row(**changes: object) -> control.PartitionState:
