@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.http_page import HttpPage
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.config import Address, BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -25,7 +26,7 @@ from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.log import StorageError
-from tidemark_broker.metrics import BrokerCollector, MetricsServer
+from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
@@ -37,7 +38,11 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.service import ReplicaFetchService
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.replication.wire import (
+    REPLICA_FETCH,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -137,7 +142,13 @@ class Broker:
                 settings=api_settings(self.config),
             ),
             private=[
-                PrivateApi(REPLICA_FETCH, "ReplicaFetch", ReplicaFetchRequest, service.handle)
+                PrivateApi(
+                    key=REPLICA_FETCH,
+                    name="ReplicaFetch",
+                    request=ReplicaFetchRequest,
+                    answer=ReplicaFetchResponse,
+                    handler=service.handle,
+                )
             ],
             metrics=self.net_metrics,
         )
@@ -154,16 +165,17 @@ class Broker:
         self.manager.load(self.storage.found())
         await self.server.bind(self.config.listener.host, self.config.listener.port)
         self.client = self._control_client()
-        metrics = self._metrics_server()
+        page = self._http_page()
+        metrics_port = page.start(self.config.metrics.host, self.config.metrics.port)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work) for work in self._background(metrics.port, ready)]
+                tasks = [group.create_task(work) for work in self._background(metrics_port, ready)]
                 await stop.wait()
                 store_is_left = await self._shut_down()
                 for task in tasks:
                     task.cancel()
         finally:
-            await in_thread(metrics.stop)
+            await in_thread(page.stop)
         await in_thread(self.storage.close, self.client.proven_broker_epoch)
         return store_is_left
 
@@ -268,7 +280,7 @@ class Broker:
         )
         return client
 
-    def _metrics_server(self) -> MetricsServer:
+    def _http_page(self) -> HttpPage:
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")
         self.registry.register(
             BrokerCollector(
@@ -281,8 +293,12 @@ class Broker:
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
         ProcessCollector(registry=self.registry)
-        server = MetricsServer(self.registry, lambda: self.clock.age_ms() < stalled_ms)
-        return server.start(self.config.metrics.host, self.config.metrics.port)
+
+        def health() -> tuple[bool, str]:
+            turns = self.clock.age_ms() < stalled_ms
+            return turns, "ok" if turns else "the loop stands still"
+
+        return HttpPage(metrics=lambda: generate_latest(self.registry), health=health)
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:

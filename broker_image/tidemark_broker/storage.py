@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.configuration.layers import effective
-from tidemark.wire.control import TieringState
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import (
@@ -24,6 +23,7 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
@@ -236,7 +236,7 @@ class Storage:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
-        if partition.tiering_state is not TieringState.NONE:
+        if partition.tiering.ever_tiered:
             await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
@@ -247,7 +247,7 @@ class Storage:
         before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify(("roll", partition.tp))
+            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)

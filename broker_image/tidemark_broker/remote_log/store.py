@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.backoff import Backoff
 from tidemark.tier.config import from_json
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.open import Tier, open_tier
 from tidemark_broker.remote_log.settings import RemoteSettings
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.remote import RemoteStatus
 from tidemark_broker.replication.threads import in_thread
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 
 
@@ -24,9 +25,7 @@ class TopicView:
     topic_id: uuid.UUID
     name: str
     config: Mapping[str, str]
-    tiering_state: control.TieringState
-    tiered_epoch: int
-    disable_policy: control.DisablePolicy
+    tiering: Tiering
     partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
 
 
@@ -36,9 +35,11 @@ def view_of(topic: control.TopicState) -> TopicView:
         topic_id=topic.topic_id,
         name=topic.name,
         config=MappingProxyType({entry.name: entry.value for entry in topic.config}),
-        tiering_state=control.TieringState(topic.tiering_state),
-        tiered_epoch=topic.tiered_epoch,
-        disable_policy=control.DisablePolicy(topic.disable_policy),
+        tiering=Tiering(
+            TieringState(topic.tiering_state),
+            topic.tiered_epoch,
+            DisablePolicy(topic.disable_policy),
+        ),
         partitions=MappingProxyType({row.partition: row for row in topic.partitions}),
     )
 

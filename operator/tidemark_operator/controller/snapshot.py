@@ -13,11 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from tidemark.wire.control import (
     BrokerState,
     ConfigEntry,
-    DisablePolicy,
     PartitionState,
     PartitionStatesRequest,
     Removal,
-    TieringState,
     TopicState,
 )
 from tidemark_operator.controller.commit import SliceWrite
@@ -123,15 +121,13 @@ def _broker(broker: BrokerInfo) -> BrokerState:
 
 def topic_state(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
     """What a broker is told of a topic, with those of its rows."""
-    status = topic.tiering_status
-    policy = DisablePolicy.RETAIN if status is None or status.policy is None else status.policy
     return TopicState(
         topic_id=topic.id,
         name=topic.name,
         config=_entries(topic.config),
-        tiering_state=int(TieringState.NONE if status is None else status.state),
-        tiered_epoch=-1 if status is None else status.epoch,
-        disable_policy=int(policy),
+        tiering_state=int(topic.tiering.state),
+        tiered_epoch=topic.tiering.epoch,
+        disable_policy=int(topic.tiering.disable_policy),
         partitions=tuple(map(_partition, rows)),
     )
 

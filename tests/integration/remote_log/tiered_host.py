@@ -18,6 +18,7 @@ from tidemark.tier import views
 from tidemark.tier.config import parse
 from tidemark.tier.head import Head
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
@@ -75,7 +76,7 @@ class TieredHost:
             topic_id=TOPIC_ID,
             name=TOPIC,
             config=(),
-            tiering_state=int(control.TieringState.ENABLED),
+            tiering_state=int(TieringState.ENABLED),
             tiered_epoch=0,
             disable_policy=0,
             partitions=(),
@@ -164,7 +165,7 @@ class TieredHost:
         assert not await self.broker.manager.apply(request)
 
     async def disable(
-        self, tiered_epoch: int, policy: control.DisablePolicy, timeout_ms: int = 5000
+        self, tiered_epoch: int, policy: DisablePolicy, timeout_ms: int = 5000
     ) -> control.DisableRemoteTopicResult:
         """``DisableRemoteTopic``, as the controller sends it."""
         request = control.DisableRemoteTopicRequest(
@@ -178,7 +179,7 @@ class TieredHost:
         (result,) = await self.broker.disablements.disable(request)
         return result
 
-    async def acknowledged(self, tiered_epoch: int, policy: control.DisablePolicy) -> None:
+    async def acknowledged(self, tiered_epoch: int, policy: DisablePolicy) -> None:
         """Ask again and again, as the controller does."""
         async with asyncio.timeout(10):
             while (await self.disable(tiered_epoch, policy, 500)).error_code:  # noqa: ASYNC110

@@ -14,7 +14,7 @@ from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.reconcile.views import topic_view
+from tidemark_operator.objects.views import topic_view
 from tidemark_operator.resources.topic import LocalRetention, Tiering, TopicSpec
 
 LOCAL = {"time": "1h", "size": "1Gi"}

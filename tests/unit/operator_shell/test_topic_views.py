@@ -6,7 +6,7 @@ from typing import Any
 from tidemark.configuration.layers import effective
 from tidemark_broker.log import LogConfig
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.reconcile.views import topic_view
+from tidemark_operator.objects.views import topic_view
 
 PAUSED = {"tidemark.dev/paused": "true"}
 HELD = {"heldConfig": {"retention.ms": "1"}}

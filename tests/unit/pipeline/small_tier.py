@@ -16,7 +16,7 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
 from tidemark.tier.topics import TopicObject
-from tidemark.wire.control import TieringState
+from tidemark.tiering import Tiering, TieringState
 
 BY = Claim(1, 0)
 
@@ -56,10 +56,9 @@ class SmallTier:
                 topic_id=self.topic_id,
                 partition=0,
                 cluster_id="c",
-                by=BY,
+                leader_epoch=BY.leader_epoch,
+                tiering=Tiering(TieringState.ENABLED, BY.tiered_epoch),
                 broker_id=1,
-                state=TieringState.ENABLED,
-                policy=None,
                 log_start_offset=0,
             )
         )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tidemark.ids import id_text
 from tidemark.tier import transitions, views
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim
-from tidemark.tier.layout import id_text
 from tidemark.tier.manifest import HeadNotFound, ManifestStore
 from tidemark.tier.open import open_tier
 from tidemark.tier.reader import TierReader
