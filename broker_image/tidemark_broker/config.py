@@ -67,9 +67,8 @@ class BrokerConfig:
         return Endpoint(name=LISTENER_NAME, host=address.host, port=address.port or bound_port)
 
     def integer(self, name: str) -> int:
-        """A whole number of ``entries``, else the table's default; raises :class:`ConfigError`
-        that names the key, KeyError for one that is not in the table."""
-        return _integer(self.entries, name)
+        """See :func:`integer_of`."""
+        return integer_of(self.entries, name)
 
     def seconds(self, name: str) -> float:
         """A duration given in ms, in seconds."""
@@ -94,7 +93,7 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
         raise ConfigError(f"missing in the configuration: {', '.join(missing)}")
     advertised = entries.get("advertised.listeners", "").strip()
     return BrokerConfig(
-        node_id=_integer(entries, "node.id"),
+        node_id=integer_of(entries, "node.id"),
         cluster_id=entries["cluster.id"].strip(),
         rack=entries.get("rack", entries.get("broker.rack", "")).strip() or None,
         log_dir=Path(entries["log.dir"].strip()),
@@ -107,7 +106,7 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
         ),
         metrics=Address(
             _text_of(entries, "metrics.host"),
-            _integer(entries, "metrics.port"),
+            integer_of(entries, "metrics.port"),
         ),
         log_level=_text_of(entries, "log.level").upper(),
         entries=MappingProxyType(dict(entries)),
@@ -133,7 +132,9 @@ def _text_of(entries: Mapping[str, str], name: str) -> str:
     return entries.get(name, BROKER[name].default or "").strip()
 
 
-def _integer(entries: Mapping[str, str], name: str) -> int:
+def integer_of(entries: Mapping[str, str], name: str) -> int:
+    """A whole number of ``entries``, else the table's default; raises :class:`ConfigError` that
+    names the key, KeyError for one that is not in the table."""
     text, type_ = _text_of(entries, name), BROKER[name].type
     try:
         value = int(text)

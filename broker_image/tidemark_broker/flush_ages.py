@@ -35,7 +35,7 @@ class FlushAges:
     def overdue(
         self, logs: Mapping[TopicPartition, Flushable], now_s: float
     ) -> frozenset[TopicPartition]:
-        """The logs with records that have waited for ``flush.ms``; what is not named is forgotten."""
+        """The logs with records that have waited for ``flush.ms``; a log not named is forgotten."""
         since: dict[TopicPartition, tuple[int, float]] = {}
         for tp, log in logs.items():
             point = log.recovery_point

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from tidemark.configuration.table import unread_in_broker_file
 from tidemark_broker import descriptors
 from tidemark_broker.broker import Broker, Ready
 from tidemark_broker.config import BrokerConfig, ConfigError, load
@@ -71,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    unread = unread_in_broker_file(config.entries)
+    if unread:
+        logger.warning("not served, nothing reads them: %s", ", ".join(unread))
     status = 0
     try:
         uvloop.run(serve(config))

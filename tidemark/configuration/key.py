@@ -39,8 +39,8 @@ class ConfigKey:
     name: str
     type: ValueType
     default: str | None
-    meaning: str
     scopes: frozenset[Scope]
+    meaning: str = ""
     kafka_default: str | None = None
     synonyms: tuple[Synonym, ...] = ()
     field: str = ""

@@ -17,17 +17,18 @@ _HEAD = """# Configuration
 
 <!-- Generated from tidemark/configuration by `make pages`. Do not edit. -->
 
-The keys are Kafka's, with Kafka's types, bounds and defaults (`tests/conformance/test_configuration_keys.py`). What
-is not served is refused at admission, with a message that says so; an object that had such a key before can be written
-on (`tests/integration/admission/test_not_served.py`). Three layers make a topic's configuration, the later winning: the
-broker's file, the Cluster, the Topic (`tests/unit/configuration/test_keys.py`). DescribeConfigs and AlterConfigs are not
-served: manifests are the way.
+The keys are Kafka's, with Kafka's types, bounds and defaults
+(`tests/conformance/test_configuration_keys.py`). What is not served is refused at admission, with a
+message that says so; an object that had such a key before can be written on
+(`tests/integration/admission/test_not_served.py`). Three layers make a topic's configuration, the
+later winning: the broker's file, the Cluster, the Topic (`tests/unit/configuration/test_keys.py`).
+DescribeConfigs and AlterConfigs are not served: manifests are the way.
 """
 _TOPIC = """
 ## A topic's keys
 
-In `Topic.spec.config`; as *default for all topics* in `Cluster.spec.config` or in a broker's file (in a broker's file also
-those behind "or").
+In `Topic.spec.config`; as *default for all topics* in `Cluster.spec.config` or in a broker's file
+(in a broker's file also those behind "or").
 """
 _FIELDS = """
 ## Keys that have a field of their own
@@ -37,20 +38,21 @@ They are refused in `Topic.spec.config`, with the name of the field.
 _NOT_SERVED = """
 ## Kafka's topic keys that are not served
 
-Refused for topics, and their defaults for the cluster. The one value that describes what happens anyway is accepted.
+Refused for topics, and their defaults for the cluster. The one value that describes what happens
+anyway is accepted.
 """
 _CLUSTER = """
 ## The cluster's keys
 
-In `Cluster.spec.config`, beside the defaults of topics. The last two may also stand in a broker's file, where the
-Cluster's go before them.
+In `Cluster.spec.config`, beside the defaults of topics. The last two may also stand in a broker's
+file, where the Cluster's go before them.
 """
 _BROKER = """
 ## The broker's file
 
-JSON or properties, given with `--config`. Defaults of topics may stand here, too. An environment variable
-`TIDEMARK_<KEY>` (upper case, dots as underscores) overrides those down to
-`log.level`, except `broker.rack`.
+JSON or properties, given with `--config`; defaults of topics may stand here, too. A key that
+nothing reads is logged at the start. An environment variable `TIDEMARK_<KEY>` (upper case, dots as
+underscores) overrides those down to `log.level`, except `broker.rack`.
 """
 
 Column = tuple[str, Callable[[ConfigKey], str]]

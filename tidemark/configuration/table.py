@@ -1,4 +1,6 @@
-"""Looking up in the table: by name, by place, and which topic key a broker key is the default of."""
+"""Looking up in the table: by name, by place, and which topic key a broker key is the default
+of.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -36,3 +38,11 @@ CLUSTER = _by_name(
 
 #: Every key of the broker's file that is no default of topics.
 BROKER = _by_name(key for key in _OWN.values() if Scope.BROKER in key.scopes)
+
+_TOPIC_DEFAULTS = {synonym.name for key in TOPIC.values() if key.served for synonym in key.synonyms}
+
+
+def unread_in_broker_file(names: Iterable[str]) -> tuple[str, ...]:
+    """Those that mean nothing in a broker's file."""
+    read = {*BROKER, *_TOPIC_DEFAULTS, *(name for name, key in TOPIC.items() if key.served)}
+    return tuple(sorted(set(names) - read))

@@ -2,7 +2,8 @@
 
 Values are texts, as in Kafka. A type says what it accepts in a form that can be carried out by
 Python and by CEL alike (a range, or a regular expression in the common subset of both), and in a
-sentence. ``parse`` is for texts that were accepted before: it reads what it can, whatever the range.
+sentence. ``parse`` is for texts that were accepted before: it reads what it can, whatever the
+range.
 """
 
 import re

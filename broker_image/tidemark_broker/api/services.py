@@ -1,10 +1,16 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they wait."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from tidemark.configuration.table import BROKER
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
+
+
+def _default(name: str) -> Any:
+    return BROKER[name].default_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,8 +18,8 @@ class Settings:
     """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
     ``remote.fetch.max.wait.ms``; ``listener`` names the endpoint that clients are told of."""
 
-    fetch_bytes_max: int = 57_671_680
-    remote_wait_ms: int = 500
+    fetch_bytes_max: int = _default("fetch.max.bytes")
+    remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
     listener: str = "PLAINTEXT"
 
 

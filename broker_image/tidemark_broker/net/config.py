@@ -1,10 +1,11 @@
 """Limits of the client listener, by Kafka's broker keys."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 from tidemark.configuration.table import BROKER
+from tidemark_broker.config import integer_of
 
 _KEYS = {
     "request_bytes_max": "socket.request.max.bytes",
@@ -34,21 +35,5 @@ class ServerConfig:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
-        """From Kafka's text configuration; raises ValueError that names the key."""
-        values = {}
-        for field in fields(cls):
-            key = _KEYS[field.name]
-            if key in entries:
-                values[field.name] = positive(key, entries[key])
-        return cls(**values)
-
-
-def positive(key: str, text: str) -> int:
-    """A whole number above zero; raises ValueError that names the key."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"{key}={text!r} is not a whole number") from None
-    if value < 1:
-        raise ValueError(f"{key}={text} must be at least 1")
-    return value
+        """From Kafka's text configuration; raises ConfigError that names the key."""
+        return cls(**{field: integer_of(entries, key) for field, key in _KEYS.items()})

@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, INT32_MAX
+from tidemark_operator.resources.names import CATEGORY
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
     AGE,

@@ -31,8 +31,6 @@ SLICES_DEFAULT = 64
 
 PARTITIONS_MAX = 10_000
 REPLICAS_MAX = 100
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 
 def slice_name(cluster: str, index: int) -> str:

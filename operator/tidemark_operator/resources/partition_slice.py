@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import INT32_MAX, INTERNAL_CATEGORY
+from tidemark_operator.resources.names import INTERNAL_CATEGORY
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
-from tidemark_operator.resources.names import INT64_MAX
+from tidemark.configuration.values import INT64_MAX
 from tidemark_operator.resources.schema import VALIDATIONS, Rule
 
 PATTERN = "^[0-9]{1,18}(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tidemark_operator.resources.names import INT32_MAX
+from tidemark.configuration.values import INT32_MAX
 
 VALIDATIONS = "x-kubernetes-validations"
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig
 from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, INT32_MAX, PARTITIONS_MAX, REPLICAS_MAX
+from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, REPLICAS_MAX
 from tidemark_operator.resources.quantities import Quantity
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (

@@ -153,6 +153,11 @@ def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
         effective({"log.roll.hours": "x"})
 
 
+def test_keys_of_a_brokers_file_that_nothing_reads_are_named() -> None:
+    names = ("node.id", "log.retention.hours", "retention.ms", "log.preallocate", "nod.id")
+    assert table.unread_in_broker_file(names) == ("log.preallocate", "nod.id")
+
+
 @pytest.mark.parametrize("key", ALL, ids=lambda key: key.name)
 def test_types_stay_in_the_common_subset_of_both_regex_dialects(key: ConfigKey) -> None:
     """RE2 has no lookaround and no backreference, and Python's ``\\d`` is Unicode."""

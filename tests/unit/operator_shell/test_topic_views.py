@@ -3,6 +3,8 @@
 import uuid
 from typing import Any
 
+from tidemark.configuration.layers import effective
+from tidemark_broker.log import LogConfig
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.views import topic_view
 
@@ -50,3 +52,10 @@ def test_a_topic_that_is_not_tiered_has_no_local_retention() -> None:
     defaults = {"log.local.retention.ms": "7200000"}
     view = topic_view(body(config={"retention.ms": "1000"}), defaults)
     assert not view.config_problem
+
+
+def test_a_key_that_is_no_longer_admitted_hinders_nobody() -> None:
+    """An object may have it from before: the operator reads it, a broker passes it over."""
+    config = {"compression.type": "zstd", "no.such.key": "1", "retention.ms": "5"}
+    found = topic_view(body(config=config), {"log.preallocate": "true"}).config
+    assert LogConfig.of(effective({}, found)) == LogConfig(retention_ms=5)

@@ -1,5 +1,6 @@
 """Options are checked once, with messages that say what to do; Java is found or explained."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.options import OptionError, parse
 
+S3_OPTIONS = {"endpoint": "http://s3", "buckets": "a", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}
 
 
@@ -39,6 +41,12 @@ def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(storage, S3Config)
     assert (storage.access_key_id, storage.buckets) == ("key", ("a", "b"))
     assert "secret" not in repr(storage).replace("secretAccessKey", "")
+
+
+def test_options_go_to_executors() -> None:
+    for where in ({"path": "/tier"}, S3_OPTIONS):
+        options = parse({"topic": "t", **where})
+        assert pickle.loads(pickle.dumps(options)) == options
 
 
 def test_names_come_in_any_case_as_spark_hands_them_over() -> None:
