@@ -22,6 +22,7 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
+from tidemark.backoff import Backoff
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 
@@ -30,7 +31,7 @@ CLIENT_ID = "tidemark-pipeline"
 #: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 _TRIES_MAX = 20
-_BACKOFF_S = 0.25
+_RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
@@ -115,12 +116,12 @@ def read(
 
 def _retry(call: Callable[[], R]) -> R:
     reason = ""
-    for attempt in range(_TRIES_MAX):
+    for failures in range(1, _TRIES_MAX + 1):
         try:
             return call()
         except (OSError, FrameError, BrokersUnavailable) as error:
             reason = str(error)
-            time.sleep(min(_BACKOFF_S * (attempt + 1), 2.0))
+            time.sleep(_RETRY.pause_s(failures))
     raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
 

@@ -56,7 +56,7 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseTopic:
-    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see :class:`control.TieringState`."""
+    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see :class:`~tidemark.tiering.TieringState`."""
 
     error_code: ErrorCode
     name: str | None
@@ -139,8 +139,8 @@ def _topic(view: TopicView, live: frozenset[int]) -> MetadataResponseTopic:
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
         partitions=tuple(_partition(row, live) for row in view.partitions.values()),
-        tiered_epoch=view.tiered_epoch,
-        tiered_state=view.tiering_state,
+        tiered_epoch=view.tiering.epoch,
+        tiered_state=view.tiering.state,
     )
 
 

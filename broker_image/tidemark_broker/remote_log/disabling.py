@@ -33,7 +33,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
 
     Where an earlier leader has made the one commit already, only what follows it is done again.
     """
-    partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.by.tiered_epoch
+    partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.tiering.epoch
     if writer.head.floor_epoch < tiered_epoch:
         start = await _common_local_start(shared, partition, tiered_epoch)
         await writer.disable_delete(start)
@@ -62,7 +62,7 @@ async def follow_local_starts(writer: HeadWriter) -> None:
     """Whoever came into the ISR since the commit that moved the log start, the leader itself
     included, may begin behind it, and what it lacks is not in the tier any more: the log start
     becomes one that all of them have, as it would have been had they been there in time."""
-    start = _largest(writer.partition, writer.term.by.tiered_epoch)
+    start = _largest(writer.partition, writer.term.tiering.epoch)
     if start is not None and start > writer.head.log_start_offset:
         await writer.expire_to(start)
 

@@ -126,7 +126,7 @@ class Fetcher:
         of its moment. The caller waits in the purgatory, where a disablement ends it. What is read
         begins at ``offset``."""
         key = object() if asked is None else (_key(partition), asked)
-        if not partition.reads_tier:
+        if not partition.tiering.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
             tier = self._shared.guard.tier()

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from tidemark.backoff import Backoff
 from tidemark.tier.head import Fenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark_broker.purgatory import Change
-from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disabling import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
@@ -26,7 +26,6 @@ from tidemark_broker.remote_log.failure import (
 )
 from tidemark_broker.remote_log.head_writer import HeadWriter, Term
 from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class LeaderTasks:
         try:
             await self._settle()
             async with asyncio.TaskGroup() as group:
-                if eligibility.may_copy(self.term.state):
+                if self.term.tiering.copies:
                     group.create_task(self._copy())
                 group.create_task(self._expire())
         except* (Fenced, TopicDeleted) as errors:
@@ -103,7 +102,7 @@ class LeaderTasks:
 
     async def _settle_once(self) -> bool:
         await self.writer.open()
-        if self.term.deletes_all:
+        if self.term.tiering.deletes:
             await delete_remote_part(self.writer)
         else:
             await self.writer.claim()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.kafka_listener import KafkaListener
+from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
@@ -81,7 +82,7 @@ class ScriptedController:
         replicas: list[tuple[int, ...]],
         config: dict[str, str] | None = None,
         *,
-        tiering: control.TieringState = control.TieringState.NONE,
+        tiering: TieringState = TieringState.NONE,
     ) -> uuid.UUID:
         """One partition per entry; the first replica leads, all are in the ISR."""
         topic_id = uuid.uuid4()

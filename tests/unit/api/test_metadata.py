@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.api_broker import CLUSTER_ID, NODE, ApiBroker
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_broker.api.metadata import API
 
 VERSIONS = range(13)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from tidemark.ids import parse_id
+from tidemark.tiering import Tiering, TieringState
 from tidemark.wire.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
@@ -17,7 +18,6 @@ from tidemark.wire.control import (
     IsrChange,
     ReplicaLog,
     ReplicaLogInfoResponse,
-    TieringState,
 )
 from tidemark_operator.controller import commit, elections, registration, topics
 from tidemark_operator.controller import isr as isr_rules
@@ -167,7 +167,7 @@ class World:
         decision = self.decide(number, now_ms=now_ms)
         view = self.view(number)
         result = topic_status(self.state, view, decision, self.disablements, now_ms=now_ms)
-        self.state.put_topic(written(view, result, decision.tiering))
+        self.state.put_topic(written(view, result, decision.tiering_status))
         return result
 
     def register(
@@ -229,7 +229,7 @@ def registration_request(
     )
 
 
-def written(view: TopicView, result: StatusResult, tiering: TieringStatus | None) -> TopicView:
+def written(view: TopicView, result: StatusResult, tiering: TieringStatus) -> TopicView:
     """The view that the API server would give back after a status write."""
     status = json.loads(json.dumps(result.status))
     topic_id = status.get("topicId")
@@ -245,8 +245,8 @@ def written(view: TopicView, result: StatusResult, tiering: TieringStatus | None
 def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, object]:
     """Topic fields: a tiering spec and a status."""
     return {
-        "tiering": TieringSpec(enabled=enabled),
-        "tiering_status": TieringStatus(state=state, epoch=epoch, policy=None, since_ms=T0),
+        "tiering_spec": TieringSpec(enabled=enabled),
+        "tiering_status": TieringStatus(tiering=Tiering(state, epoch), since_ms=T0),
     }
 
 

@@ -95,7 +95,7 @@ async def test_a_change_of_the_topic_reaches_all_its_partitions(node: Nodes) -> 
     await one.manager.apply(topic_change(config=(entry,)))
     assert {each.log.config.retention_ms for each in one.manager.partitions} == {77}
     await one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
-    assert {each.tiered_epoch for each in one.manager.partitions} == {4}
+    assert {each.tiering.epoch for each in one.manager.partitions} == {4}
     again = await calls(
         lambda: one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
     )

@@ -19,7 +19,7 @@ from tidemark.tier.layout import (
     topic_data_prefix,
 )
 from tidemark.tier.segment import Digests, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 
 def reference(number: int) -> PageRef:
@@ -51,8 +51,7 @@ def test_a_full_head_comes_back(place: Any) -> None:
         place.head(),
         version=9,
         commit_id="abc",
-        state=TieringState.DISABLING,
-        policy=DisablePolicy.DELETE,
+        tiering=Tiering(TieringState.DISABLING, 2, DisablePolicy.DELETE),
         entries=(entry, place.segment(10, 10)),
         pages=(ref,),
         marks=(Mark(1, 2, 3),),
