@@ -1,8 +1,8 @@
 """One Kafka connection between our own processes: requests out, answers in, roles reversible.
 
-Used for the control connections (both ends), the replica fetchers and the pipeline's reader. An
-answer finds its request by correlation id, so several may be in flight and be answered in any
-order. A frame that arrives while no request is open is a request of the other side and waits for
+Used by brokers, for their control connections and their replica fetchers. An answer finds its
+request by correlation id, so several may be in flight and be answered in any order. A frame that
+arrives while no request is open is a request of the other side and waits for
 :meth:`KafkaConnection.read_frame`: that is all that reversing the roles takes. The connection is
 an ``asyncio.BufferedProtocol``: a large answer is received into its own buffer, once.
 """
@@ -11,8 +11,6 @@ import asyncio
 import collections
 import logging
 import socket
-import ssl
-from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar, cast
 
 from tidemark.wire.control import FRAME_BYTES_MAX
@@ -58,7 +56,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client_id: str,
         timeout_s: float = 10.0,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        tls: ssl.SSLContext | None = None,
     ) -> Self:
         """Dial; raises ``OSError`` or ``TimeoutError``."""
         loop = asyncio.get_running_loop()
@@ -67,7 +64,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 lambda: cls(client_id=client_id, frame_bytes_max=frame_bytes_max),
                 host,
                 port,
-                ssl=tls,
             )
         return connection
 
@@ -186,86 +182,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable.set()
         if self._transport is not None:
             self._transport.close()
-
-
-class KafkaListener:
-    """A listening socket that hands each connection to one coroutine, in a task it owns."""
-
-    def __init__(self, serve: Callable[[KafkaConnection], Awaitable[None]]) -> None:
-        self._serve = serve
-        self._server: asyncio.Server | None = None
-        self._tasks: dict[asyncio.Task[None], KafkaConnection] = {}
-        self.port = 0
-
-    async def start(
-        self,
-        host: str,
-        port: int,
-        *,
-        client_id: str = "",
-        connections_max: int = 10_000,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        tls: ssl.SSLContext | None = None,
-    ) -> Self:
-        """Bind and listen; port 0 picks a free one, found in ``port`` afterwards."""
-        loop = asyncio.get_running_loop()
-
-        def made() -> "_Accepted":
-            return _Accepted(self, connections_max, client_id, frame_bytes_max)
-
-        self._server = await loop.create_server(made, host, port, ssl=tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def close(self) -> None:
-        """Stop listening, cancel what serves the open connections, and wait for both."""
-        if self._server is not None:
-            self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def connections(self) -> int:
-        """How many connections are being served."""
-        return len(self._tasks)
-
-    def accept(self, connection: KafkaConnection) -> None:
-        """Called once for each connection that is up."""
-        task = asyncio.get_running_loop().create_task(self._run(connection))
-        self._tasks[task] = connection
-        task.add_done_callback(self._tasks.pop)
-
-    async def _run(self, connection: KafkaConnection) -> None:
-        try:
-            await self._serve(connection)
-        except (ConnectionError, FrameError, TimeoutError) as error:
-            logger.info("connection from %s ended: %s", connection.peer, error)
-        except Exception:
-            logger.exception("connection from %s failed and is closed", connection.peer)
-        finally:
-            await connection.close()
-
-
-class _Accepted(KafkaConnection):
-    """A connection that reports to its listener."""
-
-    def __init__(
-        self, listener: KafkaListener, connections_max: int, client_id: str, frame_bytes_max: int
-    ) -> None:
-        super().__init__(client_id=client_id, frame_bytes_max=frame_bytes_max)
-        self._listener = listener
-        self._connections_max = connections_max
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self._listener.connections >= self._connections_max:
-            logger.warning(
-                "connection from %s refused: %d are open", self.peer, self._connections_max
-            )
-            self._end("too many connections")
-            return
-        self._listener.accept(self)
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:

@@ -9,9 +9,10 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.kafka_listener import KafkaListener
 from tidemark.tiering import TieringState
 from tidemark.wire import control
-from tidemark.wire.connection import ConnectionClosed, KafkaConnection, KafkaListener
+from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
 
 Key = tuple[uuid.UUID, int]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka_listener import KafkaListener
 from tidemark.wire import control
-from tidemark.wire.connection import KafkaConnection, KafkaListener
+from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of

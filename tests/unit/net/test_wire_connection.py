@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from tests.kafka_listener import KafkaListener
 from tidemark.wire import control
-from tidemark.wire.connection import ConnectionClosed, KafkaConnection, KafkaListener
+from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import (
     FrameError,
     decode_request,

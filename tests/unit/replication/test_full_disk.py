@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kafka_listener import KafkaListener
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
-from tidemark.wire.connection import KafkaConnection, KafkaListener
+from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark_broker.control import status
 from tidemark_broker.control.status import StatusReporter
