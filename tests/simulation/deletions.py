@@ -7,7 +7,7 @@ holds an offset from there on, and in the end those go that hold none.
 
 from typing import Any
 
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import DisablePolicy
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json
 
@@ -25,7 +25,7 @@ class Deletions:
         self._offsets: dict[Key, set[int]] = {}
         #: High watermarks below a deletion: a replica that is behind goes to there first.
         self._reached: dict[Key, set[int]] = {}
-        #: Objects that ask for what an earlier one has deleted.
+        #: ObjectStore that ask for what an earlier one has deleted.
         self.again: set[str] = set()
 
     def saw(self, body: Json) -> None:

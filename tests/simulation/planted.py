@@ -193,9 +193,10 @@ def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
     return True
 
 
-async def _acted_first(store: SliceStore, state: Any, write: Any) -> bool:
+async def _acted_first(store: SliceStore, state: Any, write: Any, landing: Any) -> bool:
     """The state, and so what brokers are told, advances before the write is stored."""
-    store._landing(state, write)
+    if landing is not None:
+        landing(state, write)
     apply(state, write)
     await asyncio.sleep(0.05)
     return bool(await _put(store, write))

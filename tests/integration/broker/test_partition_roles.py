@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
+from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import (
     LogConfig,
@@ -32,14 +33,8 @@ from tidemark_broker.replication.state_file import StoredState, from_json, to_js
 from tidemark_broker.replication.threads import in_thread
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-VIEW = TopicView(
-    topic_id=TOPIC_ID,
-    name="t",
-    config={},
-    tiering_state=control.TieringState.NONE,
-    tiered_epoch=0,
-    disable_policy=control.DisablePolicy.RETAIN,
-)
+VIEW = TopicView(topic_id=TOPIC_ID, name="t", config={}, tiering=NEVER_TIERED)
+TIERED = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 0))
 ROW = control.PartitionState(
     partition=0,
     leader=1,
@@ -379,9 +374,8 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     await partition.append(batch(5), acks=1, timeout_ms=0)
     await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     await partition.append(batch(5), acks=1, timeout_ms=0)
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
     partition.note_remote_end(7, 5)
-    await partition.apply(tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    await partition.apply(TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
     assert partition.high_watermark == 5
     assert (await partition.list_offset(-1)).error is ErrorCode.offset_not_available
     found = await partition.list_offset(timestamp)
@@ -404,8 +398,7 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
 
 async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
     partition = host.partition()
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
-    await partition.apply(tiered, ROW, 3)
+    await partition.apply(TIERED, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
@@ -457,13 +450,12 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
 async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
     """The replica was away meanwhile: what its file says was in the tier is there no more."""
     partition = host.partition()
-    enabled = replace(VIEW, tiering_state=control.TieringState.ENABLED)
-    await partition.apply(enabled, ROW, 3)
+    await partition.apply(TIERED, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    again = replace(enabled, tiered_epoch=1)
+    again = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 1))
     await partition.apply(again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
     partition.learn_remote_end(1, 3, 5)
