@@ -176,7 +176,7 @@ class Broker:
                     task.cancel()
         finally:
             await in_thread(page.stop)
-        await in_thread(self.storage.close, self.client.proven_broker_epoch)
+        await self.storage.close(self.client.proven_broker_epoch)
         return store_is_left
 
     def _background(

@@ -270,9 +270,9 @@ class Storage:
             self._upkeep_failed.discard(partition)
             context.failures.succeeded(partition.tp)
 
-    def close(self, broker_epoch: int) -> bool:
-        """Flush and close everything; was it clean (blocks)?"""
-        return self._logs.close(broker_epoch)
+    async def close(self, broker_epoch: int) -> bool:
+        """Flush and close everything; was it clean?"""
+        return await self._logs.close(broker_epoch, in_thread)
 
 
 def _tier_available(partition: Partition) -> bool:

@@ -270,7 +270,7 @@ async def _size(folder: Path, count: int) -> AsyncIterator[Work]:
         assert log.size_bytes
 
     yield work
-    manager.close()
+    await manager.close()
 
 
 @asynccontextmanager
@@ -299,13 +299,13 @@ async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _opening(folder: Path, count: int) -> AsyncIterator[Work]:
     """After a clean stop; every segment has an index of 100 entries."""
     manager, _ = _log(folder, count, batches=100)
-    manager.close(1)
+    await manager.close(1)
 
     async def work() -> None:
         again = LogManager.open(folder / "log", node_id=1, cluster_id="c")
         failures = again.open_all(lambda _: LogConfig.of({}))
         assert not failures
-        again.close(1)
+        await again.close(1)
 
     yield work
 

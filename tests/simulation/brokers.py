@@ -230,9 +230,7 @@ class BrokerProcess:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.machine.closing(self)
         with contextlib.suppress(StorageError):  # the program ends, and not cleanly
-            await self.loop.run_in_executor(
-                None, broker.storage.close, broker.client.proven_broker_epoch
-            )
+            await broker.storage.close(broker.client.proven_broker_epoch)
         self.machine.stopped(self)
 
     # ------------------------------------------------------------ what others see

@@ -58,7 +58,9 @@ class LogState:
     def adopt(
         self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: Bounds
     ) -> None:
-        """Go on with what was opened."""
+        """Go on with what was opened: all from the local log start to the end is there (4)."""
+        assert segments.items[0].base_offset <= bounds.local_start, (segments.items[0], bounds)
+        assert segments.active.next_offset == bounds.end, (segments.active.next_offset, bounds)
         self.segments = segments
         segments.share(self._open_segments, self.lock)
         self.epochs = epochs

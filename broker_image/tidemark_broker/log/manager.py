@@ -4,6 +4,7 @@ Absence never deletes: what lies in the directory stays until somebody asks for 
 a partition that cannot be opened is reported and kept as it is, checkpoints included.
 """
 
+import asyncio
 import logging
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.log.closing import InThread, close_logs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.deletion import remove_renamed, rename_out_of_the_way
 from tidemark_broker.log.errors import LogError, StorageError, storage_errors
@@ -270,25 +272,27 @@ class LogManager:
         with storage_errors(f"{self.directory} cannot be synced"):
             sync_directory(self.directory)
 
-    def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bool:
-        """T: flush and close all; the mark of a clean shutdown is set only if all of it held.
+    async def close(
+        self,
+        broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+        in_thread: InThread = asyncio.to_thread,
+    ) -> bool:
+        """Flush and close all, in threads; the mark of a clean shutdown is set only if all of it
+        held.
 
         ``broker_epoch`` is the epoch this run was registered with. False: the next start recovers.
         """
         if self._lock_descriptor is None:
             return False
-        clean = not self.failures
         try:
-            for log in self.logs():
-                try:
-                    log.close()
-                except LogError as error:
-                    logger.warning("%s: %s", log.directory, error)
-                    clean = False
-            self.checkpoint()
-            if clean:
-                mark_clean_shutdown(self.directory, broker_epoch)
+            clean = await close_logs(self.logs(), in_thread) and not self.failures
+            await in_thread(self._write_last, broker_epoch if clean else None)
         finally:
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
         return clean
+
+    def _write_last(self, clean_broker_epoch: int | None) -> None:
+        self.checkpoint()
+        if clean_broker_epoch is not None:
+            mark_clean_shutdown(self.directory, clean_broker_epoch)

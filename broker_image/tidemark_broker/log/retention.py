@@ -57,7 +57,7 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
         return _local_plan(log, min(goes, len(log.segments) - 1), roll_active=roll)
     if not goes:
         return _NOTHING
-    new_start = log.segments[goes - 1].next_base_offset
+    new_start = _start_behind(log, goes)
     return RetentionPlan(
         delete=goes, roll_active=roll, log_start_offset=max(new_start, log.log_start_offset)
     )
@@ -66,12 +66,19 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
 def _local_plan(log: RetentionInput, goes: int, *, roll_active: bool) -> RetentionPlan:
     if not goes:
         return RetentionPlan(roll_active=roll_active)
-    new_start = log.segments[goes - 1].next_base_offset
+    new_start = _start_behind(log, goes)
     return RetentionPlan(
         delete=goes,
         roll_active=roll_active,
         local_log_start_offset=max(new_start, log.local_log_start_offset),
     )
+
+
+def _start_behind(log: RetentionInput, goes: int) -> int:
+    """Where the log begins once so many segments are gone; what is not committed stays."""
+    start = log.segments[goes - 1].next_base_offset
+    assert start <= log.high_watermark, (start, log.high_watermark)
+    return start
 
 
 Breach = Callable[[SegmentInfo], bool]

@@ -155,6 +155,7 @@ class SegmentList:
         is left to :meth:`finish`. A failure leaves the active segment as it was, to be appended to
         later."""
         old = self.active
+        assert base_offset == old.next_offset, (base_offset, old.next_offset)  # (4): no gap
         new = Segment.create(self.directory, base_offset, created_ms=now_ms)
         old.seal()
         self.items.append(new)
@@ -177,6 +178,7 @@ class SegmentList:
         """Take the oldest segment out, its files renamed in the same step, so that no two segments
         ever share a name; they are the caller's to remove. On failure it is still here."""
         oldest = self.items[0]
+        assert oldest is not self.active, oldest.log_path
         logger.info("%s goes", oldest.log_path)
         renamed = rename_files(oldest.paths(), names.DELETED_SUFFIX)
         del self.items[0]

@@ -33,6 +33,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
             with _unusable_on_failure(log, offset):
                 renamed = log.segments.cut_to(offset, log.config.index_interval_bytes)
             end = log.segments.active.next_offset
+            assert end <= offset, (end, offset)
             log.lower_bounds(end)
             log.bounds = log.bounds.truncated(end)
             _drop_epochs_at_end(log)

@@ -309,7 +309,7 @@ class TieredHost:
             await self.broker.server.stop(0.1)
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, return_exceptions=True)
-        await asyncio.to_thread(self.storage.close, 1)
+        await self.storage.close(1)
 
 
 def _entries(values: dict[str, str]) -> tuple[control.ConfigEntry, ...]:

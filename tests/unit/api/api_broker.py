@@ -145,4 +145,4 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
         await broker.manager.close()
         checkpoints.cancel()
         await asyncio.gather(checkpoints, return_exceptions=True)
-        await asyncio.to_thread(storage.close, 1)
+        await storage.close(1)

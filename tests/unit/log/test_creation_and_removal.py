@@ -1,5 +1,6 @@
 """Logs that come and go on a disk that fails in between: whole or not at all, and tried again."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -109,7 +110,7 @@ def test_a_creation_that_fails_leaves_nothing_and_is_tried_again(
     log = make(manager, count=1)
     assert folders(manager) == ["t-0"]
     assert read_state(log.directory) == STATE
-    assert manager.close()
+    assert asyncio.run(manager.close())
 
 
 def test_the_name_appears_with_everything_in_it(
@@ -262,7 +263,7 @@ def test_a_log_without_records_needs_no_indexes_and_no_epochs(
     manager = start()
     make(manager).assign_leader_epoch(3)
     if clean:
-        assert manager.close()
+        assert asyncio.run(manager.close())
     caplog.set_level(logging.WARNING)
     manager = start()
     assert caplog.records == []
@@ -273,7 +274,7 @@ def test_a_log_without_records_needs_no_indexes_and_no_epochs(
     batch = build_batch([Record(b"k", bytes(30), (), T0)])
     log.append_as_leader(batch, leader_epoch=4, now_ms=T0)
     if clean:
-        assert manager.close()
+        assert asyncio.run(manager.close())
         suffixes = {path.suffix for path in log.directory.glob("0*")}
         assert suffixes == {".log", ".index", ".timeindex"}
     manager = start()

@@ -1,5 +1,6 @@
 """A directory of logs: whose it is, what survives a restart, and that nothing goes unasked."""
 
+import asyncio
 import json
 import logging
 import os
@@ -82,7 +83,7 @@ def test_identity_is_drawn_once_and_checked(directory: Directory) -> None:
     drawn = manager.directory_id
     with pytest.raises(StorageError, match="in use by another broker"):
         directory.open()
-    manager.close()
+    asyncio.run(manager.close())
     assert directory.started().directory_id == drawn
     directory.crash(directory.managers[-1])
     with pytest.raises(StorageError, match=r"node\.id=1, this broker has node\.id=2"):
@@ -99,7 +100,7 @@ def test_a_clean_shutdown_is_proved_once(directory: Directory) -> None:
     log = _make(manager, count=20)
     log.advance_high_watermark(15)
     log.raise_log_start(3)
-    assert manager.close(broker_epoch=42)
+    assert asyncio.run(manager.close(broker_epoch=42))
     marker = directory.path / ".kafka_cleanshutdown"
     assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
     manager = directory.started()
@@ -112,14 +113,14 @@ def test_a_clean_shutdown_is_proved_once(directory: Directory) -> None:
     directory.crash(manager)
     manager = directory.started()
     assert (manager.clean_shutdown, manager.previous_broker_epoch) == (False, None)
-    assert manager.close()
+    assert asyncio.run(manager.close())
     assert directory.started().previous_broker_epoch is None
 
 
 def test_the_proof_is_taken_back_when_bytes_are_missing(directory: Directory) -> None:
     manager = directory.started()
     _make(manager, count=3)
-    manager.close(broker_epoch=42)
+    asyncio.run(manager.close(broker_epoch=42))
     path = directory.path / "t-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
     manager = directory.started()
@@ -132,7 +133,7 @@ def test_the_proof_is_taken_back_when_a_whole_log_is_missing(directory: Director
     """Or its broker, alone in the ISR, would lead with an empty log."""
     manager = directory.started()
     _make(manager, count=3).advance_high_watermark(3)
-    manager.close(broker_epoch=42)
+    asyncio.run(manager.close(broker_epoch=42))
     shutil.rmtree(directory.path / "t-0")
     assert directory.started().previous_broker_epoch is None
 
@@ -141,7 +142,7 @@ def test_a_log_that_was_deleted_is_not_missed(directory: Directory) -> None:
     manager = directory.started()
     _make(manager, count=3).advance_high_watermark(3)
     manager.delete("t", 0)
-    manager.close(broker_epoch=42)
+    asyncio.run(manager.close(broker_epoch=42))
     assert directory.started().previous_broker_epoch == 42
 
 
@@ -200,7 +201,7 @@ def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> Non
         log = _make(manager, partition=partition, count=5)
         log.advance_high_watermark(4)
         log.raise_log_start(2)
-    manager.close(broker_epoch=5)
+    asyncio.run(manager.close(broker_epoch=5))
     broken = directory.path / "t-1"
     (broken / "partition.metadata").write_text("?")
     (directory.path / "not-a-partition").mkdir()
@@ -216,7 +217,7 @@ def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> Non
     manager.checkpoint()
     starts = read_offsets((directory.path / "log-start-offset-checkpoint").read_text())
     assert starts == {("t", 0): 2, ("t", 1): 2}
-    assert not manager.close(broker_epoch=6)
+    assert not asyncio.run(manager.close(broker_epoch=6))
     assert not directory.started().clean_shutdown
     assert (broken / f"{0:020d}.log").exists()
     assert (directory.path / "not-a-partition").exists()
@@ -225,7 +226,7 @@ def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> Non
 def test_a_torn_checkpoint_is_an_error(directory: Directory) -> None:
     manager = directory.started()
     _make(manager)
-    manager.close()
+    asyncio.run(manager.close())
     (directory.path / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 1\n")
     with pytest.raises(StorageError, match="recovery-point"):
         directory.started()

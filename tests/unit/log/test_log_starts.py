@@ -1,5 +1,6 @@
 """Where logs begin is on record before a file goes: a start that nobody raised is a failure."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -206,7 +207,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     second = log.segments()[1].base_offset
     manager.checkpoint()
     if clean:
-        assert manager.close(5)
+        assert asyncio.run(manager.close(5))
     _remove_first(log)
     manager = start()
     [failure] = manager.failures
@@ -232,7 +233,7 @@ def test_a_directory_that_is_removed_is_made_anew_by_the_next_start_alone(
     shutil.rmtree(log.directory)
     assert manager.open_again("t", 0) is None
     assert "start the broker again" in manager.failures[0].reason
-    assert not manager.close(5)
+    assert not asyncio.run(manager.close(5))
     manager = start()
     assert not manager.failures
     assert manager.previous_broker_epoch is None

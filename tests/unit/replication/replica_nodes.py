@@ -204,7 +204,7 @@ class Node:
     async def stop(self) -> bool:
         """End it; was the shutdown clean?"""
         await self.manager.close()
-        return self.storage.close(self.node_id)
+        return await self.storage.close(self.node_id)
 
 
 def newer(known: control.PartitionState, **changes: Any) -> control.PartitionState:
