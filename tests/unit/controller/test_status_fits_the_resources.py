@@ -37,7 +37,7 @@ def test_topics() -> None:
     statuses = [world.reconcile()]
     world.state.put_topic(dataclasses.replace(world.view(), tiering=TieringSpec(), generation=2))
     statuses += [world.reconcile(), world.reconcile()]
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     for node_id, request in asked.items():
         answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)
