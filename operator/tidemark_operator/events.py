@@ -10,9 +10,9 @@ import datetime as dt
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from tidemark.lru import Lru
 from tidemark_operator.controller.events import Event
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
@@ -41,8 +41,7 @@ class Aggregator:
 
     def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
         self._quiet_s = quiet_s
-        self._max = remembered_max
-        self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
+        self._told: Lru[tuple[str, str], _Told] = Lru(remembered_max)
 
     def admit(self, uid: str, reason: str, now_s: float) -> int | None:
         """None: too soon, not written. Otherwise how many like it were held back since the last."""
@@ -50,10 +49,8 @@ class Aggregator:
         if told is not None and now_s - told.at_s < self._quiet_s:
             told.held_back += 1
             return None
-        self._told[uid, reason] = _Told(now_s)
-        self._told.move_to_end((uid, reason))
-        while len(self._told) > self._max:
-            self._told.popitem(last=False)
+        self._told.put((uid, reason), _Told(now_s))
+        self._told.evict()
         return 0 if told is None else told.held_back
 
 

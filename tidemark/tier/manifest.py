@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidemark.backoff import Backoff
+from tidemark.ids import id_text
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import (
     ManifestCorrupt,
@@ -30,7 +31,6 @@ from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
 from tidemark.tier.layout import (
     head_key,
     heads_prefix,
-    id_text,
     page_key,
     page_name,
     partition_of_head,

@@ -7,7 +7,7 @@ under the epochs that it carries.
 import dataclasses
 import uuid
 
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import DisablePolicy
 from tidemark_operator.controller.model import LogEnd, RowKey
 
 

@@ -11,7 +11,7 @@ import logging
 from typing import Any, TypeVar
 
 from tidemark.wire import control, framing
-from tidemark_operator.listener.frames import read_frame
+from tidemark.wire.streams import read_frame
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemark.wire import control, framing
+from tidemark.wire.streams import read_frame
 from tidemark_operator.listener.frames import (
     REQUEST_BYTES_MAX,
     Request,
     Response,
     decode_request,
-    read_frame,
 )
 
 R = TypeVar("R")

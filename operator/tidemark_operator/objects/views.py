@@ -2,7 +2,10 @@
 
 import uuid
 
-from tidemark.wire.control import DisablePolicy, Endpoint, TieringState
+from tidemark.configuration.layers import topic_defaults
+from tidemark.ids import id_text, parse_id
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion import (
     DeletionTarget,
     DeletionView,
@@ -18,7 +21,6 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicView,
 )
-from tidemark_operator.controller.rows import id_of, id_text
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
@@ -35,9 +37,7 @@ from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
-from tidemark_operator.resources.topic_config import kafka_config, retention_problem, topic_defaults
-
-_POLICIES = {SpecPolicy.RETAIN: DisablePolicy.RETAIN, SpecPolicy.DELETE: DisablePolicy.DELETE}
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem
 
 
 def cluster_id_of(body: Json) -> str:
@@ -62,7 +62,7 @@ def cluster_view(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
     status = cluster.status
     orphans = tuple(
         OrphanedTopic(
-            topic_id=id_of(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
+            topic_id=parse_id(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
         )
         for left in status.left_behind or ()
     )
@@ -115,7 +115,6 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
-    policy = None if spec.tiering is None else spec.tiering.disable_policy
     paused = is_paused(meta)
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
@@ -129,11 +128,12 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
         replication_factor=spec.replication_factor,
         config=config,
         config_problem=(retention_problem(config) or "") if spec.tiering_enabled else "",
-        tiering=TieringSpec(
-            enabled=spec.tiering_enabled, policy=None if policy is None else _POLICIES[policy]
+        tiering_spec=TieringSpec(
+            enabled=spec.tiering_enabled,
+            policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
         ),
         tiering_status=_tiering(status.tiering),
-        topic_id=id_of(status.topic_id) if status.topic_id else None,
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
         created_ms=_created_ms(topic),
         deletion_ms=None
         if meta.deletion_timestamp is None
@@ -152,13 +152,16 @@ def _created_ms(resource: Topic | RecordDeletion) -> int:
     return 0 if created is None else ms_of_time(created)
 
 
-def _tiering(stored: StoredTiering | None) -> TieringStatus | None:
+def _policy(policy: SpecPolicy | None) -> DisablePolicy | None:
+    return None if policy is None else DisablePolicy[policy.name]
+
+
+def _tiering(stored: StoredTiering | None) -> TieringStatus:
     if stored is None:
-        return None
+        return TieringStatus()
+    state = TieringState[stored.state.name]
     return TieringStatus(
-        state=TieringState[stored.state.name],
-        epoch=stored.epoch,
-        policy=None if stored.policy is None else _POLICIES[stored.policy],
+        tiering=Tiering(state, stored.epoch, _policy(stored.policy)),
         since_ms=0 if stored.since is None else ms_of_time(stored.since),
         pending_brokers=stored.pending_brokers or (),
     )
@@ -192,7 +195,7 @@ def deletion_view(body: Json) -> DeletionView:
         ttl_after_finished_ms=(
             None if spec.ttl_after_finished is None else duration_ms(spec.ttl_after_finished)
         ),
-        topic_id=id_of(status.topic_id) if status.topic_id else None,
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
         resolved=resolved,
         progress=progress,
         records=status.records,

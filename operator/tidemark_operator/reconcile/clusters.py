@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import logging
 
+from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
@@ -96,7 +97,7 @@ class ClusterReconciler:
         check its identity themselves, and "unavailable" is not "none"."""
         services, spec = self._services, body["spec"]["remoteStorage"]
         former = (body.get("status") or {}).get("acceptedStorage")
-        if former and not storage.moved(former, storage.location_of(spec) or {}):
+        if former and not moved(former, location_of(spec) or {}):
             text = await storage.resolve(services.client.api, services.cluster_key.namespace, spec)
             self._know(StorageState(text, self._known.problem))
 
@@ -118,7 +119,7 @@ class ClusterReconciler:
         """What may be used now; with it what has to be recorded first, if that is new."""
         services, spec = self._services, body["spec"].get("remoteStorage")
         status = body.get("status") or {}
-        place, former = storage.location_of(spec), status.get("acceptedStorage")
+        place, former = location_of(spec), status.get("acceptedStorage")
         in_use = bool(status.get("tieredTopics"))
         if place is None or spec is None:
             if former and in_use:
@@ -126,7 +127,7 @@ class ClusterReconciler:
                     f"remoteStorage was removed while {self._tiered()} need it: put it back"
                 ), None
             return StorageState(), None
-        why = "" if not former else storage.moved(former, place)
+        why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
                 f"{why} while {self._tiered()} have data in the tier: set it back"
@@ -153,7 +154,7 @@ class ClusterReconciler:
     def _tiered(self) -> str:
         """The topics that have data in the tier, by name, a few of them."""
         topics = self._services.state.topics.values()
-        names = sorted(topic.name for topic in topics if topic.tiering_status is not None)
+        names = sorted(topic.name for topic in topics if topic.tiering.ever_tiered)
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 

@@ -1,7 +1,8 @@
 """The gauges, computed from the state every few seconds. A placeholder counts as missing."""
 
+from tidemark.tiering import TieringState
 from tidemark_operator.controller.model import NO_LEADER
-from tidemark_operator.controller.tiering import pending
+from tidemark_operator.controller.tiering import pending, state_name
 from tidemark_operator.reconcile.services import Services
 
 
@@ -24,13 +25,11 @@ def measure(services: Services) -> None:
 
 
 def _measure_tiering(services: Services) -> None:
-    counts = dict.fromkeys(("None", "Enabled", "Disabling", "Disabled"), 0)
+    counts = dict.fromkeys(map(state_name, TieringState), 0)
     waiting = 0
     for topic in services.state.topics.values():
-        status = topic.tiering_status
-        name = "None" if status is None else status.state.name.capitalize()
-        counts[name] += 1
-        if name == "Disabling":
+        counts[state_name(topic.tiering.state)] += 1
+        if topic.tiering.is_disabling:
             waiting += len(pending(services.state, topic, services.disablements))
     for name, number in counts.items():
         services.metrics.topics.labels(name).set(number)

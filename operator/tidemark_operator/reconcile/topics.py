@@ -4,14 +4,15 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.ids import id_text
 from tidemark.wire.control import (
-    TieringState,
+    TopicState,
 )
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
-from tidemark_operator.controller.rows import id_text
+from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import time_text, topic_status
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
@@ -27,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
 
-#: What a broker is told of a topic beside its rows.
-Told = tuple[object, ...]
+#: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
+#: that nothing can be sent whose change is not seen.
+Told = tuple[int, TopicState]
 
 
 class TopicReconciler:
@@ -194,6 +196,4 @@ def _quiet_s(topic: TopicView, decision: TopicDecision, now_ms: int) -> float:
 
 
 def _told(topic: TopicView) -> Told:
-    status = topic.tiering_status
-    stands = None if status is None else (TieringState(status.state), status.epoch, status.policy)
-    return topic.id, topic.name, topic.partitions_placed, dict(topic.config), stands
+    return topic.partitions_placed, topic_state(topic, ())

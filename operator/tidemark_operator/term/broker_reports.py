@@ -72,8 +72,7 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
         return
     former = state.reports.get(row.key)
     state.reports[row.key] = report
-    status = topic.tiering_status
-    disabling = status is not None and status.state is control.TieringState.DISABLING
+    disabling = topic.tiering.is_disabling
     if disabling:
         _note_remaining(services, report)
     key = TOPIC.key(topic.key)

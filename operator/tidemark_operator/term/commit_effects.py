@@ -73,7 +73,5 @@ class CommitEffects(CommitListener):
             services.wake_topic(topic_id)
         for topic in services.state.topics.values():
             waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
-            if waiting or (
-                topic.tiering_status is not None and topic.tiering_status.pending_brokers
-            ):
+            if waiting or topic.tiering_status.pending_brokers:
                 services.queue.add(TOPIC.key(topic.key))

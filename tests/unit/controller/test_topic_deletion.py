@@ -11,11 +11,8 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import (
-    PartitionError,
-    PartitionStatesResponse,
-    TieringState,
-)
+from tidemark.tiering import TieringState
+from tidemark.wire.control import PartitionError, PartitionStatesResponse
 from tidemark_operator.controller import snapshot, topic_deletion
 from tidemark_operator.controller.broker_calls import TierDeletionAnswer
 from tidemark_operator.controller.model import DeletionPolicy

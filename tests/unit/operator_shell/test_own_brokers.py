@@ -13,8 +13,8 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
-from tidemark.wire.control import DisablePolicy
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
 from tidemark_operator.controller.deletion import ListedOffset

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
+from tidemark.wire.streams import read_frame
 from tidemark_operator.events import Aggregator
 from tidemark_operator.health import Pulse, verdict
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, Unavailable, error_of
 from tidemark_operator.kube.kinds import TOPIC, Key
-from tidemark_operator.listener.frames import decode_request, read_frame
+from tidemark_operator.listener.frames import decode_request
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.reconcile.storage import location_of, moved
 from tidemark_operator.settings import Address, BadSettings, parse_arguments, settings_of
 
 # ---------------------------------------------------------------- health

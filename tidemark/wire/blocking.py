@@ -1,23 +1,34 @@
-"""One Kafka connection over a blocking socket, for the thread that sends heartbeats."""
+"""One Kafka connection over a blocking socket, for threads and processes without an event loop: the
+one that sends heartbeats, and Spark's executors."""
 
 import selectors
 import socket
-import struct
 import time
 from typing import Any, Self, TypeVar
 
+from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import FrameError, decode_response, encode_request
+from tidemark.wire.receiver import Frame, FrameReceiver
 
 R = TypeVar("R")
-_FRAME_BYTES_MAX = 1024 * 1024
+_SCRATCH_BYTES = 64 * 1024
 _KICKS_MAX = 4096
 
 
 class BlockingConnection:
     """One request at a time; any error makes it unusable."""
 
-    def __init__(self, host: str, port: int, *, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self._client_id = client_id
+        self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -38,10 +49,7 @@ class BlockingConnection:
         self._correlation_id += 1
         self._socket.settimeout(timeout_s)
         self._socket.sendall(encode_request(entity, self._correlation_id, self._client_id))
-        (length,) = struct.unpack(">i", self._receive(4, deadline_s))
-        if not 4 <= length <= _FRAME_BYTES_MAX:
-            raise FrameError(f"an answer of {length} bytes")
-        correlation_id, answer = decode_response(response_type, self._receive(length, deadline_s))
+        correlation_id, answer = decode_response(response_type, self._receive(deadline_s))
         if correlation_id != self._correlation_id:
             raise FrameError(f"an answer to request {correlation_id}, not {self._correlation_id}")
         return answer
@@ -60,15 +68,17 @@ class BlockingConnection:
         if kicks in ready:
             kicks.recv(_KICKS_MAX)
 
-    def _receive(self, count: int, deadline_s: float) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
+    def _receive(self, deadline_s: float) -> Frame:
+        while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("no answer in time")
             self._socket.settimeout(left_s)
-            part = self._socket.recv(count - len(parts))
-            if not part:
+            count = self._socket.recv_into(self._receiver.get_buffer())
+            if not count:
                 raise ConnectionResetError("the other side ended the connection")
-            parts += part
-        return bytes(parts)
+            frames = self._receiver.received(count)
+            if len(frames) > 1:
+                raise FrameError("an answer to no request")
+            if frames:
+                return frames[0]
