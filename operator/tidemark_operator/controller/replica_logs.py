@@ -9,18 +9,12 @@ under. What a replica lost is told once.
 
 import bisect
 import dataclasses
-from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    ReplicaLog,
-    ReplicaLogInfoRequest,
-    ReplicaLogInfoResponse,
-    TopicPartitions,
-)
+from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
 from tidemark_operator.controller.events import Event, count, numbers, warning
-from tidemark_operator.controller.model import BrokerInfo, LogEnd, LogReport, RowKey
+from tidemark_operator.controller.model import BrokerInfo, LogReport, RowKey
 from tidemark_operator.controller.state import ControllerState
 
 #: Partitions in one request.
@@ -66,25 +60,25 @@ class ReplicaLogs:
         return start
 
     def take(
-        self, state: ControllerState, node_id: int, response: ReplicaLogInfoResponse
+        self, state: ControllerState, node_id: int, answer: ReplicaLogsAnswer
     ) -> tuple[list[RowKey], list[Event]]:
         """Take an answer in; the partitions about which more is known, and what is to be told."""
         broker = state.brokers.get(node_id)
-        if broker is None or broker.broker_epoch != response.broker_epoch or response.error_code:
+        if broker is None or broker.broker_epoch != answer.broker_epoch:
             return [], []
         start, lost = self._start(state, broker), []
-        for log in response.logs:
-            key = (log.topic_id, log.partition)
+        for log in answer.logs:
+            key = log.key
             if key in state.awaiting_logs:
                 reports = state.log_reports.setdefault(key, {})
                 reports[node_id] = _report(broker.broker_epoch, log)
             if log.error_code == int(ErrorCode.kafka_storage_error):
                 continue  # asked again: it may be readable later
-            if key not in start.answered and log.lost_end_offset > log.lost_start_offset:
+            if key not in start.answered and log.lost:
                 lost.append(log)
             start.pending.discard(key)
             start.answered.add(key)
-        keys = [(log.topic_id, log.partition) for log in response.logs]
+        keys = [log.key for log in answer.logs]
         if keys:
             self._reached[node_id] = keys[-1]
         return keys, _lost_events(state, node_id, lost)
@@ -98,18 +92,6 @@ def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKe
     return {row.key for row in rows if row is not None and broker.node_id in row.holders}
 
 
-def request_for(state: ControllerState, keys: Iterable[RowKey]) -> ReplicaLogInfoRequest:
-    """The command for some partitions."""
-    topics: dict[object, TopicPartitions] = {}
-    for topic_id, partition in sorted(keys):
-        former = topics.get(topic_id)
-        partitions = (partition,) if former is None else (*former.partitions, partition)
-        topics[topic_id] = TopicPartitions(topic_id=topic_id, partitions=partitions)
-    return ReplicaLogInfoRequest(
-        controller_epoch=state.controller_epoch, topics=tuple(topics.values())
-    )
-
-
 def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
     """Whether an election waits for this broker's answer (or for its storage)."""
     row = state.row(key)
@@ -118,20 +100,20 @@ def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
     return state.logs_of(row).get(node_id) is None
 
 
-def _report(broker_epoch: int, log: ReplicaLog) -> LogReport:
+def _report(broker_epoch: int, log: ReplicaLogAnswer) -> LogReport:
     refused = log.error_code != int(ErrorCode.none)
     return LogReport(
         broker_epoch=broker_epoch,
         leader_epoch=log.leader_epoch,
-        end=None if refused else LogEnd(log.last_epoch, log.next_offset),
+        end=None if refused else log.end,
     )
 
 
-def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -> list[Event]:
+def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLogAnswer]) -> list[Event]:
     """One Event per Topic."""
-    by_topic: dict[str, list[ReplicaLog]] = {}
+    by_topic: dict[str, list[ReplicaLogAnswer]] = {}
     for log in lost:
-        topic = state.topic_by_id(log.topic_id)
+        topic = state.topic_by_id(log.key[0])
         if topic is not None:
             by_topic.setdefault(topic.key, []).append(log)
     return [
@@ -140,12 +122,12 @@ def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLog]) -
     ]
 
 
-def _lost_text(node_id: int, logs: list[ReplicaLog]) -> str:
+def _lost_text(node_id: int, logs: list[ReplicaLogAnswer]) -> str:
     ranges = [
-        f"partition {log.partition} offsets {log.lost_start_offset} to {log.lost_end_offset - 1}"
+        f"partition {log.key[1]} offsets {log.lost[0]} to {log.lost[-1]}"
         for log in logs[:LISTED_MAX]
     ]
-    more = [log.partition for log in logs[LISTED_MAX:]]
+    more = [log.key[1] for log in logs[LISTED_MAX:]]
     if more:
         ranges.append(f"{count(len(more), 'more partition')} ({numbers(more)})")
     return (

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark.wire.control import DisableRemoteTopicRequest, DisableRemoteTopicResponse
+from tidemark_operator.controller.broker_calls import Disablement, DisablementAnswer
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -72,7 +72,7 @@ class Disablements:
         state: ControllerState,
         topic_id: uuid.UUID,
         node_id: int,
-        response: DisableRemoteTopicResponse,
+        answer: DisablementAnswer,
         *,
         now_ms: int,
     ) -> bool:
@@ -81,29 +81,27 @@ class Disablements:
         topic, broker = state.topic_by_id(topic_id), state.brokers.get(node_id)
         if topic is None or broker is None:
             return False
-        current = response.tiered_epoch == topic.tiering.epoch
-        if response.error_code != 0 or not current or response.broker_epoch != broker.broker_epoch:
+        current = answer.tiered_epoch == topic.tiering.epoch
+        if not current or answer.broker_epoch != broker.broker_epoch:
             return False
         acks = self._acks.setdefault(topic_id, {})
         before = dict(acks)
-        for result in response.results:
-            if result.error_code == ErrorCode.none.value:
-                acks[result.partition, node_id] = Ack(
-                    broker_epoch=response.broker_epoch,
-                    tiered_epoch=response.tiered_epoch,
-                    leader_epoch=result.leader_epoch,
-                    is_leader=result.is_leader,
+        for replica in answer.replicas:
+            if replica.error_code == ErrorCode.none.value:
+                acks[replica.partition, node_id] = Ack(
+                    broker_epoch=answer.broker_epoch,
+                    tiered_epoch=answer.tiered_epoch,
+                    leader_epoch=replica.leader_epoch,
+                    is_leader=replica.is_leader,
                 )
-        self._note_error(topic_id, node_id, response)
+        self._note_error(topic_id, node_id, answer)
         if acks != before:
             self._moved_ms[topic_id] = now_ms
         return acks != before
 
-    def _note_error(
-        self, topic_id: uuid.UUID, node_id: int, response: DisableRemoteTopicResponse
-    ) -> None:
+    def _note_error(self, topic_id: uuid.UUID, node_id: int, answer: DisablementAnswer) -> None:
         waiting = (ErrorCode.none.value, ErrorCode.request_timed_out.value)
-        failed = [result for result in response.results if result.error_code not in waiting]
+        failed = [part for part in answer.replicas if part.error_code not in waiting]
         if failed and failed[0].message:
             text = f"broker {node_id}, partition {failed[0].partition}: {failed[0].message}"
             self.errors[topic_id] = text
@@ -169,20 +167,18 @@ def _done(
 
 
 def requests(
-    state: ControllerState, topic: TopicView, disablements: Disablements, *, timeout_ms: int
-) -> dict[int, DisableRemoteTopicRequest]:
+    state: ControllerState, topic: TopicView, disablements: Disablements
+) -> dict[int, Disablement]:
     """What to send now, by node id, for a topic whose Disabling is persisted. Level-based: call
     again after each answer; skip brokers that have no command connection."""
     if not topic.tiering.is_disabling or topic.deletion_ms is not None:
         return {}
     return {
-        node_id: DisableRemoteTopicRequest(
-            controller_epoch=state.controller_epoch,
+        node_id: Disablement(
             topic_id=topic.id,
             tiered_epoch=topic.tiering.epoch,
-            disable_policy=int(topic.tiering.disable_policy),
+            policy=topic.tiering.disable_policy,
             partitions=partitions,
-            timeout_ms=timeout_ms,
         )
         for node_id, partitions in pending(state, topic, disablements).items()
     }

@@ -13,11 +13,10 @@ import uuid
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DeleteRemoteTopicResponse,
     PartitionStatesRequest,
     PartitionStatesResponse,
 )
+from tidemark_operator.controller.broker_calls import TierDeletion, TierDeletionAnswer
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import (
@@ -41,7 +40,7 @@ class DeletionStep:
 
     release: bool = False
     orphan: OrphanedTopic | None = None
-    remote: tuple[int, DeleteRemoteTopicRequest] | None = None
+    remote: tuple[int, TierDeletion] | None = None
     waiting_for: tuple[int, ...] = ()
     message: str = ""
     problem: str = ""
@@ -79,15 +78,13 @@ class Deletions:
             self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
         return tuple(fresh)
 
-    def take_remote(
-        self, topic_id: uuid.UUID, node_id: int, response: DeleteRemoteTopicResponse
-    ) -> bool:
+    def take_remote(self, topic_id: uuid.UUID, node_id: int, answer: TierDeletionAnswer) -> bool:
         """The named broker's answer; whether the tier holds nothing of the topic any more."""
-        if response.error_code == ErrorCode.none.value:
+        if answer.error_code == ErrorCode.none.value:
             self._emptied.add(topic_id)
             self.problems.pop(topic_id, None)
-        elif response.error_code != ErrorCode.request_timed_out.value:
-            self.failed(topic_id, f"broker {node_id}: {response.message or response.error_code}")
+        elif answer.error_code != ErrorCode.request_timed_out.value:
+            self.failed(topic_id, f"broker {node_id}: {answer.message or answer.error_code}")
         return topic_id in self._emptied
 
     def failed(self, topic_id: uuid.UUID, problem: str) -> None:
@@ -190,8 +187,7 @@ def _empty_tier(state: ControllerState, topic: TopicView, deletions: Deletions) 
         return DeletionStep(message=text, problem=problem)
     start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
     node_id = live[start % len(live)]
-    request = DeleteRemoteTopicRequest(
-        controller_epoch=state.controller_epoch,
+    request = TierDeletion(
         topic_id=topic.id,
         name=topic.name,
         tiered_epoch=topic.tiering.epoch,

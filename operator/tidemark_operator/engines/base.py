@@ -11,32 +11,22 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DeleteRemoteTopicResponse,
-    DisableRemoteTopicRequest,
-    DisableRemoteTopicResponse,
-    ReplicaLogInfoRequest,
-    ReplicaLogInfoResponse,
+from tidemark_operator.controller.broker_calls import (
+    Disablement,
+    DisablementAnswer,
+    ReplicaLogsAnswer,
+    TierDeletion,
+    TierDeletionAnswer,
 )
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.controller.state import ControllerState
 
 
 class EngineUnavailable(RuntimeError):
-    """The broker cannot be reached or did not answer in time; the effect is unknown: ask again."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAnswer:
-    """A partition's answer to ListOffsets: offset -1 where nothing fits. ``timestamp_ms`` and
-    ``leader_epoch`` are -1 when unknown."""
-
-    error: ErrorCode
-    offset: int = -1
-    leader_epoch: int = -1
-    timestamp_ms: int = -1
+    """The broker cannot be reached, did not answer in time or could not say; the effect is unknown:
+    ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +56,18 @@ class Engine(Protocol):
     def connected(self, node_id: int) -> bool:
         """Whether requests can be sent to a broker right now."""
 
-    async def disable_remote_topic(
-        self, node_id: int, request: DisableRemoteTopicRequest
-    ) -> DisableRemoteTopicResponse:
+    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
         """KIP-950's request. Raises :class:`EngineUnavailable`."""
 
-    async def delete_remote_topic(
-        self, node_id: int, request: DeleteRemoteTopicRequest
-    ) -> DeleteRemoteTopicResponse:
+    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
         """Remove what a deleted topic left in the tier. Raises :class:`EngineUnavailable`."""
 
-    async def replica_logs(
-        self, node_id: int, request: ReplicaLogInfoRequest
-    ) -> ReplicaLogInfoResponse:
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
         """How far a broker's replicas reach (KIP-966). Raises :class:`EngineUnavailable`."""
 
     async def list_offsets(
         self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, OffsetAnswer]:
+    ) -> dict[int, ListedOffset]:
         """Offsets by partition for Kafka's timestamps (-1 latest, -2 earliest, else ms). Raises
         :class:`EngineUnavailable`."""
 

@@ -13,7 +13,8 @@ from kio.schema.list_offsets.v8 import response as list_response
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from tidemark_operator.engines.base import DeletionAnswer, OffsetAnswer
+from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.engines.base import DeletionAnswer
 
 _CONSUMER = -1
 
@@ -30,14 +31,11 @@ def list_offsets(topic: str, timestamps: Mapping[int, int]) -> list_request.List
     )
 
 
-def offsets_of(response: list_response.ListOffsetsResponse) -> dict[int, OffsetAnswer]:
+def offsets_of(response: list_response.ListOffsetsResponse) -> dict[int, ListedOffset]:
     """By partition."""
     return {
-        int(answer.partition_index): OffsetAnswer(
-            error=answer.error_code,
-            offset=int(answer.offset),
-            leader_epoch=int(answer.leader_epoch),
-            timestamp_ms=int(answer.timestamp),
+        int(answer.partition_index): ListedOffset(
+            error_code=int(answer.error_code), offset=int(answer.offset)
         )
         for topic in response.topics
         for answer in topic.partitions

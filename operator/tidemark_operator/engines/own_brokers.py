@@ -9,25 +9,29 @@ from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
 
 from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
     DeleteRemoteTopicResponse,
-    DisableRemoteTopicRequest,
     DisableRemoteTopicResponse,
     PartitionStatesRequest,
     Removal,
-    ReplicaLogInfoRequest,
     ReplicaLogInfoResponse,
 )
 from tidemark_operator.controller import snapshot
+from tidemark_operator.controller.broker_calls import (
+    Disablement,
+    DisablementAnswer,
+    ReplicaLogsAnswer,
+    TierDeletion,
+    TierDeletionAnswer,
+)
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.engines import kafka_calls
+from tidemark_operator.engines import control_calls, kafka_calls
 from tidemark_operator.engines.base import (
     DeletionAnswer,
     Engine,
     EngineUnavailable,
-    OffsetAnswer,
 )
 from tidemark_operator.engines.link import Change, Link, LinkListener
 from tidemark_operator.listener.channel import Channel
@@ -36,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 CALL_TIMEOUT_S = 15.0
+DISABLE_TIMEOUT_MS = 30_000
 
 
 class OwnBrokers(Engine):
@@ -116,28 +121,33 @@ class OwnBrokers(Engine):
 
     # ------------------------------------------------------------ requests
 
-    async def disable_remote_topic(
-        self, node_id: int, request: DisableRemoteTopicRequest
-    ) -> DisableRemoteTopicResponse:
+    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
         """KIP-950's request to one broker."""
-        timeout_s = request.timeout_ms / 1000 + CALL_TIMEOUT_S
-        return await self._call(node_id, request, DisableRemoteTopicResponse, timeout_s)
+        request = control_calls.disable_remote_topic(
+            disablement, self._state.controller_epoch, DISABLE_TIMEOUT_MS
+        )
+        timeout_s = DISABLE_TIMEOUT_MS / 1000 + CALL_TIMEOUT_S
+        response = await self._call(node_id, request, DisableRemoteTopicResponse, timeout_s)
+        _check(node_id, response.error_code)
+        return control_calls.disablement_of(response)
 
-    async def delete_remote_topic(
-        self, node_id: int, request: DeleteRemoteTopicRequest
-    ) -> DeleteRemoteTopicResponse:
+    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
         """Remove a deleted topic's remote data through one broker."""
-        return await self._call(node_id, request, DeleteRemoteTopicResponse, 2 * CALL_TIMEOUT_S)
+        request = control_calls.delete_remote_topic(deletion, self._state.controller_epoch)
+        timeout_s = 2 * CALL_TIMEOUT_S
+        response = await self._call(node_id, request, DeleteRemoteTopicResponse, timeout_s)
+        return control_calls.tier_deletion_of(response)
 
-    async def replica_logs(
-        self, node_id: int, request: ReplicaLogInfoRequest
-    ) -> ReplicaLogInfoResponse:
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
         """KIP-966's question to one broker."""
-        return await self._call(node_id, request, ReplicaLogInfoResponse, CALL_TIMEOUT_S)
+        request = control_calls.replica_log_info(keys, self._state.controller_epoch)
+        response = await self._call(node_id, request, ReplicaLogInfoResponse, CALL_TIMEOUT_S)
+        _check(node_id, response.error_code)
+        return control_calls.replica_logs_of(response)
 
     async def list_offsets(
         self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, OffsetAnswer]:
+    ) -> dict[int, ListedOffset]:
         """Kafka's ListOffsets."""
         request = kafka_calls.list_offsets(topic, timestamps)
         response = await self._call(node_id, request, ListOffsetsResponse, 2 * CALL_TIMEOUT_S)
@@ -163,3 +173,9 @@ class OwnBrokers(Engine):
         except (ConnectionError, TimeoutError) as error:
             why = str(error) or f"no answer in {timeout_s:.0f} s"
             raise EngineUnavailable(f"broker {node_id}: {why}") from error
+
+
+def _check(node_id: int, error_code: int) -> None:
+    """An answer that is an error as a whole says nothing of what was asked."""
+    if error_code:
+        raise EngineUnavailable(f"broker {node_id} answered error {error_code}")

@@ -86,8 +86,7 @@ class RecordDeletionReconciler:
         for (node_id, _), timestamps in sorted(rounds.items()):
             found = await self._services.engine.list_offsets(node_id, step.topic_name, timestamps)
             for partition, answer in found.items():
-                listed = ListedOffset(error_code=int(answer.error), offset=answer.offset)
-                answers[partition, timestamps[partition]] = listed
+                answers[partition, timestamps[partition]] = answer
         return answers
 
     # ------------------------------------------------------------ delete

@@ -8,7 +8,7 @@ everything else.
 import logging
 
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.replica_logs import ReplicaLogs, request_for
+from tidemark_operator.controller.replica_logs import ReplicaLogs
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.reconcile.services import Services
 
@@ -33,11 +33,9 @@ class LogQuestions:
         services = self._services
         keys = self._logs.wanted(services.state, node_id)
         try:
-            response = await services.engine.replica_logs(
-                node_id, request_for(services.state, keys)
-            )
+            response = await services.engine.replica_logs(node_id, keys)
         except EngineUnavailable as error:
-            logger.info("ReplicaLogInfo: %s", error)
+            logger.info("replica logs: %s", error)
             return
         answered, events = self._logs.take(services.state, node_id, response)
         for event in events:

@@ -6,12 +6,11 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.ids import id_text
 from tidemark.wire.control import (
-    DeleteRemoteTopicRequest,
-    DisableRemoteTopicRequest,
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import tiering
+from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.model import OrphanedTopic, TopicView
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import time_text, topic_status
@@ -27,7 +26,6 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 logger = logging.getLogger(__name__)
 
-DISABLE_TIMEOUT_MS = 30_000
 LOOK_AGAIN_S = 5.0
 
 #: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
@@ -116,20 +114,16 @@ class TopicReconciler:
         topic = services.state.topics.get(text)
         if topic is None or topic.paused:
             return
-        wanted = tiering.requests(
-            services.state, topic, services.disablements, timeout_ms=DISABLE_TIMEOUT_MS
-        )
+        wanted = tiering.requests(services.state, topic, services.disablements)
         for node_id, request in wanted.items():
             if services.engine.connected(node_id):
                 name = ("disable", topic.id, request.tiered_epoch, node_id)
                 services.background.spawn(name, self._ask_to_disable(text, node_id, request))
 
-    async def _ask_to_disable(
-        self, text: str, node_id: int, request: DisableRemoteTopicRequest
-    ) -> None:
+    async def _ask_to_disable(self, text: str, node_id: int, request: Disablement) -> None:
         services = self._services
         try:
-            response = await services.engine.disable_remote_topic(node_id, request)
+            response = await services.engine.disable_tiering(node_id, request)
         except EngineUnavailable as error:
             logger.info("DisableRemoteTopic of %s: %s", text, error)
             return
@@ -137,7 +131,7 @@ class TopicReconciler:
             services.state, request.topic_id, node_id, response, now_ms=wall_ms()
         )
         still_at_work = any(
-            result.error_code == int(ErrorCode.request_timed_out) for result in response.results
+            result.error_code == int(ErrorCode.request_timed_out) for result in response.replicas
         )
         if news:
             services.queue.add(TOPIC.key(text))
@@ -166,12 +160,10 @@ class TopicReconciler:
             logger.info("%s: released: %s", key, step.message)
         return True
 
-    async def _ask_to_empty(
-        self, text: str, node_id: int, request: DeleteRemoteTopicRequest
-    ) -> None:
+    async def _ask_to_empty(self, text: str, node_id: int, request: TierDeletion) -> None:
         services = self._services
         try:
-            response = await services.engine.delete_remote_topic(node_id, request)
+            response = await services.engine.empty_tier(node_id, request)
         except EngineUnavailable as error:
             services.deletions.failed(request.topic_id, str(error))
             services.queue.add_later(TOPIC.key(text), LOOK_AGAIN_S)

@@ -11,21 +11,24 @@ from tidemark.wire.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    DisableRemoteTopicRequest,
-    DisableRemoteTopicResponse,
-    DisableRemoteTopicResult,
     Endpoint,
     IsrChange,
-    ReplicaLog,
-    ReplicaLogInfoResponse,
 )
 from tidemark_operator.controller import commit, elections, registration, topics
 from tidemark_operator.controller import isr as isr_rules
+from tidemark_operator.controller.broker_calls import (
+    DisabledReplica,
+    Disablement,
+    DisablementAnswer,
+    ReplicaLogAnswer,
+    ReplicaLogsAnswer,
+)
 from tidemark_operator.controller.commit import Commit, Draft
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterView,
+    LogEnd,
     PartitionRow,
     TieringSpec,
     TieringStatus,
@@ -253,28 +256,26 @@ def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, obje
 def acknowledge(
     world: World,
     node_id: int,
-    request: DisableRemoteTopicRequest,
+    request: Disablement,
     *,
     broker_epoch: int | None = None,
-) -> DisableRemoteTopicResponse:
+) -> DisablementAnswer:
     """A broker's honest answer: every partition done, as leader where it leads."""
     results = []
     for partition in request.partitions:
         found = world.state.row((request.topic_id, partition))
         assert found is not None
         results.append(
-            DisableRemoteTopicResult(
+            DisabledReplica(
                 partition=partition,
                 error_code=0,
                 leader_epoch=found.leader_epoch,
                 is_leader=found.leader == node_id,
-                local_log_start_offset=0,
-                message="",
             )
         )
     epoch = world.state.brokers[node_id].broker_epoch if broker_epoch is None else broker_epoch
-    return DisableRemoteTopicResponse(
-        error_code=0, broker_epoch=epoch, tiered_epoch=request.tiered_epoch, results=tuple(results)
+    return DisablementAnswer(
+        broker_epoch=epoch, tiered_epoch=request.tiered_epoch, replicas=tuple(results)
     )
 
 
@@ -323,18 +324,13 @@ def report_log(
     """A broker answers how far its replica of partition 0 reaches, and what follows is committed;
     what was told."""
     made = world.row()
-    log = ReplicaLog(
-        topic_id=made.topic_id,
-        partition=0,
+    log = ReplicaLogAnswer(
+        key=made.key,
         error_code=0,
-        last_epoch=last_epoch,
-        next_offset=next_offset,
         leader_epoch=made.leader_epoch,
-        lost_start_offset=-1,
-        lost_end_offset=-1,
+        end=LogEnd(last_epoch, next_offset),
     )
-    answer = ReplicaLogInfoResponse(
-        error_code=0,
+    answer = ReplicaLogsAnswer(
         broker_epoch=world.state.brokers[node_id].broker_epoch,
         logs=(dataclasses.replace(log, **fields),),  # type: ignore[arg-type]
     )

@@ -20,10 +20,10 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
-from tidemark.wire.control import ReplicaLog, ReplicaLogInfoResponse
 from tidemark_operator.controller import elections, registration, replica_logs, snapshot
-from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.controller.replica_logs import request_for
+from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
+from tidemark_operator.controller.model import LogEnd, PartitionRow, RowKey
+from tidemark_operator.engines.control_calls import replica_log_info
 
 MIN_2 = {"min.insync.replicas": "2"}
 UNCLEAN = {"unclean.leader.election.enable": "true"}
@@ -262,23 +262,19 @@ def test_replicas_whose_storage_refuses_do_not_keep_the_others_from_being_asked(
         wanted = world.replica_logs.wanted(world.state, 1)
         assert wanted == world.replica_logs.wanted(world.state, 1)
         asked += wanted
-        logs = tuple(_refusing(*key) for key in wanted)
+        logs = tuple(_refusing(key) for key in wanted)
         epoch = world.state.brokers[1].broker_epoch
-        answer = ReplicaLogInfoResponse(error_code=0, broker_epoch=epoch, logs=logs)
+        answer = ReplicaLogsAnswer(broker_epoch=epoch, logs=logs)
         world.replica_logs.take(world.state, 1, answer)
     assert asked == [*keys, keys[0]]
 
 
-def _refusing(topic_id: uuid.UUID, partition: int) -> ReplicaLog:
-    return ReplicaLog(
-        topic_id=topic_id,
-        partition=partition,
+def _refusing(key: RowKey) -> ReplicaLogAnswer:
+    return ReplicaLogAnswer(
+        key=key,
         error_code=int(ErrorCode.kafka_storage_error),
-        last_epoch=-1,
-        next_offset=-1,
         leader_epoch=-1,
-        lost_start_offset=-1,
-        lost_end_offset=-1,
+        end=LogEnd(-1, -1),
     )
 
 
@@ -318,7 +314,7 @@ def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
     assert world.replica_logs.wanted(world.state, 1) == [KEY]
     assert world.replica_logs.wanted(world.state, 2) == [KEY]
     assert world.replica_logs.wanted(world.state, 3) == []
-    (asked,) = request_for(world.state, [KEY]).topics
+    (asked,) = replica_log_info([KEY], 7).topics
     assert (asked.topic_id, asked.partitions) == (KEY[0], (0,))
     report_log(world, 2, 4, 80)
     assert world.replica_logs.wanted(world.state, 2) == []
@@ -330,7 +326,7 @@ def test_lost_records_are_told_once_with_their_range() -> None:
     world = _world({}, isr=(1,))
     _crash(world, 1)
     assert world.replica_logs.wanted(world.state, 1) == [KEY], "it leads, and may have lost some"
-    lost = {"lost_start_offset": 800, "lost_end_offset": 1000}
+    lost = {"lost": range(800, 1000)}
     (event,) = report_log(world, 1, 4, 800, **lost)
     assert (event.reason, event.type.value, event.key) == ("RecordsLost", "Warning", "ns/topic-1")
     assert "broker 1" in event.message

@@ -39,7 +39,7 @@ def test_topics() -> None:
         dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     )
     statuses += [world.reconcile(), world.reconcile()]
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     for node_id, request in asked.items():
         answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)

@@ -20,8 +20,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark.wire.control import DisableRemoteTopicResponse
 from tidemark_operator.controller import elections, registration, tiering
+from tidemark_operator.controller.broker_calls import DisablementAnswer
 from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
 from tidemark_operator.controller.tiering import Disablements, step_by_spec
 
@@ -112,7 +112,7 @@ def _pending(world: World) -> dict[int, tuple[int, ...]]:
 
 
 def _ack(world: World, node_id: int, **fields: object) -> bool:
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1000)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, node_id, asked[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
     return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
@@ -120,15 +120,13 @@ def _ack(world: World, node_id: int, **fields: object) -> bool:
 
 def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not() -> None:
     world = _disabling_world()
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1000)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     assert {node: request.partitions for node, request in asked.items()} == {
         1: (0,),
         2: (0, 1),
         3: (1,),
     }
-    assert {(r.tiered_epoch, r.disable_policy, r.controller_epoch) for r in asked.values()} == {
-        (1, 1, 7)
-    }
+    assert {(r.tiered_epoch, r.policy) for r in asked.values()} == {(1, DELETE)}
 
 
 def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() -> None:
@@ -147,7 +145,7 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
 
 def test_an_answer_twice_is_nothing_new() -> None:
     world = _disabling_world()
-    answers = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    answers = tiering.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, answers[1])
     taken = [
         world.disablements.take(world.state, numbered_uuid(1), 1, answer, now_ms=T0)
@@ -156,7 +154,7 @@ def test_an_answer_twice_is_nothing_new() -> None:
     assert taken == [True, False]
 
 
-@pytest.mark.parametrize("fields", [{"tiered_epoch": 0}, {"broker_epoch": 1}, {"error_code": 11}])
+@pytest.mark.parametrize("fields", [{"tiered_epoch": 0}, {"broker_epoch": 1}])
 def test_answers_of_other_epochs_count_for_nothing(fields: dict[str, object]) -> None:
     world = _disabling_world()
     assert not _ack(world, 1, **fields)
@@ -193,14 +191,14 @@ def test_a_partition_without_a_leader_holds_disabled_back() -> None:
 
 def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, asked[1])
-    failed = dataclasses.replace(answer.results[0], error_code=56, message="bucket is gone")
+    failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket is gone")
     world.disablements.take(
         world.state,
         numbered_uuid(1),
         1,
-        dataclasses.replace(answer, results=(failed,)),
+        dataclasses.replace(answer, replicas=(failed,)),
         now_ms=T0,
     )
     assert world.disablements.errors == {numbered_uuid(1): "broker 1, partition 0: bucket is gone"}
@@ -255,8 +253,8 @@ class TieringMachine(RuleBasedStateMachine):
             rows=[row((1, 2, 3), partition=0), row((2, 3, -1), partition=1)],
             view=cluster(TIERED),
         )
-        self.late: list[tuple[int, DisableRemoteTopicResponse]] = []
-        self.delivered: list[tuple[int, DisableRemoteTopicResponse]] = []
+        self.late: list[tuple[int, DisablementAnswer]] = []
+        self.delivered: list[tuple[int, DisablementAnswer]] = []
         self.starts = 0
 
     def tiering(self) -> Tiering:
@@ -304,14 +302,14 @@ class TieringMachine(RuleBasedStateMachine):
             for sender, response in self.delivered
             if (sender, response.broker_epoch) == (node_id, broker_epoch)
             and response.tiered_epoch == tiered_epoch
-            for result in response.results
+            for result in response.replicas
             if result.partition == made.partition
         ]
         if node_id == made.leader:
             return any(r.is_leader and r.leader_epoch == made.leader_epoch for r in told)
         return bool(told)
 
-    def _deliver(self, node_id: int, response: DisableRemoteTopicResponse) -> None:
+    def _deliver(self, node_id: int, response: DisablementAnswer) -> None:
         self.delivered.append((node_id, response))
         self.world.disablements.take(
             self.world.state, numbered_uuid(1), node_id, response, now_ms=T0
@@ -320,7 +318,7 @@ class TieringMachine(RuleBasedStateMachine):
     @rule(node_id=st.integers(1, 3), at_once=st.booleans())
     def answer(self, node_id: int, at_once: bool) -> None:
         world = self.world
-        asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+        asked = tiering.requests(world.state, world.view(), world.disablements)
         if node_id in asked:
             response = acknowledge(world, node_id, asked[node_id])
             if at_once:

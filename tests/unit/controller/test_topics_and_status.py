@@ -123,7 +123,7 @@ def test_disabling_from_begin_to_end() -> None:
     assert (tiering_now["epoch"], tiering_now["policy"]) == (1, "Retain")
     assert tiering_now["pendingBrokers"] == [1, 2, 3]
     assert "waiting for brokers 1, 2, 3" in messages(result)["Ready"]
-    asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
+    asked = tiering.requests(world.state, world.view(), world.disablements)
     for node_id, request in asked.items():
         world.disablements.take(
             world.state, request.topic_id, node_id, acknowledge(world, node_id, request), now_ms=T0

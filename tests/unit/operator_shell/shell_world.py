@@ -13,11 +13,19 @@ from tests.unit.controller.controller_world import SESSION_MS, registration_requ
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller import registration
+from tidemark_operator.controller.broker_calls import (
+    Disablement,
+    DisablementAnswer,
+    ReplicaLogsAnswer,
+    TierDeletion,
+    TierDeletionAnswer,
+)
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable, OffsetAnswer
+from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -66,24 +74,18 @@ class FakeEngine(Engine):
             raise EngineUnavailable(f"broker {node_id} has no command connection")
         return self.answers[method](node_id, request)
 
-    async def disable_remote_topic(
-        self, node_id: int, request: control.DisableRemoteTopicRequest
-    ) -> control.DisableRemoteTopicResponse:
-        return await self._answer("disable_remote_topic", node_id, request)
+    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
+        return await self._answer("disable_tiering", node_id, disablement)
 
-    async def delete_remote_topic(
-        self, node_id: int, request: control.DeleteRemoteTopicRequest
-    ) -> control.DeleteRemoteTopicResponse:
-        return await self._answer("delete_remote_topic", node_id, request)
+    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
+        return await self._answer("empty_tier", node_id, deletion)
 
-    async def replica_logs(
-        self, node_id: int, request: control.ReplicaLogInfoRequest
-    ) -> control.ReplicaLogInfoResponse:
-        return await self._answer("replica_logs", node_id, request)
+    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
+        return await self._answer("replica_logs", node_id, keys)
 
     async def list_offsets(
         self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, OffsetAnswer]:
+    ) -> dict[int, ListedOffset]:
         return await self._answer("list_offsets", node_id, timestamps)
 
     async def delete_records(

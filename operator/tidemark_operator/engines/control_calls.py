@@ -1,0 +1,98 @@
+"""The control protocol's requests as the controller sends them over a command connection. Pure."""
+
+from collections.abc import Iterable
+
+from tidemark.wire.control import (
+    DeleteRemoteTopicRequest,
+    DeleteRemoteTopicResponse,
+    DisableRemoteTopicRequest,
+    DisableRemoteTopicResponse,
+    ReplicaLogInfoRequest,
+    ReplicaLogInfoResponse,
+    TopicPartitions,
+)
+from tidemark_operator.controller.broker_calls import (
+    DisabledReplica,
+    Disablement,
+    DisablementAnswer,
+    ReplicaLogAnswer,
+    ReplicaLogsAnswer,
+    TierDeletion,
+    TierDeletionAnswer,
+)
+from tidemark_operator.controller.model import LogEnd, RowKey
+
+
+def disable_remote_topic(
+    disablement: Disablement, controller_epoch: int, timeout_ms: int
+) -> DisableRemoteTopicRequest:
+    """KIP-950's request; a broker that needs longer than ``timeout_ms`` is asked again."""
+    return DisableRemoteTopicRequest(
+        controller_epoch=controller_epoch,
+        topic_id=disablement.topic_id,
+        tiered_epoch=disablement.tiered_epoch,
+        disable_policy=int(disablement.policy),
+        partitions=disablement.partitions,
+        timeout_ms=timeout_ms,
+    )
+
+
+def disablement_of(response: DisableRemoteTopicResponse) -> DisablementAnswer:
+    """An answer without an error of its own."""
+    return DisablementAnswer(
+        broker_epoch=response.broker_epoch,
+        tiered_epoch=response.tiered_epoch,
+        replicas=tuple(
+            DisabledReplica(
+                partition=result.partition,
+                error_code=result.error_code,
+                leader_epoch=result.leader_epoch,
+                is_leader=result.is_leader,
+                message=result.message,
+            )
+            for result in response.results
+        ),
+    )
+
+
+def delete_remote_topic(deletion: TierDeletion, controller_epoch: int) -> DeleteRemoteTopicRequest:
+    """Remove a deleted topic's remote data."""
+    return DeleteRemoteTopicRequest(
+        controller_epoch=controller_epoch,
+        topic_id=deletion.topic_id,
+        name=deletion.name,
+        tiered_epoch=deletion.tiered_epoch,
+        partitions=deletion.partitions,
+    )
+
+
+def tier_deletion_of(response: DeleteRemoteTopicResponse) -> TierDeletionAnswer:
+    """Done, still at work, or why it failed."""
+    return TierDeletionAnswer(error_code=response.error_code, message=response.message)
+
+
+def replica_log_info(keys: Iterable[RowKey], controller_epoch: int) -> ReplicaLogInfoRequest:
+    """KIP-966's question about some partitions."""
+    topics: dict[object, TopicPartitions] = {}
+    for topic_id, partition in sorted(keys):
+        former = topics.get(topic_id)
+        partitions = (partition,) if former is None else (*former.partitions, partition)
+        topics[topic_id] = TopicPartitions(topic_id=topic_id, partitions=partitions)
+    return ReplicaLogInfoRequest(controller_epoch=controller_epoch, topics=tuple(topics.values()))
+
+
+def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
+    """An answer without an error of its own."""
+    return ReplicaLogsAnswer(
+        broker_epoch=response.broker_epoch,
+        logs=tuple(
+            ReplicaLogAnswer(
+                key=(log.topic_id, log.partition),
+                error_code=log.error_code,
+                leader_epoch=log.leader_epoch,
+                end=LogEnd(log.last_epoch, log.next_offset),
+                lost=range(log.lost_start_offset, log.lost_end_offset),
+            )
+            for log in response.logs
+        ),
+    )

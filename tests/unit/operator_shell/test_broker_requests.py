@@ -1,0 +1,167 @@
+"""What brokers ask, with and without a term; every answer that is a decision comes after its commit."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.controller.controller_world import registration_request
+from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark.wire import control
+from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
+from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
+from tidemark_operator.listener.sessions import Beat
+from tidemark_operator.objects.views import cluster_id_of
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
+
+NOT_CONTROLLER = int(ErrorCode.not_controller)
+
+
+class Asked:
+    """A world with its requests; ``ends`` are why the term was ended."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        self.world = world
+        self.requests = BrokerRequests()
+        self.ends: list[TermEnded] = []
+        self.sessions: list[int] = []
+
+    def begin(self) -> None:
+        brokers = OwnBrokers(self.world.services.state, self.requests)
+        self.requests.begin(
+            RequestedTerm(self.world.services, brokers, self, 9.0, self.ends.append)  # type: ignore[arg-type]
+        )
+
+    def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
+        self.sessions.append(broker_id)
+
+    async def register(self, **fields: object) -> control.BrokerRegistrationResponse:
+        body = self.world.server.find(CLUSTER, "main")
+        assert body is not None
+        request = registration_request(1, incarnation=1, cluster_id=cluster_id_of(body))
+        return await self.requests.register(
+            dataclasses.replace(request, **fields),  # type: ignore[arg-type]
+            session_alive=False,
+            connected=False,
+        )
+
+    def report(self, **fields: object) -> control.BrokerStatusRequest:
+        broker = self.world.services.state.brokers[1]
+        request = control.BrokerStatusRequest(
+            broker_id=1,
+            broker_epoch=broker.broker_epoch,
+            log_bytes=10,
+            replicas=1,
+            storage_error="",
+            remote_error="",
+            store_id="",
+            partitions=(),
+        )
+        return dataclasses.replace(request, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[Asked]:
+    world = ShellWorld()
+    world.make_cluster(UNDER_REPLICATED)
+    world.make_broker(1)
+    async with world.term():
+        made = Asked(world)
+        made.begin()
+        yield made
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """In a few turns of the loop."""
+    for _ in range(1000):
+        if what():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it does not come")
+
+
+async def test_without_a_term_another_controller_is_to_be_asked(asked: Asked) -> None:
+    asked.requests.end()
+    alter = control.AlterPartitionRequest(broker_id=1, broker_epoch=1, changes=())
+    assert (await asked.register()).error_code == NOT_CONTROLLER
+    assert (await asked.requests.alter_partition(alter)).error_code == NOT_CONTROLLER
+    assert (await asked.requests.broker_status(asked.report())).error_code == NOT_CONTROLLER
+    asked.requests.on_expired(1, 1)
+    asked.requests.on_beat(1, 1, Beat())
+    assert asked.world.journal == []
+
+
+async def test_a_session_begins_once_the_registration_is_stored(asked: Asked) -> None:
+    response = await asked.register()
+    assert response.error_code == 0
+    assert asked.world.status(BROKER, "broker-1")["brokerEpoch"] == response.broker_epoch
+    assert asked.sessions == [1]
+
+
+async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(asked: Asked) -> None:
+    assert (await asked.register(highest_controller_epoch=50)).error_code == NOT_CONTROLLER
+    asked.requests.on_stale(1)
+    assert [type(end) for end in asked.ends] == [EpochTooLow, Fenced]
+
+
+async def test_a_registration_that_cannot_be_decided_is_to_be_asked_again(asked: Asked) -> None:
+    asked.world.api.fail("replace_status Broker", times=100)
+    assert (await asked.register()).error_code == NOT_CONTROLLER
+    assert asked.sessions == []
+
+
+async def test_sessions_that_end_in_one_moment_are_fenced_in_one_commit(asked: Asked) -> None:
+    world = asked.world
+    world.make_broker(2)
+    for node_id in (1, 2):
+        await world.start_broker(node_id)
+    brokers = world.services.state.brokers
+    groups = world.services.committer.groups
+    for node_id in (1, 2):
+        asked.requests.on_expired(node_id, brokers[node_id].broker_epoch)
+    asked.requests.on_expired(1, 1)
+    await until(lambda: not brokers[1].live and not brokers[2].live)
+    assert world.services.committer.groups == groups + 1
+
+
+async def test_a_report_is_heard_under_the_present_registration_only(asked: Asked) -> None:
+    await asked.world.start_broker(1)
+    stale = asked.report(broker_epoch=0)
+    found = await asked.requests.broker_status(stale)
+    assert found.error_code == int(ErrorCode.stale_broker_epoch)
+    assert (await asked.requests.broker_status(asked.report())).error_code == 0
+    assert asked.world.services.state.health[1].log_bytes == 10
+
+
+async def test_an_error_is_shown_at_once_and_figures_later(asked: Asked) -> None:
+    queue = asked.world.services.queue
+    await asked.world.start_broker(1)
+    await asked.requests.broker_status(asked.report())
+    queue._ready.clear()
+    key = asked.world.key(BROKER, "broker-1")
+    await asked.requests.broker_status(asked.report(log_bytes=20))
+    assert key not in queue._ready
+    await asked.requests.broker_status(asked.report(storage_error="the disk is full"))
+    assert {key, asked.world.services.cluster_key} <= set(queue._ready)
+
+
+async def test_a_replica_whose_storage_refuses_is_decided_on_at_once(asked: Asked) -> None:
+    world = asked.world
+    world.make_broker(2)
+    for node_id in (1, 2):
+        await world.start_broker(node_id)
+    world.make_topic(replicas=2)
+    await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
+    state = world.services.state
+    (row,) = state.all_rows()
+    failed = control.TopicPartitions(topic_id=row.topic_id, partitions=(0,))
+    broker = state.brokers[row.leader]
+    request = asked.report(
+        broker_id=row.leader, broker_epoch=broker.broker_epoch, failed_replicas=(failed,)
+    )
+    await asked.requests.broker_status(request)
+    await until(lambda: next(iter(state.all_rows())).leader not in (-1, row.leader))

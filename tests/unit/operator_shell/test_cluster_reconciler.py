@@ -1,0 +1,135 @@
+"""The Cluster on a fake API server: its remote storage is recorded before a broker is given it."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC
+from tidemark_operator.reconcile.clusters import (
+    STORAGE_CHECK_S,
+    STORAGE_RETRY_S,
+    ClusterReconciler,
+)
+
+MAIN = ShellWorld.key(CLUSTER, "main")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    made.make_topic()
+    async with made.term():
+        yield made
+
+
+def folder(path: Path) -> dict[str, Any]:
+    return {"filesystem": {"path": str(path)}}
+
+
+async def test_without_storage_a_status_is_written_once_and_nothing_is_looked_at_again(
+    world: ShellWorld,
+) -> None:
+    for _ in range(2):
+        assert await ClusterReconciler(world.services).reconcile(MAIN) is None
+    assert world.journal == ["replace_status Cluster main"]
+
+
+async def test_an_accepted_store_is_recorded_before_brokers_are_told(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    assert await ClusterReconciler(world.services).reconcile(MAIN) == STORAGE_CHECK_S
+    told = world.journal.index("published brokers")
+    assert world.journal[:told] == ["replace_status Cluster main"]
+    assert world.status(CLUSTER, "main")["acceptedStorage"] == folder(tmp_path)
+    assert world.services.state.cluster.remote_storage
+    assert world.events.reasons == ["RemoteStorageAccepted"]
+    assert await world.services.queue.get() in {MAIN, world.key(TOPIC, "t")}
+
+
+async def test_a_status_that_cannot_be_written_gives_no_broker_the_store(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    world.api.fail("replace_status Cluster")
+    reconciler = ClusterReconciler(world.services)
+    with pytest.raises(Exception, match="no answer"):
+        await reconciler.reconcile(MAIN)
+    assert not world.services.state.cluster.remote_storage
+    await reconciler.reconcile(MAIN)
+    assert world.services.state.cluster.remote_storage
+
+
+async def test_another_store_under_the_same_path_is_unavailable_and_told_once(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    reconciler = ClusterReconciler(world.services)
+    await reconciler.reconcile(MAIN)
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    for _ in range(2):
+        assert await reconciler.reconcile(MAIN) == STORAGE_RETRY_S
+    assert world.services.state.cluster.storage_problem
+    assert world.events.reasons == ["RemoteStorageAccepted", "RemoteStorageUnavailable"]
+
+
+async def test_a_store_in_use_is_neither_moved_nor_removed(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path / "a"))
+    reconciler = ClusterReconciler(world.services)
+    await reconciler.reconcile(MAIN)
+    accepted = world.services.state.cluster.remote_storage
+    status = {**world.status(CLUSTER, "main"), "tieredTopics": 1}
+    await world.services.statuses.write(CLUSTER, MAIN, status)
+    for spec, why in ((folder(tmp_path / "b"), "path changed"), (None, "was removed")):
+        world.edit(CLUSTER, "main", remoteStorage=spec)
+        await reconciler._storage(MAIN, world.known(CLUSTER, "main"))
+        assert why in world.services.state.cluster.storage_problem
+        assert world.services.state.cluster.remote_storage == accepted
+
+
+async def test_credentials_come_from_the_secret_and_what_is_wrong_with_it_is_said(
+    world: ShellWorld,
+) -> None:
+    s3 = {
+        "endpoint": "http://127.0.0.1:1",
+        "region": "r",
+        "buckets": ["b"],
+        "credentialsSecretRef": {"name": "keys"},
+    }
+    world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
+    reconciler = ClusterReconciler(world.services)
+    await reconciler.reconcile(MAIN)
+    assert "Secret keys does not exist" in world.services.state.cluster.storage_problem
+    data = {"accessKeyId": base64.b64encode(b"me").decode()}
+    body = {"metadata": {"name": "keys"}, "data": data}
+    world.server.create("user", SECRET, NAMESPACE, body)
+    await reconciler.reconcile(MAIN)
+    assert "has no key secretAccessKey" in world.services.state.cluster.storage_problem
+
+
+async def test_before_the_first_broker_is_told_anything_the_accepted_store_is_known(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    await ClusterReconciler(world.services).reconcile(MAIN)
+    async with world.term():
+        assert not world.services.state.cluster.remote_storage
+        await ClusterReconciler(world.services).look_first()
+        assert world.services.state.cluster.remote_storage
+        assert not world.services.state.cluster.storage_problem
+
+
+async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -> None:
+    world.make(CLUSTER, "second", {})
+    await ClusterReconciler(world.services).reconcile(world.key(CLUSTER, "second"))
+    assert world.condition(CLUSTER, "second", "Ready")[:2] == ("False", "SecondCluster")

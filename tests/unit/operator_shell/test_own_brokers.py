@@ -1,0 +1,345 @@
+"""Our own brokers behind the engine's interface: snapshots, changes, and questions with answers."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kio.schema.delete_records.v2 import response as delete_records
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v8 import response as list_offsets
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tidemark.tiering import DisablePolicy
+from tidemark.wire import control
+from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
+from tidemark_operator.controller.commit import apply, plan
+from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.controller.model import LogEnd
+from tidemark_operator.engines import link as link_module
+from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable
+from tidemark_operator.engines.own_brokers import OwnBrokers
+
+ID = numbered_uuid(1)
+ZERO = dt.timedelta(0)
+STATES = control.PartitionStatesRequest
+DISABLEMENT = Disablement(topic_id=ID, tiered_epoch=3, policy=DisablePolicy.DELETE, partitions=(0,))
+
+
+class FakeChannel:
+    """A command connection: ``answer`` is asked for each request; states are applied unless told
+    otherwise."""
+
+    def __init__(self, broker_id: int = 1) -> None:
+        self.broker_id = broker_id
+        self.closed = False
+        self.sent: list[Any] = []
+        self.answer: Callable[[Any], Any] = lambda request: request
+        self.states: Callable[[STATES], control.PartitionStatesResponse] = applied
+        self.asked = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def call(self, request: Any, response_type: type, timeout_s: float) -> Any:
+        self.sent.append(request)
+        self.asked.set()
+        await self.gate.wait()
+        if self.closed:
+            raise ConnectionResetError("gone")
+        return self.states(request) if isinstance(request, STATES) else self.answer(request)
+
+    def close_threadsafe(self) -> None:
+        self.closed = True
+
+
+def applied(request: STATES, *errors: control.PartitionError) -> control.PartitionStatesResponse:
+    return control.PartitionStatesResponse(error_code=0, broker_epoch=101, errors=errors)
+
+
+class Heard:
+    """The links' listener."""
+
+    def __init__(self) -> None:
+        self.applied: list[bool] = []
+        self.stale: list[int] = []
+
+    def on_states(self, node_id: int, request: STATES, response: Any) -> None:
+        self.applied.append(request.full)
+
+    def on_stale(self, node_id: int) -> None:
+        self.stale.append(node_id)
+
+
+class Engine:
+    """The engine, one partition of one topic, and a command connection of broker 1."""
+
+    def __init__(self) -> None:
+        self.world = World(
+            brokers=[broker(1), broker(2)],
+            topics=[topic(partitions_placed=4, partitions=4)],
+            rows=[row((1, 2), partition=number) for number in range(4)],
+        )
+        self.heard = Heard()
+        self.brokers = OwnBrokers(self.world.state, self.heard)
+        self.channel = FakeChannel()
+
+    async def attach(self) -> None:
+        self.brokers.attach(self.channel)  # type: ignore[arg-type]
+        await self.told(1)
+
+    async def told(self, number: int) -> Any:
+        """The last of so many requests."""
+        async with asyncio.timeout(5):
+            while len(self.channel.sent) < number:
+                self.channel.asked.clear()
+                await self.channel.asked.wait()
+        await asyncio.sleep(0.001)
+        return self.channel.sent[-1]
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*self.brokers._tasks)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    made = Engine()
+    yield made
+    await made.brokers.close()
+
+
+# ---------------------------------------------------------------- states
+
+
+async def test_a_full_snapshot_goes_first_and_until_then_nothing_can_be_asked(
+    engine: Engine,
+) -> None:
+    engine.channel.gate.clear()
+    engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
+    await asyncio.sleep(0.001)
+    assert not engine.brokers.connected(1)
+    with pytest.raises(EngineUnavailable):
+        await engine.brokers.disable_tiering(1, DISABLEMENT)
+    engine.channel.gate.set()
+    snapshot = await engine.told(1)
+    assert snapshot.full
+    assert len(snapshot.topics[0].partitions) == 4
+    assert len(snapshot.brokers) == 2
+    assert engine.brokers.connected(1)
+    assert engine.heard.applied == [True]
+
+
+async def test_what_changes_while_one_is_under_way_goes_together_as_it_then_is(
+    engine: Engine,
+) -> None:
+    await engine.attach()
+    engine.channel.gate.clear()
+    engine.brokers.publish(rows=[(ID, 0)])
+    await asyncio.sleep(0.001)
+    engine.brokers.publish(rows=[(ID, 1)])
+    engine.brokers.publish(rows=[(ID, 2)])
+    engine.channel.gate.set()
+    change = await engine.told(3)
+    assert not change.full
+    assert [part.partition for part in change.topics[0].partitions] == [1, 2]
+    assert change.brokers == (), "they have not changed since the snapshot"
+
+
+async def test_a_topic_that_changed_is_told_with_all_its_partitions(engine: Engine) -> None:
+    await engine.attach()
+    engine.brokers.publish(topics=["ns/topic-1", "ns/unknown"])
+    change = await engine.told(2)
+    assert [part.partition for part in change.topics[0].partitions] == [0, 1, 2, 3]
+
+
+async def test_a_changed_list_of_brokers_is_told_again(engine: Engine) -> None:
+    await engine.attach()
+    engine.world.state.put_broker(broker(3))
+    engine.brokers.publish()
+    assert len((await engine.told(2)).brokers) == 3
+
+
+async def test_what_has_landed_is_told_when_it_is_flushed_removals_to_whom_they_concern(
+    engine: Engine,
+) -> None:
+    await engine.attach()
+    state, draft = engine.world.state, engine.world.draft()
+    draft.put_row(row((2,), partition=0, partition_epoch=1))
+    for write in plan(draft).writes:
+        engine.brokers.landing(state, write)
+        apply(state, write)
+    await asyncio.sleep(0.005)
+    assert len(engine.channel.sent) == 1, "not before the whole group is stored"
+    engine.brokers.flush()
+    change = await engine.told(2)
+    assert [part.replicas for part in change.topics[0].partitions] == [(2,)]
+    assert [removal.partition for removal in change.removals] == [0]
+
+
+async def test_a_large_change_goes_in_parts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "DELTA_ROWS_MAX", 3)
+    await engine.attach()
+    engine.brokers.publish(topics=["ns/topic-1"])
+    await engine.told(3)
+    parts = [len(request.topics[0].partitions) for request in engine.channel.sent[1:]]
+    assert parts == [3, 1]
+
+
+async def test_what_a_broker_cannot_serve_it_is_told_again_after_a_while(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "REPEAT_S", 0.01)
+    error = control.PartitionError(topic_id=ID, partition=2, error_code=56, message="disk")
+    engine.channel.states = lambda request: applied(request, error)
+    await engine.attach()
+    again = await engine.told(3)
+    assert [part.partition for part in again.topics[0].partitions] == [2]
+
+
+async def test_a_broker_under_a_higher_epoch_is_reported_and_its_connection_ends(
+    engine: Engine,
+) -> None:
+    stale = int(ErrorCode.stale_controller_epoch)
+    engine.channel.states = lambda _: control.PartitionStatesResponse(
+        error_code=stale, broker_epoch=101, errors=()
+    )
+    engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
+    await engine.ended()
+    assert engine.heard.stale == [1]
+    assert engine.channel.closed
+    assert not engine.brokers.connected(1)
+
+
+async def test_a_broker_that_attaches_again_gets_everything_again(engine: Engine) -> None:
+    await engine.attach()
+    engine.channel.closed = True
+    engine.brokers.publish()
+    await engine.ended()
+    engine.channel = FakeChannel()
+    await engine.attach()
+    assert engine.channel.sent[0].full
+    assert engine.brokers.connected(1)
+
+
+# ---------------------------------------------------------------- questions
+
+
+async def test_a_disablement_goes_out_under_our_epoch_and_comes_back_in_the_cores_words(
+    engine: Engine,
+) -> None:
+    await engine.attach()
+    result = control.DisableRemoteTopicResult(
+        partition=0,
+        error_code=0,
+        leader_epoch=5,
+        is_leader=True,
+        local_log_start_offset=9,
+        message="",
+    )
+    engine.channel.answer = lambda request: control.DisableRemoteTopicResponse(
+        error_code=0, broker_epoch=101, tiered_epoch=request.tiered_epoch, results=(result,)
+    )
+    answer = await engine.brokers.disable_tiering(1, DISABLEMENT)
+    asked = engine.channel.sent[-1]
+    assert (asked.controller_epoch, asked.tiered_epoch, asked.disable_policy) == (7, 3, 1)
+    assert (answer.broker_epoch, answer.tiered_epoch) == (101, 3)
+    (part,) = answer.replicas
+    assert (part.partition, part.leader_epoch, part.is_leader) == (0, 5, True)
+
+
+async def test_an_answer_that_is_an_error_as_a_whole_says_nothing(engine: Engine) -> None:
+    await engine.attach()
+    engine.channel.answer = lambda _: control.DisableRemoteTopicResponse(
+        error_code=11, broker_epoch=101, tiered_epoch=3, results=()
+    )
+    with pytest.raises(EngineUnavailable, match="error 11"):
+        await engine.brokers.disable_tiering(1, DISABLEMENT)
+    engine.channel.answer = lambda _: control.ReplicaLogInfoResponse(
+        error_code=11, broker_epoch=101, logs=()
+    )
+    with pytest.raises(EngineUnavailable, match="error 11"):
+        await engine.brokers.replica_logs(1, [(ID, 0)])
+
+
+async def test_how_far_emptying_the_tier_got_is_an_answer_also_when_it_failed(
+    engine: Engine,
+) -> None:
+    await engine.attach()
+    engine.channel.answer = lambda _: control.DeleteRemoteTopicResponse(
+        error_code=56, remaining_segments=2, message="no such bucket"
+    )
+    wanted = TierDeletion(topic_id=ID, name="t", tiered_epoch=0, partitions=4)
+    answer = await engine.brokers.empty_tier(1, wanted)
+    assert (answer.error_code, answer.message) == (56, "no such bucket")
+    assert engine.channel.sent[-1].controller_epoch == 7
+
+
+async def test_ends_of_logs_are_asked_by_topic_and_come_back_by_partition(engine: Engine) -> None:
+    await engine.attach()
+    log = control.ReplicaLog(
+        topic_id=ID,
+        partition=1,
+        error_code=0,
+        last_epoch=4,
+        next_offset=80,
+        leader_epoch=5,
+        lost_start_offset=80,
+        lost_end_offset=90,
+    )
+    engine.channel.answer = lambda _: control.ReplicaLogInfoResponse(
+        error_code=0, broker_epoch=101, logs=(log,)
+    )
+    answer = await engine.brokers.replica_logs(1, [(ID, 1), (ID, 0)])
+    (asked,) = engine.channel.sent[-1].topics
+    assert (asked.topic_id, asked.partitions) == (ID, (0, 1))
+    (found,) = answer.logs
+    assert (found.key, found.end, list(found.lost)) == ((ID, 1), LogEnd(4, 80), list(range(80, 90)))
+
+
+async def test_offsets_and_deletions_are_kafkas_own_requests(engine: Engine) -> None:
+    await engine.attach()
+    listed = list_offsets.ListOffsetsPartitionResponse(
+        partition_index=i32(0),
+        error_code=ErrorCode.none,
+        timestamp=None,
+        offset=i64(42),
+        leader_epoch=i32(1),
+    )
+    by_topic = list_offsets.ListOffsetsTopicResponse(name=TopicName("t"), partitions=(listed,))
+    engine.channel.answer = lambda _: list_offsets.ListOffsetsResponse(
+        throttle_time=i32Timedelta.parse(ZERO), topics=(by_topic,)
+    )
+    assert await engine.brokers.list_offsets(1, "t", {0: -1}) == {
+        0: ListedOffset(error_code=0, offset=42)
+    }
+    deleted = delete_records.DeleteRecordsPartitionResult(
+        partition_index=i32(0), low_watermark=i64(7), error_code=ErrorCode.none
+    )
+    done = delete_records.DeleteRecordsTopicResult(name=TopicName("t"), partitions=(deleted,))
+    engine.channel.answer = lambda _: delete_records.DeleteRecordsResponse(
+        throttle_time=i32Timedelta.parse(ZERO), topics=(done,)
+    )
+    assert await engine.brokers.delete_records(1, "t", {0: 7}, 1000) == {
+        0: DeletionAnswer(ErrorCode.none, 7)
+    }
+
+
+async def test_a_broker_that_is_away_or_too_slow_is_unavailable(engine: Engine) -> None:
+    with pytest.raises(EngineUnavailable, match="no command connection"):
+        await engine.brokers.replica_logs(2, [])
+    await engine.attach()
+
+    def late(_: Any) -> None:
+        raise TimeoutError
+
+    engine.channel.answer = late
+    with pytest.raises(EngineUnavailable, match="no answer in"):
+        await engine.brokers.replica_logs(1, [])
+    engine.channel.closed = True
+    with pytest.raises(EngineUnavailable, match="gone"):
+        await engine.brokers.replica_logs(1, [])

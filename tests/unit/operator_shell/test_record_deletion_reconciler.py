@@ -1,0 +1,110 @@
+"""One RecordDeletion on a fake API server: offsets are frozen before a broker deletes anything."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.engines.base import DeletionAnswer
+from tidemark_operator.kube.errors import Conflict
+from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
+from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+
+D = ShellWorld.key(RECORD_DELETION, "d")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster(UNDER_REPLICATED)
+    made.make_broker(1)
+    made.make_topic()
+    async with made.term():
+        await made.start_broker(1)
+        await TopicReconciler(made.services).reconcile(made.key(TOPIC, "t"))
+        made.engine.answers["list_offsets"] = lambda _, asked: {
+            part: ListedOffset(error_code=0, offset=0 if timestamp == -2 else 100)
+            for part, timestamp in asked.items()
+        }
+        made.engine.answers["delete_records"] = lambda _, offsets: {
+            part: DeletionAnswer(ErrorCode.none, offset) for part, offset in offsets.items()
+        }
+        yield made
+
+
+def ask(world: ShellWorld, before: int = 40, **spec: Any) -> None:
+    base = {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": before}]}
+    world.make(RECORD_DELETION, "d", base | spec)
+
+
+async def run(world: ShellWorld, turns: int = 4) -> None:
+    for _ in range(turns):
+        await RecordDeletionReconciler(world.services).reconcile(D)
+
+
+def deletions(world: ShellWorld) -> list[Any]:
+    return [asked for method, _, asked in world.engine.asked if method == "delete_records"]
+
+
+async def test_the_offsets_stand_in_the_status_before_anything_is_deleted(
+    world: ShellWorld,
+) -> None:
+    ask(world)
+    world.api.fail("replace_status RecordDeletion", Conflict(409, "modified"))
+    with pytest.raises(Conflict):
+        await run(world, 1)
+    assert deletions(world) == []
+    await run(world)
+    assert deletions(world) == [{0: 40}]
+    status = world.status(RECORD_DELETION, "d")
+    assert [point["offset"] for point in status["resolved"]] == [40]
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
+
+
+async def test_once_finished_it_never_deletes_again(world: ShellWorld) -> None:
+    ask(world)
+    await run(world)
+    asked = len(world.engine.asked)
+    await run(world)
+    assert len(world.engine.asked) == asked
+
+
+async def test_a_leader_that_cannot_be_asked_is_waited_for(world: ShellWorld) -> None:
+    ask(world, before=-1)
+    world.engine.reachable.clear()
+    await run(world, 1)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "Unknown"
+    world.engine.reachable.add(1)
+    await run(world)
+    assert deletions(world) == [{0: 100}], "-1 is the high watermark at that moment"
+
+
+async def test_a_leader_that_needs_longer_is_asked_again_for_the_same(world: ShellWorld) -> None:
+    ask(world)
+    done = world.engine.answers["delete_records"]
+    late = {0: DeletionAnswer(ErrorCode.request_timed_out)}
+    world.engine.answers["delete_records"] = lambda _, __: late
+    await run(world, 2)
+    world.engine.answers["delete_records"] = done
+    await run(world, 2)
+    assert set(map(str, deletions(world))) == {"{0: 40}"}
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
+
+
+async def test_what_is_finished_goes_after_its_time(world: ShellWorld) -> None:
+    ask(world, ttlAfterFinished="0s")
+    world.server.watchers.append(lambda body, gone: gone and world.services.objects.remove(body))
+    await run(world, 6)
+    assert world.server.find(RECORD_DELETION, "d") is None
+    assert deletions(world) == [{0: 40}]
+
+
+async def test_a_deletion_without_its_topic_fails_and_says_so(world: ShellWorld) -> None:
+    ask(world, topicRef={"name": "nothing"})
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] != "True"
+    assert deletions(world) == []
