@@ -1,6 +1,6 @@
 """Every change of a manifest's head, as a pure function from head to head.
 
-Rules (design, "What must always hold" 5, 6, 8, 10; "The remote tier"):
+Rules (docs/architecture.md, invariants 5, 6, 8 and 10; docs/tier-format.md):
 
 * A claim is a write. It never goes to a lower leader epoch or tiered epoch, and within a tiered
   epoch the state only goes DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).

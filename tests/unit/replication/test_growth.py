@@ -20,7 +20,7 @@ from tidemark_broker.control.status import StatusReporter
 Nodes = Callable[[int], Node]
 
 FEW, MANY = 5, 50
-#: What another module's mend is to hold, or what is linear and cheap by design.
+#: What another module's mend is to hold, or what is linear and cheap on purpose.
 ELSEWHERE = {
     "status report, nothing new",
     "a raised log start made durable",
