@@ -34,6 +34,7 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/vulture
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 
 bench: $(READY)

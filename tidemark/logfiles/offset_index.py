@@ -95,9 +95,3 @@ class OffsetIndex:
         by_offset = bisect_right(self._offsets, before_offset - 1 - self.base_offset)
         found = bisect_right(self._positions, position, 0, by_offset)
         return self._positions[found - 1] if found else 0
-
-    def truncate_to_position(self, position: int) -> None:
-        """Drop the entries of batches at or behind ``position``."""
-        keep = bisect_right(self._positions, position - 1)
-        del self._offsets[keep:]
-        del self._positions[keep:]

@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
@@ -49,29 +48,9 @@ class Copied:
     digests: Digests
 
 
-class RemoteStorageManager(Protocol):
-    """Calls block. Errors: ObjectNotFound where a segment's object is gone, StoreUnavailable,
-    ObjectDamaged."""
-
-    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload both objects; their digests are made as they pass by."""
-
-    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Bytes of the segment's log from position ``start``, cut off at its end."""
-
-    def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
-        were copied, or ObjectDamaged."""
-
-    def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Remove both objects of each. Where it raises, some may be gone."""
-
-    def describe(self, entry: SegmentEntry) -> str:
-        """Where a segment lies, for messages."""
-
-
 class BucketStorageManager:
-    """Storage manager over one store per bucket, in the configured order."""
+    """Storage manager over one store per bucket, in the configured order. Calls block. Errors:
+    ObjectNotFound where a segment's object is gone, StoreUnavailable, ObjectDamaged."""
 
     def __init__(self, buckets: Mapping[str, ObjectStore]) -> None:
         if not buckets:
@@ -80,7 +59,8 @@ class BucketStorageManager:
         self._names = tuple(buckets)
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload to the bucket that the segment id chooses: the log, then what tells its digests."""
+        """Upload to the bucket that the segment id chooses: the log, then what tells its digests,
+        which are made as it passes by."""
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
@@ -93,12 +73,13 @@ class BucketStorageManager:
         return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Read from where the segment lies."""
+        """Bytes of the segment's log from position ``start``, cut off at its end."""
         end = min(end_exclusive, entry.size_bytes)
         return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Read and check the packed object."""
+        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
+        were copied, or ObjectDamaged."""
         store = self._where(entry)
         try:
             data = store.get(entry.aux_key).data
@@ -113,7 +94,8 @@ class BucketStorageManager:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Delete where each segment lies; everywhere, for a copy that was never finished."""
+        """Remove both objects of each: where the segment lies; everywhere, for a copy that was never
+        finished. Where it raises, some may be gone."""
         keys: dict[str, list[str]] = {}
         for entry in entries:
             unknown = entry.custom_metadata is None
@@ -123,7 +105,7 @@ class BucketStorageManager:
             self._buckets[name].delete_many(there)
 
     def describe(self, entry: SegmentEntry) -> str:
-        """The bucket, or the directory."""
+        """Where a segment lies, for messages: the bucket, or the directory."""
         return self._where(entry).describe()
 
     def list_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[ObjectInfo]:

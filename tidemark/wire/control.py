@@ -35,9 +35,6 @@ DELETE_REMOTE_TOPIC = 10003
 BROKER_STATUS = 10004
 REPLICA_LOG_INFO = 10005
 
-#: No Kafka release has this error (KIP-950 names it); the code lies far above Kafka's own.
-TIERED_STORAGE_DISABLEMENT_IN_PROGRESS = 10950
-
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 #: ``error_reason`` of a partition that has an object in the tier which is not what was copied.

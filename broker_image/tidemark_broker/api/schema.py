@@ -6,7 +6,6 @@ left out. A name that no version has is a mistake and raises, whatever the versi
 
 import dataclasses
 import datetime
-import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -20,7 +19,6 @@ from kio.static.primitive import i32Timedelta
 Make = Callable[..., Any]
 
 ZERO = i32Timedelta.parse(datetime.timedelta(0))
-NO_UUID = uuid.UUID(int=0)
 
 
 class Shapes:

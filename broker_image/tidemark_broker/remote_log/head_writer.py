@@ -95,7 +95,6 @@ class HeadWriter:
         self.shared = shared
         self.partition = partition
         self.term = term
-        self.claimed = False
         self.totals = NOTHING
         self._retired = False
         self._loaded: LoadedHead | None = None
@@ -155,7 +154,6 @@ class HeadWriter:
         """Make the head ours, with the topic's state and policy. Raises Fenced."""
         term = self.term
         await self.commit(claiming(self.shared, term))
-        self.claimed = True
         logger.info(
             "%s: claimed the manifest, leader epoch %d, tiered epoch %d, %s",
             self.partition.tp,
@@ -178,7 +176,6 @@ class HeadWriter:
                 delete_delay_ms=shared.dynamic.delete_delay_ms,
             )
         )
-        self.claimed = True
 
     async def expire_to(self, log_start_offset: int) -> None:
         """Raise the head's log start; everything wholly below is marked."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 
 from tidemark_broker.remote_log.metrics import RemoteMetrics
-from tidemark_broker.remote_log.pools import Pool, soon
+from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
@@ -70,8 +70,3 @@ class Shared:
             return
         left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
         await asyncio.sleep(max(left_s, 0.0))
-
-    def notifier(self, key: Hashable) -> Callable[[], None]:
-        """A call that wakes who waits under ``key``; any thread may make it."""
-        loop, purgatory = asyncio.get_running_loop(), self.context.purgatory
-        return lambda: soon(loop, lambda: purgatory.notify(key))

@@ -105,7 +105,6 @@ class SpecModel(ApiModel):
 Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
 Int64 = Annotated[int, Kube(format="int64")]
 Count = Annotated[int, Field(ge=0), Kube(format="int64")]
-Text = Annotated[str, Field(max_length=4096)]
 #: Kafka's text of a topic id: base64url without padding.
 TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
