@@ -1,4 +1,5 @@
-"""Tests run side by side, one process per core (``make test``); those that share a server stay together.
+"""Tests run side by side, one process per core (``make test``); those that share a server stay
+together.
 
 A server that a whole session shares is started once in each process whose tests ask for it. So all
 tests of one server go to the same process; every other test goes wherever there is room.

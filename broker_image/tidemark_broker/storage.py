@@ -53,8 +53,9 @@ class Storage:
 
     @classmethod
     def open(cls, config: BrokerConfig) -> Self:
-        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
-        is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
+        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the
+        folder is another broker's or in use, :class:`ConfigError` for defaults that cannot be
+        read."""
         try:
             defaults = LogConfig.of(topic_config.effective(config.entries))
         except ValueError as error:

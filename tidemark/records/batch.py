@@ -146,7 +146,8 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def compute_crc(buffer: Buffer, start: int, end: int) -> int:
-    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only ``bytes``)."""
+    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only
+    ``bytes``)."""
     crc = 0
     for begin in range(start, end, _CRC_CHUNK_BYTES):
         piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]

@@ -40,8 +40,8 @@ class ObjectTooLarge(StoreError):
 
     def __init__(self, key: str, where: str, size_bytes: int) -> None:
         super().__init__(
-            f"object {key} in {where} has {size_bytes} bytes, at most {OBJECT_BYTES_MAX} are read as a "
-            "whole: something else stands in its place"
+            f"object {key} in {where} has {size_bytes} bytes, at most {OBJECT_BYTES_MAX} are read "
+            "as a whole: something else stands in its place"
         )
 
 

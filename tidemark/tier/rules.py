@@ -22,15 +22,16 @@ _ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENAB
 
 
 def check_holder(head: Head, by: Claim) -> None:
-    """The caller's claim is the head's: a superseded leader is fenced, and reading claims nothing."""
+    """The caller's claim is the head's: a superseded leader is fenced, and reading claims
+    nothing."""
     _check_not_deleted(head)
     if by == head.claim:
         return
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
     raise IllegalTransition(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not claimed "
-        "the head yet; claim it first"
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not "
+        "claimed the head yet; claim it first"
     )
 
 
@@ -50,8 +51,8 @@ def check_claim(head: Head, by: Claim, cluster_id: str, state: TieringState) -> 
         raise _fenced(head, by)
     if by.tiered_epoch == head.tiered_epoch and _ORDER[state] < _ORDER[head.state]:
         raise Fenced(
-            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never goes "
-            f"back to {state.name}; wait for the controller's newer state"
+            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never "
+            f"goes back to {state.name}; wait for the controller's newer state"
         )
 
 
@@ -77,13 +78,13 @@ def check_room(head: Head) -> None:
     """The head stays below its limits."""
     if len(head.pages) >= PAGES_MAX:
         raise IllegalTransition(
-            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a shorter "
-            "retention"
+            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a "
+            "shorter retention"
         )
     if len(head.entries) >= ENTRIES_MAX:
         raise IllegalTransition(
-            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get through: "
-            "look at the storage errors"
+            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get "
+            "through: look at the storage errors"
         )
 
 
@@ -92,7 +93,8 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
     hole, or tells another history than the tier."""
     if entry.end_offset_inclusive < head.log_start_offset:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is expired"
+            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is "
+            "expired"
         )
     live = head.live_end
     if live is None:
@@ -100,13 +102,13 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
     end, epoch = live
     if entry.end_offset_inclusive <= end:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all up to "
-            f"{end} already; copy from {end + 1}"
+            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all "
+            f"up to {end} already; copy from {end + 1}"
         )
     if entry.start_offset > end + 1:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole behind "
-            f"{end}; copy the segment that contains {end + 1}"
+            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole "
+            f"behind {end}; copy the segment that contains {end + 1}"
         )
     _check_history(head, entry, end, epoch)
     return max(entry.start_offset, end + 1)
@@ -132,8 +134,8 @@ def _check_not_deleted(head: Head) -> None:
 
 def _fenced(head: Head, by: Claim) -> Fenced:
     return Fenced(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
-        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is "
+        f"superseded by leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
         f"{head.broker_id}, {head.state.name}); stop, and wait for the controller"
     )
 

@@ -1,14 +1,14 @@
 """The storage manager: segments in and out of the object store (Kafka's RemoteStorageManager).
 
-Two objects per segment, ``.log`` and ``.aux``. Copying may be repeated and overwrites; deleting what
-is not there succeeds; what was copied can be read when ``copy_segment`` returns.
+Two objects per segment, ``.log`` and ``.aux``. Copying may be repeated and overwrites; deleting
+what is not there succeeds; what was copied can be read when ``copy_segment`` returns.
 
 KIP-917: ``copy_segment`` returns custom metadata that is opaque to everybody else, here compact
-JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory). With several
-buckets a hash of the segment id chooses one. Where a segment lies afterwards is what its custom
-metadata says, whatever the configuration has become; a copy that was never finished has none, so its
-objects are deleted in every configured bucket. Whether the metadata is too large is the caller's
-question.
+JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory). With
+several buckets a hash of the segment id chooses one. Where a segment lies afterwards is what its
+custom metadata says, whatever the configuration has become; a copy that was never finished has
+none, so its objects are deleted in every configured bucket. Whether the metadata is too large is
+the caller's question.
 """
 
 import hashlib
@@ -94,8 +94,8 @@ class BucketStorageManager:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Remove both objects of each: where the segment lies; everywhere, for a copy that was never
-        finished. Where it raises, some may be gone."""
+        """Remove both objects of each: where the segment lies; everywhere, for a copy that was
+        never finished. Where it raises, some may be gone."""
         keys: dict[str, list[str]] = {}
         for entry in entries:
             unknown = entry.custom_metadata is None
@@ -126,8 +126,8 @@ class BucketStorageManager:
         bucket, _ = decode_custom_metadata(entry.custom_metadata)
         if bucket not in self._buckets:
             raise StoreUnavailable(
-                f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it to the "
-                "remote storage's buckets again",
+                f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it "
+                "to the remote storage's buckets again",
                 reason="BucketNotConfigured",
                 retriable=False,
             )
@@ -135,8 +135,8 @@ class BucketStorageManager:
 
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
-    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error, not
-    a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
+    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error,
+    not a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
     position = 0
     while position < size_bytes:
         try:
@@ -164,7 +164,8 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreUnavailable(
-            f"custom metadata {data[:64]!r} was written by another storage manager: configure that one",
+            f"custom metadata {data[:64]!r} was written by another storage manager: configure that "
+            "one",
             reason="ForeignCustomMetadata",
             retriable=False,
         ) from error

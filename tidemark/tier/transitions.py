@@ -69,8 +69,8 @@ def claim(
     check_policy(head, by, wanted)
     if wanted is DisablePolicy.DELETE and by.tiered_epoch > head.tiered_epoch:
         raise IllegalTransition(
-            f"{head.name}: tiered epoch {by.tiered_epoch} disables with Delete, which moves the floor "
-            "in the same commit: use disable_delete"
+            f"{head.name}: tiered epoch {by.tiered_epoch} disables with Delete, which moves the "
+            "floor in the same commit: use disable_delete"
         )
     return _taken(head, by, broker_id, state, wanted, now_ms)
 

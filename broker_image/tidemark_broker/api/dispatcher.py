@@ -29,7 +29,8 @@ from tidemark_broker.api.ports import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.net.metrics import NetMetrics
 
-#: Topics, partitions and all other elements that one request of a client, or of a follower, may name.
+#: Topics, partitions and all other elements that one request of a client, or of a follower, may
+#: name.
 ELEMENTS_MAX = 200_000
 
 APIS: tuple[Api, ...] = (
@@ -97,7 +98,8 @@ class Dispatcher:
     def _unserved_version(self, api: Api, version: int) -> Any:
         if api.key != api_versions.KEY:
             raise FrameError(
-                f"{api.name} version {version}, where {api.version_min} to {api.version_max} are served"
+                f"{api.name} version {version}, where {api.version_min} to {api.version_max} are "
+                "served"
             )
         return api_versions.answer(self._table, 0, ErrorCode.unsupported_version)
 

@@ -54,8 +54,8 @@ class PartitionPort(Protocol):
     async def append(
         self, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
     ) -> ProduceResult:
-        """Append in the order of one peer's calls (that is settled before anything is awaited), then
-        wait for acks."""
+        """Append in the order of one peer's calls (that is settled before anything is awaited),
+        then wait for acks."""
 
     def begin_append(self, data: bytes, *, acks: int, peer: str) -> "ProduceResult | DelayedAppend":
         """With acks 0 and 1: append now, or take the place in which it will be."""

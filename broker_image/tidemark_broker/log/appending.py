@@ -72,7 +72,8 @@ class AppendingLog(ShrinkingLog):
     def _stamped(
         self, data: Buffer, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
     ) -> tuple[list[Buffer], int]:
-        """(buffers to write, log append time or -1): a patched header before the untouched records."""
+        """(buffers to write, log append time or -1): a patched header before the untouched
+        records."""
         if self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             whole = bytearray(data)
             set_log_append_time(whole, 0, header, now_ms)
@@ -119,7 +120,8 @@ class AppendingLog(ShrinkingLog):
             self._log_start_offset = self._local_log_start_offset = start
             return
         raise CorruptRecords(
-            f"offset {first.base_offset} does not continue the log, which ends at {self._next_offset}"
+            f"offset {first.base_offset} does not continue the log, which ends at "
+            f"{self._next_offset}"
         )
 
     def _append(self, buffers: Sequence[Buffer], batches: Sequence[BatchAt], now_ms: int) -> bool:

@@ -114,8 +114,8 @@ class LogBounds:
 
     @property
     def _recordable_log_start_offset(self) -> int:
-        """A log start on record never lies behind the end that a crash leaves: such a log would have
-        forgotten its epochs, and other replicas would give out again what was deleted here."""
+        """A log start on record never lies behind the end that a crash leaves: such a log would
+        have forgotten its epochs, and other replicas would give out again what was deleted here."""
         durable = max(self._recovery_point, self._synced_to)
         return max(self._log_start_offset, min(self._announced_log_start_offset, durable))
 
@@ -136,7 +136,8 @@ class LogBounds:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end of what read_committed may see; the high watermark, without transactions."""
+        """Exclusive end of what read_committed may see; the high watermark, without
+        transactions."""
         return self._high_watermark
 
     @property
@@ -258,8 +259,8 @@ class LogBounds:
 
     @property
     def starts(self) -> Starts:
-        """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
-        Takes no lock; a bound that moves meanwhile goes on record the next time."""
+        """Where it begins, as it goes on record: not below what is being recorded ahead of a
+        removal. Takes no lock; a bound that moves meanwhile goes on record the next time."""
         log_start = self._recordable_log_start_offset
         local_start = max(self._local_log_start_offset, log_start)
         ahead = self._starts_ahead

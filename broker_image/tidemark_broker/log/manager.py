@@ -137,8 +137,8 @@ class LogManager:
         return self.failures
 
     def _missing(self) -> list[TopicPartition]:
-        """Logs that the last clean shutdown left with records and that are not here: what is made in
-        their place is empty."""
+        """Logs that the last clean shutdown left with records and that are not here: what is made
+        in their place is empty."""
         known = self._logs.keys() | self._failures.keys()
         points = self._recovery_points.offsets
         return [key for key, offset in points.items() if offset and key not in known]
@@ -387,7 +387,8 @@ def _key(log: PartitionLog) -> TopicPartition:
 
 
 def _sync_announced_starts(logs: Iterable[PartitionLog]) -> None:
-    """A log that refuses keeps the start that is on record; it says itself what is wrong with it."""
+    """A log that refuses keeps the start that is on record; it says itself what is wrong with
+    it."""
     for log in logs:
         if log.has_start_to_sync:
             try:

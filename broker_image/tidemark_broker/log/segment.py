@@ -137,7 +137,8 @@ class Segment(IndexedSegment):
             logger.warning("%s cannot be cut back: %s", self.log_path, error.strerror)
 
     def seal(self) -> None:
-        """Give the time index its final entry: at roll and at close. Nothing is appended after it."""
+        """Give the time index its final entry: at roll and at close. Nothing is appended after
+        it."""
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
 

@@ -108,8 +108,8 @@ class ShrinkingLog(FlushingLog):
         """T: let go of the segments that ``log/retention.py`` names; what went.
 
         Where the log will begin is on record first, or a crash would leave a log that seems to have
-        lost its start, and so are the epochs, which only the batches that go may have told; then the
-        offsets move, so that reads end at once; then the files go.
+        lost its start, and so are the epochs, which only the batches that go may have told; then
+        the offsets move, so that reads end at once; then the files go.
         """
         renamed: list[Path] = []
         try:

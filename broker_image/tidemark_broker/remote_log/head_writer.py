@@ -66,9 +66,9 @@ def term_of(partition: Partition) -> Term:
 
 
 def claiming(shared: Shared, term: Term) -> Transition:
-    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one commit
-    that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader epoch
-    is, and what is in the tier stays part of the log."""
+    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one
+    commit that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader
+    epoch is, and what is in the tier stays part of the log."""
 
     def claim(head: Head) -> Head:
         by, state, policy = term.by, term.state, term.head_policy
@@ -232,7 +232,8 @@ class HeadWriter:
         leads = partition.is_leader and partition.leader_epoch == term.by.leader_epoch
         if self._retired or not leads:
             raise Fenced(
-                f"{partition.tp}: this broker does not lead in epoch {term.by.leader_epoch} any more"
+                f"{partition.tp}: this broker does not lead in epoch {term.by.leader_epoch} any "
+                "more"
             )
 
     async def _run(

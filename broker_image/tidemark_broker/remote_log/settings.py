@@ -16,8 +16,8 @@ _MIB = 1024 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSettings:
     """Threads and queues of the pools, times in seconds (``_s``) or ms, limits of the caches in
-    bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The last two may be changed for the whole cluster at run
-    time."""
+    bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The
+    last two may be changed for the whole cluster at run time."""
 
     copier_threads: int = 10
     expiration_threads: int = 10

@@ -111,7 +111,8 @@ class Partition(Replica):
     # ------------------------------------------------------------ DeleteRecords
 
     def delete_records(self, offset: int) -> DeleteResult:
-        """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high watermark).
+        """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high
+        watermark).
 
         The caller waits for ("lw", tp) until the low watermark has reached ``result.offset``.
         """

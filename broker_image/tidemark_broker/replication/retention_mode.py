@@ -21,7 +21,8 @@ def retention_mode(
     """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: the
     tier is empty; None: nothing is known of it, so that it is not taken for empty.
     ``trusted_remote_offset``: as far as the log is of the tier's history
-    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not available (or is another one) nothing local goes."""
+    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not
+    available (or is another one) nothing local goes."""
     if state is TieringState.NONE:
         return None
     if state is TieringState.ENABLED:

@@ -10,7 +10,10 @@ async def elsewhere(context: Context, kind: Kind, key: Key, body: Json) -> float
     name = str(body["spec"]["clusterRef"]["name"])
     exists = context.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
     if exists:
-        text = f"Cluster {name} is not controlled by this operator, which looks after {context.cluster_key.name}"
+        text = (
+            f"Cluster {name} is not controlled by this operator, which looks after "
+            f"{context.cluster_key.name}"
+        )
         conditions = summary(ready=False, reason="ClusterNotControlled", message=text, stalled=True)
     else:
         text = f"there is no Cluster {name} in namespace {key.namespace}: create it"

@@ -25,7 +25,8 @@ INTERNAL_CATEGORY = "tidemark-internal"
 SECRET_ACCESS_KEY_ID = "accessKeyId"
 SECRET_SECRET_ACCESS_KEY = "secretAccessKey"
 
-#: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then on.
+#: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then
+#: on.
 SLICES_DEFAULT = 64
 
 PARTITIONS_MAX = 10_000

@@ -1,8 +1,8 @@
 """What pydantic has no words for: CEL rules, list types, int-or-string, printer columns.
 
 The models are the one source of the CRDs, so every rule that the API server keeps is declared on
-the class or the field that it concerns. pydantic's own JSON schema carries them as ``x-kubernetes-*``
-keys; ``crdgen`` only inlines and orders what comes out.
+the class or the field that it concerns. pydantic's own JSON schema carries them as
+``x-kubernetes-*`` keys; ``crdgen`` only inlines and orders what comes out.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ class Rule:
     updates only, and it must hold for an unchanged object.
 
     ``message_expression`` computes the message and may fail over to ``message``; ``field_path`` is
-    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless set.
+    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless
+    set.
     """
 
     rule: str

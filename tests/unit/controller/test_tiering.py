@@ -232,7 +232,8 @@ def test_paused_and_deleted_topics_do_not_move() -> None:
         assert (new, event) == (world.view().tiering_status, None)
 
 
-# ---------------------------------------------------------------- the machine, by the thousand steps
+# ---------------------------------------------------------------- the machine, by the thousand
+# steps
 
 _POLICIES = st.sampled_from([None, RETAIN, DELETE])
 _LEGAL = {

@@ -1,4 +1,5 @@
-"""A disk without room: which replicas are told to the controller, what they still do, what heals."""
+"""A disk without room: which replicas are told to the controller, what they still do, what
+heals."""
 
 import asyncio
 import resource
@@ -163,8 +164,8 @@ async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.Mo
 
 
 async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
-    """A follower that has just been caught up is waited for, as it is about to join; not so one that
-    the controller has taken out, though it is alive and goes on fetching."""
+    """A follower that has just been caught up is waited for, as it is about to join; not so one
+    that the controller has taken out, though it is alive and goes on fetching."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

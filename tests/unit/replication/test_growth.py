@@ -1,4 +1,5 @@
-"""What one thing costs does not grow with how many others there are: counted in calls, not by a clock.
+"""What one thing costs does not grow with how many others there are: counted in calls, not by a
+clock.
 
 The same operations as ``make bench-scale`` works, which tells their CPU time.
 """
