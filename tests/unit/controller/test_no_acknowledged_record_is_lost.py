@@ -287,10 +287,8 @@ class ClusterOfAChangingMinimum(Cluster):
         return set(self.world.row().isr) != {node} and not self.lost - {node}
 
 
-Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
-ClusterOfTwoInSync.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None
-)
+Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+ClusterOfTwoInSync.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestCluster = Cluster.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
 ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings

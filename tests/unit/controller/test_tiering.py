@@ -375,5 +375,5 @@ class TieringMachine(RuleBasedStateMachine):
         self.seen = now
 
 
-TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestTieringMachine = TieringMachine.TestCase

@@ -76,7 +76,7 @@ async def test_a_follower_of_an_empty_log_may_know_an_epoch_of_its_own(node: Nod
     assert [entry.epoch for entry in one.partition.log.epochs.entries] == [2]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from([1, 2]), st.integers(0, 3), st.booleans()), max_size=6

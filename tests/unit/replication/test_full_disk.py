@@ -6,15 +6,10 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
-from tidemark.wire.connection import KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
-from tidemark_broker.control import status
-from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.follower import Outcome
 from tidemark_broker.replication.partition import Role
 
@@ -124,43 +119,6 @@ async def test_a_follower_without_room_is_told(node: Nodes) -> None:
     await two.manager.retry()
     await two.catch_up(one)
     assert two.manager.failed_replicas() == ()
-
-
-async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is its end; everything else waits for the interval."""
-    monkeypatch.setattr(status, "INTERVAL_S", 3600.0)
-    reports: asyncio.Queue[control.BrokerStatusRequest] = asyncio.Queue()
-
-    async def serve(connection: KafkaConnection) -> None:
-        while True:
-            frame = await connection.read_frame()
-            offset = request_body_offset(frame, flexible=True)
-            reports.put_nowait(decode(control.BrokerStatusRequest, frame, offset))
-            answer = control.BrokerStatusResponse(error_code=0)
-            connection.write(encode_response(answer, peek_request(frame)[2]))
-
-    one = node(1)
-    await one.lead(1)
-    listener = await KafkaListener(serve).start("127.0.0.1", 0)
-    connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")
-    reporter = StatusReporter(one.manager, one.storage.error)
-    one.storage.failures.changed = reporter.kick
-    running = asyncio.create_task(reporter.run(connection, 1, 1))
-    try:
-        async with asyncio.timeout(10):
-            assert (await reports.get()).failed_replicas == ()
-            with full_disk():
-                await refused(one)
-            report = await reports.get()
-            assert report.failed_replicas == FAILED
-            assert [each.error_reason for each in report.partitions] == ["StorageError"]
-            one.now_s += 40
-            await one.manager.retry()
-            assert (await reports.get()).failed_replicas == ()
-    finally:
-        running.cancel()
-        await connection.close()
-        await listener.close()
 
 
 async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
