@@ -41,7 +41,7 @@ def resources_page() -> str:
         "# Custom resources",
         "",
         f"Group `{GROUP}`, version `{VERSION}`, all of them namespaced. A field whose name is in",
-        "bold must be given. The rules are checked by the API server itself (CEL).",
+        "bold must be given. What the API server itself refuses (CEL) is slanted, in its words.",
     ]
     for kind in KINDS:
         lines += _kind(kind)
@@ -68,8 +68,8 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}{name}"
         shown = f"**`{where}`**" if name in schema.get("required", ()) else f"`{where}`"
-        rules = "".join(f" {_sentence(rule)}" for rule in field.get(VALIDATIONS, ()))
-        yield f"| {shown} | {_type(field)} | {_cell(_text(field) + rules)} |"
+        meaning = [_text(field), *map(_sentence, field.get(VALIDATIONS, ()))]
+        yield f"| {shown} | {_type(field)} | {_cell('<br>'.join(filter(None, meaning)))} |"
         inner = field.get("items", field)
         yield from _rows(inner, f"{where}{'[]' if 'items' in field else ''}.")
 
@@ -77,14 +77,13 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
 def _rules(schema: Schema) -> Iterator[str]:
     rules = schema.get(VALIDATIONS, ())
     if rules:
-        yield from ("", "Admission:", "")
+        yield from ("", "Refused at admission:", "")
         yield from (f"- {_sentence(rule)}" for rule in rules)
 
 
 def _sentence(rule: Schema) -> str:
-    """What is refused; a message that is made for each object stands there as its expression."""
-    text = rule.get("message")
-    return f"{text}." if text else f"message: `{' '.join(rule['messageExpression'].split())}`."
+    """The words with which the API server refuses."""
+    return f"*{rule['message']}*"
 
 
 def _type(field: Schema) -> str:
