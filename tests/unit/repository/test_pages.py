@@ -46,6 +46,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
+def test_no_drawing_is_cut_off_at_a_semicolon() -> None:
+    """It ends a statement in Mermaid, also within a sentence."""
+    for page in PAGES:
+        for drawing in re.findall(r"(?ms)^```mermaid\n(.*?)^```", page.read_text()):
+            assert ";" not in drawing, page
+
+
 class _Tolerant(yaml.SafeLoader):
     """Passes over what names a Python function."""
 

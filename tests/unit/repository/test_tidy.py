@@ -23,7 +23,6 @@ BANNED = {
     r"(^|[\s\"'`(])/(work|root)/": "a path below the repository: no other machine has this one",
     r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b": "do it, or say in docs/ that it is not built",
     r"(?m)^(<{7}|>{7}|={7})( |$)": "the one side or the other of the merge",
-    r"\bLSO\b.{0,20}\blog start": "log start offset: LSO is the last stable offset",
 }
 #: Lists of hashes, written by a program.
 GENERATED = re.compile(r"(^|/)(requirements\.txt|go\.sum)$")
