@@ -37,6 +37,7 @@ lint: $(READY)
 	@$(BIN)/vulture
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tidemark_operator.pages --check docs
+	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.brokers
@@ -63,6 +64,7 @@ crds: $(READY)
 # The pages of docs/ that are written from the code.
 pages: $(READY)
 	@$(BIN)/python -m tidemark_operator.pages docs
+	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs-ready: $(READY) requirements-docs.txt

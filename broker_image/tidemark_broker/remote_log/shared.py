@@ -1,9 +1,10 @@
 """What every part of one broker's remote log manager shares."""
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
+from tidemark_broker.purgatory import Key, Signal
 from tidemark_broker.remote_log.metrics import RemoteMetrics
 from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
@@ -48,7 +49,8 @@ class Pools:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """``uploads``: those that run in this process."""
+    """``uploads``: those that run in this process; under ``store_key`` wait those whose store
+    fails."""
 
     context: ReplicaContext
     settings: RemoteSettings
@@ -57,10 +59,10 @@ class Shared:
     pools: Pools
     metrics: RemoteMetrics
     uploads: Uploads
-    store_key: str = "remote-store"
+    store_key: Signal = field(default_factory=Signal)
 
     async def wait(
-        self, keys: Collection[Hashable], satisfied: Callable[[], bool], timeout_s: float
+        self, keys: Collection[Key], satisfied: Callable[[], bool], timeout_s: float
     ) -> None:
         """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
         must not hold up the broker for that."""

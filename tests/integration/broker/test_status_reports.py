@@ -9,7 +9,7 @@ from tests.unit.replication.replica_nodes import Node
 from tests.unit.replication.test_full_disk import FAILED, full_disk, refused
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark_broker.control import status
 from tidemark_broker.control.status import StatusReporter
 
@@ -24,8 +24,7 @@ async def test_a_failure_is_reported_at_once(
     async def serve(connection: KafkaConnection) -> None:
         while True:
             frame = await connection.read_frame()
-            offset = request_body_offset(frame, flexible=True)
-            reports.put_nowait(decode(control.BrokerStatusRequest, frame, offset))
+            reports.put_nowait(decode_request(control.BrokerStatusRequest, frame))
             answer = control.BrokerStatusResponse(error_code=0)
             connection.write(encode_response(answer, peek_request(frame)[2]))
 

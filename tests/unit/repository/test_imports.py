@@ -32,17 +32,8 @@ FILE_CIRCLES: list[set[str]] = [
         "tidemark_broker.replication.roles",
         "tidemark_broker.replication.state_writer",
     },
-    {"tidemark_broker.net.connection", "tidemark_broker.net.server"},
 ]
-PACKAGE_CIRCLES: list[set[str]] = [
-    {
-        "tidemark_operator.control",
-        "tidemark_operator.engines",
-        "tidemark_operator.leadership",
-        "tidemark_operator.reconcile",
-        "tidemark_operator.storage",
-    },
-]
+PACKAGE_CIRCLES: list[set[str]] = []
 
 Graph = dict[str, set[str]]
 

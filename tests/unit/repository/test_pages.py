@@ -53,6 +53,14 @@ def test_no_drawing_is_cut_off_at_a_semicolon() -> None:
             assert ";" not in drawing, page
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    tops = "tidemark|operator|broker_image|pipeline|cli|tests|docs|examples|crds|e2e"
+    named = re.findall(rf"`((?:{tops})/[\w./-]+)[`:]", page.read_text())
+    there = (path for path in named if not re.search(r"\b[A-Z]{4,}\b", path))
+    assert not [path for path in there if not (ROOT / path).exists()]
+
+
 class _Tolerant(yaml.SafeLoader):
     """Passes over what names a Python function."""
 
