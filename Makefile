@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds pages
+.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds pages docs
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -34,7 +34,9 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/vulture
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
+	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 
 bench: $(READY)
@@ -59,12 +61,22 @@ bench-scale: $(READY)
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
 
-# The pages of docs/ that are made from tables.
+# The pages of docs/ that are written from the code.
 pages: $(READY)
+	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 
-# Renew requirements.txt from pyproject.toml: hashes, no addresses.
+# docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
+$(VENV)/.docs-ready: $(READY) requirements-docs.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@touch $@
+
+docs: $(VENV)/.docs-ready
+	@$(BIN)/zensical build --strict --config-file mkdocs.yml
+
+# Renew requirements.txt from pyproject.toml and requirements-docs.txt: hashes, no addresses.
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
+  --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 pins: $(READY)
-	@$(BIN)/pip-compile --quiet --all-extras --generate-hashes --strip-extras --allow-unsafe \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate \
-	  --output-file requirements.txt pyproject.toml
+	@$(COMPILE) --all-extras --output-file requirements.txt pyproject.toml
+	@$(COMPILE) --constraint requirements.txt --output-file requirements-docs.txt requirements-docs.in

@@ -1,4 +1,5 @@
-"""``python -m tests.programs``: the programs that the tests run beside ours, had before the first test.
+"""``python -m tests.programs``: the programs that the tests run beside ours, had before the first
+test.
 
 Building the control plane or MinIO takes minutes on a machine that has done neither, longer than a
 test may take; and two tests side by side would wait for one another's build. What is in the cache

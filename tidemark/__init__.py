@@ -1,1 +1,2 @@
-"""The library: formats and rules that broker, operator, pipeline and cli share; no servers, no frameworks."""
+"""The library: formats and rules that broker, operator, pipeline and cli share; no servers, no
+frameworks."""

@@ -1,4 +1,5 @@
-"""How long to wait before the next try: exponential, with a ceiling, and with jitter where many try.
+"""How long to wait before the next try: exponential, with a ceiling, and with jitter where many
+try.
 
 Pure: clock and chance are arguments. A :class:`Backoff` is the rule and, for whoever remembers what
 failed, how often it did so far.

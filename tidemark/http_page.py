@@ -1,4 +1,5 @@
-"""Metrics and health over HTTP, for any process: ``/metrics`` and ``/healthz``, anything else is 404.
+"""Metrics and health over HTTP, for any process: ``/metrics`` and ``/healthz``, anything else is
+404.
 
 In a thread of its own, so that it answers also while the process's main loop stands still.
 """

@@ -1,7 +1,7 @@
 """Kafka's text form of a UUID (its class ``Uuid``): base64url without padding, 22 characters.
 
-Ids of topics, segments and log directories are written so wherever they are text: in the tier's keys
-and manifests, in ``partition.metadata``, in slices and statuses.
+Ids of topics, segments and log directories are written so wherever they are text: in the tier's
+keys and manifests, in ``partition.metadata``, in slices and statuses.
 """
 
 import base64

@@ -1,4 +1,5 @@
-"""What tiering does to a topic in each of its states (KIP-950): the table of disabling, in one place.
+"""What tiering does to a topic in each of its states (KIP-950): the table of disabling, in one
+place.
 
 A topic's tiering is a state, the tiered epoch and the policy of the latest disablement. A Topic's
 status, a broker's view of a topic, a replica's state file and the head of a manifest each hold this
@@ -159,8 +160,8 @@ class Tiering:
         ``default_policy`` that of its Cluster.
 
         Disabling raises the epoch and freezes the policy. From Disabled with Retain to Disabling
-        with Delete is an addition to KIP-950, and needs the Topic's own word: a changed default must
-        not delete what a finished disablement kept."""
+        with Delete is an addition to KIP-950, and needs the Topic's own word: a changed default
+        must not delete what a finished disablement kept."""
         if self.is_off and enabled:
             return replace(self, state=TieringState.ENABLED, epoch=max(self.epoch, 0))
         if self.copies and not enabled:

@@ -1,4 +1,5 @@
-"""The broker's figures. Those of partitions are sums: a label per partition would grow without limit."""
+"""The broker's figures. Those of partitions are sums: a label per partition would grow without
+limit."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,5 @@
-"""Where a delayed operation waits: one implementation for produce, fetch, DeleteRecords, remote fetch.
+"""Where a delayed operation waits: one implementation for produce, fetch, DeleteRecords, remote
+fetch.
 
 Kafka's rule: try, register under every key, try again, then start the
 timer; completion happens exactly once. Here everything runs on one loop, so a notification only
@@ -56,8 +57,8 @@ class _Operation:
 
 
 class Watch(Signal, Generic[N]):
-    """What has changed since :attr:`changed` was last emptied, under the names that its owner gave to
-    the keys; whoever waits under the watch itself is woken by each of them."""
+    """What has changed since :attr:`changed` was last emptied, under the names that its owner gave
+    to the keys; whoever waits under the watch itself is woken by each of them."""
 
     __slots__ = ("changed",)
 

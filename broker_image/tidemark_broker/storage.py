@@ -55,8 +55,9 @@ class Storage:
 
     @classmethod
     def open(cls, config: BrokerConfig) -> Self:
-        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
-        is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
+        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the
+        folder is another broker's or in use, :class:`ConfigError` for defaults that cannot be
+        read."""
         try:
             defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
@@ -220,8 +221,8 @@ class Storage:
     # ------------------------------------------------------------ now and then
 
     async def flush(self) -> None:
-        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so that
-        recovery has little to read."""
+        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so
+        that recovery has little to read."""
         hosted = {each.tp: each for each in self._partitions() if not each.removed}
         logs = {tp: each.log for tp, each in hosted.items()}
         overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())

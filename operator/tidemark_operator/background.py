@@ -1,4 +1,5 @@
-"""Work beside the queue of keys: requests to brokers that take their time, decisions on their news."""
+"""Work beside the queue of keys: requests to brokers that take their time, decisions on their
+news."""
 
 import asyncio
 import logging

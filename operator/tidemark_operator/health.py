@@ -1,6 +1,7 @@
 """What ``/healthz`` says: whether reconciling moves, not whether the process exists.
 
-It fails when nothing was reconciled for too long although something waits, or when one key is stuck.
+It fails when nothing was reconciled for too long although something waits, or when one key is
+stuck.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The operator's process: its threads and listeners, started and stopped in order.
 
 Three threads beside the main loop (the Lease, the brokers' listener, kopf's watches), each with a
-loop of its own; they only hand over. A thread that ends by itself ends the process: half an operator
-would look alive and do nothing.
+loop of its own; they only hand over. A thread that ends by itself ends the process: half an
+operator would look alive and do nothing.
 """
 
 import asyncio

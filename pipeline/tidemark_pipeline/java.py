@@ -21,7 +21,10 @@ def find_java() -> Path:
     home = os.environ.get("JAVA_HOME")
     name = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(name)
-    hint = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+    hint = (
+        f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless) or set "
+        "JAVA_HOME"
+    )
     if found is None:
         where = (
             f"JAVA_HOME is {home}, where there is no bin/java" if home else "no java on the PATH"

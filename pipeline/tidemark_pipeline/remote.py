@@ -32,8 +32,8 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Every wanted record of the task's segments, in offset order.
 
-    Raises :class:`CorruptData` where an object is not what was copied, or holds other rows than were
-    planned: before the first row of what is wrong, as far as the manifest has digests.
+    Raises :class:`CorruptData` where an object is not what was copied, or holds other rows than
+    were planned: before the first row of what is wrong, as far as the manifest has digests.
     """
     for part in task.ranges:
         source = Source(topic, task.partition, "remote", part.from_offset, part.to_offset_inclusive)
@@ -64,8 +64,9 @@ def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.R
     line.finish()
     if rows != planned:
         raise CorruptData(
-            f"{source.topic}-{source.partition}: object {part.entry.log_key} gave {rows} rows of the "
-            f"offsets {source.from_offset} to {source.to_offset_inclusive}, planned were {planned}"
+            f"{source.topic}-{source.partition}: object {part.entry.log_key} gave {rows} rows "
+            f"of the offsets {source.from_offset} to {source.to_offset_inclusive}, "
+            f"planned were {planned}"
         )
 
 

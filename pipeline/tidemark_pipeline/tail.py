@@ -76,11 +76,6 @@ def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, Leader]:
     raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
 
 
-def end_offsets(bootstrap: Sequence[str], topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    """The last stable offset (exclusive end of what a consumer may read) of each partition."""
-    return list_offsets(bootstrap, topic, partitions, LATEST)
-
-
 def list_offsets(
     bootstrap: Sequence[str], topic: str, partitions: Sequence[int], timestamp: int
 ) -> dict[int, int]:

@@ -148,8 +148,8 @@ def _median(rounds: list[Figures]) -> Figures:
 
 def _line(figures: Figures) -> str:
     return (
-        f"produce {figures.produce_mb_s:6.0f} MB/s at {figures.produce_cpu_s_per_gb:5.2f} CPU-s/GB   "
-        f"fetch {figures.fetch_mb_s:6.0f} MB/s at {figures.fetch_cpu_s_per_gb:5.2f} CPU-s/GB   "
+        f"produce {figures.produce_mb_s:6.0f} MB/s at {figures.produce_cpu_s_per_gb:5.2f} CPU-s/GB "
+        f"  fetch {figures.fetch_mb_s:6.0f} MB/s at {figures.fetch_cpu_s_per_gb:5.2f} CPU-s/GB   "
         f"memory {figures.memory_mb:5.0f} MB"
     )
 

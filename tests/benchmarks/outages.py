@@ -1,9 +1,9 @@
 """What a producer notices while brokers of a real local cluster die and come back.
 
 A stock producer (confluent-kafka, ``acks=all``) writes small records to one partition on three
-brokers, one every few milliseconds, and notes when each was acknowledged. An *outage* is the longest
-time without an acknowledgement around one event; who leads, and who is in sync, is read from the
-partition's slice.
+brokers, one every few milliseconds, and notes when each was acknowledged. An *outage* is the
+longest time without an acknowledgement around one event; who leads, and who is in sync, is read
+from the partition's slice.
 """
 
 import bisect
@@ -45,8 +45,8 @@ class SteadyWriter:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "log_level": 2,
-                # As one that has run for long, and asks whichever broker is there now and then: what
-                # a broker says of the topic is believed at once.
+                # As one that has run for long, and asks whichever broker is there now and then:
+                # what a broker says of the topic is believed at once.
                 "topic.metadata.propagation.max.ms": 0,
                 "topic.metadata.refresh.interval.ms": 200,
             }
@@ -64,7 +64,8 @@ class SteadyWriter:
         return bool(self._times_s) and self._times_s[-1] > time_s
 
     def outage_s(self, since_s: float) -> float:
-        """The longest time between two acknowledgements, from the last one before ``since_s`` on."""
+        """The longest time between two acknowledgements, from the last one before ``since_s``
+        on."""
         first = max(bisect.bisect(self._times_s, since_s) - 1, 0)
         return max((b - a for a, b in itertools.pairwise(self._times_s[first:])), default=0.0)
 

@@ -37,8 +37,8 @@ Work = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``ready(folder, n)`` makes everything and gives what is then measured; each call of that is one
-    unit."""
+    """``ready(folder, n)`` makes everything and gives what is then measured; each call of that is
+    one unit."""
 
     name: str
     grows: str

@@ -5,8 +5,8 @@ partition and two replicas per document, and the time until all are Ready; then 
 are deleted. Printed for both: seconds, CPU of operator, brokers and API server, writes by the API
 server's own count. No figure is a pass or a failure.
 
-``--by kubectl`` (the default) is what a user does: kubectl keeps itself to 50 requests a second, two
-for each object. ``--by client`` sends everything over 16 connections as fast as the API server
+``--by kubectl`` (the default) is what a user does: kubectl keeps itself to 50 requests a second,
+two for each object. ``--by client`` sends everything over 16 connections as fast as the API server
 takes it, so that the operator is what is measured.
 """
 

@@ -1,4 +1,5 @@
-"""kcat from the PATH, else from Debian's packages unpacked into the user's cache (nothing installed)."""
+"""kcat from the PATH, else from Debian's packages unpacked into the user's cache (nothing
+installed)."""
 
 import os
 import shutil

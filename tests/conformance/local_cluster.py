@@ -1,4 +1,5 @@
-"""A whole cluster for the conformance tests: real control plane, operator, three broker processes."""
+"""A whole cluster for the conformance tests: real control plane, operator, three broker
+processes."""
 
 import itertools
 import time

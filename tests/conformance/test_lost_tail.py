@@ -1,4 +1,5 @@
-"""A disk that lost what was not synced, under real brokers: the replica that has everything leads."""
+"""A disk that lost what was not synced, under real brokers: the replica that has everything
+leads."""
 
 import os
 from typing import Any

@@ -1,7 +1,8 @@
 """What our programs load is permissively licensed.
 
 kio depends on ``crc32c``, which is under the LGPL, and imports it in ``kio.records`` alone; none of
-our programs needs that module (record batches are ``tidemark.records``' business), so none loads it.
+our programs needs that module (record batches are ``tidemark.records``' business), so none loads
+it.
 """
 
 import subprocess

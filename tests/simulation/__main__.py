@@ -81,7 +81,8 @@ def _line(seeds: int, steps: int, seconds: float, wall_s: float, violations: int
     """``steps/s``: of one process, and of all of them together."""
     return (
         f"seeds {seeds}, steps {steps}, {steps / max(seconds, 1e-9):.0f} steps/s per process, "
-        f"{steps / max(wall_s, 1e-9):.0f} steps/s in all, {wall_s:.1f} s, violations {int(violations)}"
+        f"{steps / max(wall_s, 1e-9):.0f} steps/s in all, {wall_s:.1f} s, violations "
+        f"{int(violations)}"
     )
 
 

@@ -77,7 +77,8 @@ def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
 
 
 class _Heartbeats:
-    """``HeartbeatThread`` without a thread: the same life, on a loop that the main one cannot stop."""
+    """``HeartbeatThread`` without a thread: the same life, on a loop that the main one cannot
+    stop."""
 
     def __init__(self, target: Any, clock: Any, *, answered: Any, lost: Any) -> None:
         self._target = target
@@ -240,9 +241,9 @@ class BrokerProcess:
         return self._serve(entity)
 
     def answered_again(self, request: Any, answer: Any) -> None:
-        """An answer to AlterPartition reaches the partitions once more, as one that was still on its
-        way when a push told the same: the sender keeps one request in flight, the rule must not rely
-        on that."""
+        """An answer to AlterPartition reaches the partitions once more, as one that was still on
+        its way when a push told the same: the sender keeps one request in flight, the rule must not
+        rely on that."""
         manager = None if self.broker is None else self.broker.manager
         for change, result in zip(request.changes, answer.results, strict=False):
             partition = (

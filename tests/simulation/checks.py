@@ -225,8 +225,9 @@ class Checks:
         ):
             self.fail(
                 "13",
-                f"{partition.tp} on broker {process.node_id}: log start {log.log_start_offset}, local "
-                f"{log.local_log_start_offset}, high watermark {log.high_watermark}, end {log.next_offset}",
+                f"{partition.tp} on broker {process.node_id}: log start {log.log_start_offset}, "
+                f"local {log.local_log_start_offset}, high watermark {log.high_watermark}, end "
+                f"{log.next_offset}",
             )
 
     def _never_back(self, partition: Partition, before: tuple[Any, ...]) -> None:
@@ -248,8 +249,8 @@ class Checks:
         allows it, and what the account excuses."""
         epoch = partition.leader_epoch
         self.note(
-            f"broker {process.node_id} leads {partition.tp} in epoch {epoch}, ISR {partition.isr}, log "
-            f"{partition.log_start_offset}..{partition.high_watermark}..{partition.next_offset}"
+            f"broker {process.node_id} leads {partition.tp} in epoch {epoch}, ISR {partition.isr}, "
+            f"log {partition.log_start_offset}..{partition.high_watermark}..{partition.next_offset}"
         )
         other = self._led.setdefault((key, epoch), process)
         if other is not process:
@@ -268,10 +269,12 @@ class Checks:
             return  # it was superseded before it began
         self.fail(
             "1",
-            f"broker {process.node_id} leads {partition.tp} in epoch {epoch} without offset {missing}: "
-            f"its log holds {partition.log_start_offset}, local {partition.log.local_log_start_offset}, to "
-            f"{partition.next_offset}, {self._tier_text(key)}committed was to {ledger.end}, acknowledged to "
-            f"{ledger.acknowledged_end}; lost by {losers}, min.insync.replicas {ledger.topic.min_isr}",
+            f"broker {process.node_id} leads {partition.tp} in epoch {epoch} without offset "
+            f"{missing}: its log holds {partition.log_start_offset}, local "
+            f"{partition.log.local_log_start_offset}, to "
+            f"{partition.next_offset}, {self._tier_text(key)}committed was to {ledger.end}, "
+            f"acknowledged to {ledger.acknowledged_end}; lost by {losers}, min.insync.replicas "
+            f"{ledger.topic.min_isr}",
         )
 
     def _tier_text(self, key: Key) -> str:
@@ -330,8 +333,8 @@ class Checks:
             elif known.crc != batch.crc:
                 self.fail(
                     "3",
-                    f"{partition.tp}: the bytes at offset {batch.base_offset} were {known}, are {batch} "
-                    f"on broker {process.node_id}",
+                    f"{partition.tp}: the bytes at offset {batch.base_offset} were {known}, are "
+                    f"{batch} on broker {process.node_id}",
                 )
         row = self.rows.get(key)
         ledger.end = max(ledger.end, high_watermark)
@@ -365,8 +368,8 @@ class Checks:
             self.fail(
                 "1",
                 f"{key[0]}-{key[1]}: committed to {end}, but broker {node}, in the persisted ISR "
-                f"{row.isr} of leader epoch {row.leader_epoch} (partition epoch {row.partition_epoch}), "
-                f"ends at {has}",
+                f"{row.isr} of leader epoch {row.leader_epoch} (partition epoch "
+                f"{row.partition_epoch}), ends at {has}",
             )
 
     def _end_of(self, node: int, key: Key) -> int | None:
@@ -392,8 +395,8 @@ class Checks:
             if own >= 0 and own != epoch and current:
                 self.fail(
                     "3",
-                    f"{partition.tp}: offset {offset} is of leader epoch {epoch} in the tier and of "
-                    f"{own} in the log of the leader, broker {partition.context.node_id}",
+                    f"{partition.tp}: offset {offset} is of leader epoch {epoch} in the tier and "
+                    f"of {own} in the log of the leader, broker {partition.context.node_id}",
                 )
 
     # ------------------------------------------------------------ clients
@@ -407,8 +410,8 @@ class Checks:
             if base >= ledger.end and not self._lost_excused(key, base):
                 self.fail(
                     "1",
-                    f"{key[0]}-{key[1]}: offset {base} was acknowledged by broker {epoch_leader}, but "
-                    f"is not committed (committed to {ledger.end})",
+                    f"{key[0]}-{key[1]}: offset {base} was acknowledged by broker {epoch_leader}, "
+                    f"but is not committed (committed to {ledger.end})",
                 )
             return
         if batch.crc != crc:
@@ -435,8 +438,8 @@ class Checks:
                 where = "the tier" if remote else "its log"
                 self.fail(
                     "3",
-                    f"{key[0]}-{key[1]}: broker {node} served other bytes at {batch.base_offset} from "
-                    f"{where}: {batch} instead of {known}",
+                    f"{key[0]}-{key[1]}: broker {node} served other bytes at {batch.base_offset} "
+                    f"from {where}: {batch} instead of {known}",
                 )
 
     def deleted(self, key: Key, offset: int) -> None:
@@ -485,7 +488,8 @@ class Checks:
         old = self.rows.get(key)
         self.rows[key] = row
         self.note(
-            f"{who}: {key[0]}-{key[1]} leader {row.leader} epoch {row.leader_epoch}/{row.partition_epoch} "
+            f"{who}: {key[0]}-{key[1]} leader {row.leader} epoch "
+            f"{row.leader_epoch}/{row.partition_epoch} "
             f"ISR {row.isr} of {row.replicas}{' RECOVERING' if row.recovering else ''}"
             + (
                 f", eligible {row.elr}, last known {row.last_known_elr}"
@@ -546,8 +550,8 @@ class Checks:
             self._tiering(was.get("tiering"), now.get("tiering") or {})
 
     def _tiering(self, was: Json | None, now: Json) -> None:
-        """Invariant 7: Enabled, Disabling (a new epoch), Disabled, and only then something else; the
-        policy of a disablement under way never changes."""
+        """Invariant 7: Enabled, Disabling (a new epoch), Disabled, and only then something else;
+        the policy of a disablement under way never changes."""
         if was is None or (was["state"], was["epoch"]) == (now["state"], now["epoch"]):
             if was is not None and was["state"] == "Disabling" and was["policy"] != now["policy"]:
                 self.fail("7", f"the policy changed while Disabling: {was}, {now}")
@@ -638,8 +642,9 @@ class Checks:
     def _entry(
         self, who: str, key: Key, head: Head, old: SegmentEntry | None, entry: SegmentEntry
     ) -> None:
-        """Invariants 6 and 9 (a new entry is of the present claim, and of an enabled topic), 11 (its
-        custom metadata is what the storage manager gave), 3 (its bytes are what was committed)."""
+        """Invariants 6 and 9 (a new entry is of the present claim, and of an enabled topic), 11
+        (its custom metadata is what the storage manager gave), 3 (its bytes are what was
+        committed)."""
         if old is None and (entry.leader_epoch, entry.tiered_epoch) != (
             head.leader_epoch,
             head.tiering.epoch,
@@ -733,7 +738,8 @@ class Checks:
         return min(start, leader.log_start_offset) if key in self._unclean else start
 
     def readable(self, key: Key) -> None:
-        """Invariant 4, at the end: the leader has each offset from its log start on, or the tier."""
+        """Invariant 4, at the end: the leader has each offset from its log start on, or the
+        tier."""
         row = self.rows.get(key)
         machine = None if row is None else self.cluster.machines.get(row.leader)
         process = None if machine is None else machine.alive

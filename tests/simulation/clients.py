@@ -1,7 +1,7 @@
 """Producers, consumers and users: what clients do, and what they were told.
 
-A producer keeps its own record of what was acknowledged with acks=all; a consumer reads from the log
-start to the high watermark, through the local log and the tier.
+A producer keeps its own record of what was acknowledged with acks=all; a consumer reads from the
+log start to the high watermark, through the local log and the tier.
 """
 
 from functools import partial

@@ -72,8 +72,8 @@ class Deletions:
             )
 
     def _only_deletions_move(self, key: Key) -> bool:
-        """Not where records expire, an unclean election has cut a log, or a disablement has made the
-        log start the local one."""
+        """Not where records expire, an unclean election has cut a log, or a disablement has made
+        the log start the local one."""
         return (
             self._checks.topics[key[0]].keeps
             and not self._checks.is_unclean(key)
@@ -81,16 +81,16 @@ class Deletions:
         )
 
     def unfinished(self) -> str:
-        """Invariant 12, at the end: every object comes to its end, also one that asks again for what
-        was deleted before; empty once all have."""
+        """Invariant 12, at the end: every object comes to its end, also one that asks again for
+        what was deleted before; empty once all have."""
         for name, body in self._objects.items():
             if not (body.get("status") or {}).get("completionTime"):
                 return f"{name} has not finished: {body.get('status')}"
         return ""
 
     def repeated(self) -> None:
-        """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean election,
-        whose leader may end below it."""
+        """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean
+        election, whose leader may end below it."""
         for name in sorted(self.again):
             body = self._objects[name]
             status = body.get("status") or {}

@@ -27,8 +27,8 @@ class Network:
         self.doubled = 0.0
         self.slow = 0.0
         self.slowest_s = 0.5
-        #: Answers of operators to AlterPartition that are overtaken by what they push meanwhile, and
-        #: that reach the partition a second time, later still.
+        #: Answers of operators to AlterPartition that are overtaken by what they push meanwhile,
+        #: and that reach the partition a second time, later still.
         self.overtaken = 0.0
         #: Pairs of process names that do not hear each other.
         self.cut: set[tuple[str, str]] = set()

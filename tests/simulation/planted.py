@@ -1,7 +1,7 @@
 """Broken rules, put in the place of real ones for one run: what the simulation has to find.
 
-Production code has no switch for this. Each entry of :data:`BUGS` names one rule that is broken, the
-profile of runs in which it shows soonest, and how it is broken.
+Production code has no switch for this. Each entry of :data:`BUGS` names one rule that is broken,
+the profile of runs in which it shows soonest, and how it is broken.
 """
 
 import asyncio
@@ -216,7 +216,8 @@ def _no_floor(head: Head, floor: Any, delete_delay_ms: int) -> Head:
 
 @contextlib.contextmanager
 def _everybody_writes() -> Iterator[None]:
-    """Neither the claim in the head nor the leader's own term keeps a former copier from writing."""
+    """Neither the claim in the head nor the leader's own term keeps a former copier from
+    writing."""
     with (
         mock.patch.object(transitions, "check_holder", return_value=None),
         mock.patch.object(HeadWriter, "_check_term", return_value=None),

@@ -1,4 +1,4 @@
-"""The architecture page names the tests that hold what it says: those that it names are there."""
+"""Pages name the tests that hold what they say: those that they name are there."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,8 @@ _BY_SIMULATION = re.compile(r"\((\d+)\)(?:(?!\(\d+\)).)*?\*[Ss]imulation\*", re.
 
 
 def _named() -> list[tuple[str, str]]:
-    return sorted(set(_NAMED.findall(PAGE.read_text())))
+    pages = (page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    return sorted({named for page in pages for named in _NAMED.findall(page)})
 
 
 @pytest.mark.parametrize(("path", "test"), _named())

@@ -1,4 +1,5 @@
-"""The table of disabling (KIP-950), row by row: each question in each state of a topic's tiering."""
+"""The table of disabling (KIP-950), row by row: each question in each state of a topic's
+tiering."""
 
 import enum
 from collections.abc import Callable

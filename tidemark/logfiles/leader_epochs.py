@@ -69,7 +69,8 @@ class LeaderEpochs:
         return self if kept == len(self.entries) else LeaderEpochs(self.entries[:kept])
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of ``epoch``, or of the next lower epoch known, as OffsetForLeaderEpoch answers."""
+        """The end of ``epoch``, or of the next lower epoch known, as OffsetForLeaderEpoch
+        answers."""
         if epoch == UNKNOWN_EPOCH or epoch > self.latest_epoch:
             return UNDEFINED_END
         if epoch == self.latest_epoch:

@@ -67,8 +67,8 @@ class OffsetIndex:
         return _bytes_of(both)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the batch that ends with ``last_offset`` and begins at ``position``. Other threads may
-        look up meanwhile: they find the offset only once its position is there."""
+        """Add the batch that ends with ``last_offset`` and begins at ``position``. Other threads
+        may look up meanwhile: they find the offset only once its position is there."""
         self._positions.append(position)
         self._offsets.append(last_offset - self.base_offset)
 
@@ -91,13 +91,8 @@ class OffsetIndex:
         return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
 
     def floor_position(self, position: int, before_offset: int) -> int:
-        """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or 0."""
+        """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or
+        0."""
         by_offset = bisect_right(self._offsets, before_offset - 1 - self.base_offset)
         found = bisect_right(self._positions, position, 0, by_offset)
         return self._positions[found - 1] if found else 0
-
-    def truncate_to_position(self, position: int) -> None:
-        """Drop the entries of batches at or behind ``position``."""
-        keep = bisect_right(self._positions, position - 1)
-        del self._offsets[keep:]
-        del self._positions[keep:]

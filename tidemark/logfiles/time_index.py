@@ -39,7 +39,8 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes) -> "TimeIndex":
-        """Read a whole file; :class:`IndexFormatError` unless timestamps rise and offsets do not fall."""
+        """Read a whole file; :class:`IndexFormatError` unless timestamps rise and offsets do not
+        fall."""
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)

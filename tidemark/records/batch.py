@@ -25,7 +25,6 @@ LENGTH_OVERHEAD = 12
 MAGIC = 2
 CRC_COVERS_FROM = 21
 NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi")
@@ -147,7 +146,8 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def compute_crc(buffer: Buffer, start: int, end: int) -> int:
-    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only ``bytes``)."""
+    """CRC-32C of ``buffer[start:end]``, copied piece by piece (the library takes only
+    ``bytes``)."""
     crc = 0
     for begin in range(start, end, _CRC_CHUNK_BYTES):
         piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]
@@ -194,9 +194,3 @@ def set_max_timestamp(
     struct.pack_into(">q", buffer, position + 35, timestamp_ms)
     crc = compute_crc(buffer, position + CRC_COVERS_FROM, position + header.size_bytes)
     struct.pack_into(">I", buffer, position + 17, crc)
-
-
-def batch_extent(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(base offset, size in bytes) of the batch at ``position``: a glance, nothing is checked."""
-    base_offset, length = _EXTENT.unpack_from(buffer, position)
-    return base_offset, length + LENGTH_OVERHEAD

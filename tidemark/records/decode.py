@@ -1,4 +1,5 @@
-"""Look into one batch: plain Python, for where a single batch matters (ListOffsets by time, tools)."""
+"""Look into one batch: plain Python, for where a single batch matters (ListOffsets by time,
+tools)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def decode_records(
 def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
     """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
     the rest of a record is passed over unseen. Raises as :func:`decode_records` does, and
-    :class:`UnpackedTooLarge` for a batch beyond ``limits``, from which what is unpacked is taken."""
+    :class:`UnpackedTooLarge` for a batch beyond ``limits``, from which what is unpacked is
+    taken."""
     header = parse_header(batch)
     if header.count > limits.records_left:
         raise UnpackedTooLarge(

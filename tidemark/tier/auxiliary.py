@@ -1,9 +1,9 @@
 """All that belongs to a copied segment beside its bytes, packed into one object.
 
-Two objects per segment keep the cost of an upload low (design, "The remote tier"). Layout, big
-endian: magic ``TMAX``, version u16 (2; 1 has no piece digests), number of sections u16; per section kind u16, reserved u16,
-length u32, CRC-32C u32; then the sections in that order. A reader checks every CRC and passes over
-kinds that it does not know.
+Two objects per segment keep the cost of an upload low (stores charge by request). Layout, big
+endian: magic ``TMAX``, version u16 (2; 1 has no piece digests), number of sections u16; per section
+kind u16, reserved u16, length u32, CRC-32C u32; then the sections in that order. A reader checks
+every CRC and passes over kinds that it does not know.
 
 Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``).
 

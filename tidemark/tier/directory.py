@@ -168,8 +168,8 @@ class DirectoryStore:
                 temporary.replace(target)
                 return
         raise StoreUnavailable(
-            f"{self.describe()}: folder {target.parent.name} keeps disappearing; is another program "
-            "cleaning the tier's directory?",
+            f"{self.describe()}: folder {target.parent.name} keeps disappearing; is another "
+            "program cleaning the tier's directory?",
             reason="StoreDirectoryUnstable",
             retriable=True,
         )
@@ -222,7 +222,8 @@ class DirectoryStore:
         if not self._root.is_dir():
             raise StoreUnavailable(
                 f"{self.describe()} does not exist: mount the file system that holds the tier (an "
-                "empty directory serves only a tier that is new); it is then used without a restart",
+                "empty directory serves only a tier that is new); it is then used without a "
+                "restart",
                 reason="StoreDirectoryMissing",
                 retriable=True,
             )

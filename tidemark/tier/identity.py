@@ -3,7 +3,7 @@
 A wrong endpoint, a wrong prefix or a file system that is not mounted must never look like an empty
 tier. The first broker to use a store writes ``tidemark.json``; its store id then stands in the
 Cluster's status and is expected ever after. Another id, or none, means *unavailable*: nothing is
-copied or expired, local data is kept (design, "A store has an identity object").
+copied or expired, local data is kept (docs/architecture.md, "Where state lives").
 """
 
 import json
@@ -37,8 +37,8 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
     store_id, owner = found
     if owner != cluster_id:
         raise WrongStore(
-            f"{store.describe()} belongs to cluster {owner}, not to {cluster_id}: give this cluster a "
-            "bucket or prefix of its own"
+            f"{store.describe()} belongs to cluster {owner}, not to {cluster_id}: give this "
+            "cluster a bucket or prefix of its own"
         )
     if expected_store_id and store_id != expected_store_id:
         raise WrongStore(
@@ -73,7 +73,7 @@ def _read(store: ObjectStore) -> tuple[str, str]:
         ) from error
     if version != _FORMAT_VERSION or not all(isinstance(text, str) for text in found):
         raise WrongStore(
-            f"{store.describe()} has format version {version}, this program reads {_FORMAT_VERSION}: "
-            "upgrade it"
+            f"{store.describe()} has format version {version}, this program reads "
+            f"{_FORMAT_VERSION}: upgrade it"
         )
     return found

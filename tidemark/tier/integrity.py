@@ -80,7 +80,8 @@ class LogDigest:
 
 def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | None:
     """Position of the first piece in ``data`` that differs, None where all are right. ``position``
-    is where ``data`` begins in the log, at a piece's beginning; it ends with a piece, or the log."""
+    is where ``data`` begins in the log, at a piece's beginning; it ends with a piece, or the
+    log."""
     view = memoryview(data)
     first = position // PIECE_BYTES
     for begin in range(0, len(view), PIECE_BYTES):
@@ -157,8 +158,8 @@ class BatchLine:
             last_offset > entry.end_offset_inclusive
         ):
             raise self._damaged(
-                f"the batch at byte {position} ends with offset {last_offset}, and the segment with "
-                f"{entry.end_offset_inclusive}"
+                f"the batch at byte {position} ends with offset {last_offset}, and the segment "
+                f"with {entry.end_offset_inclusive}"
             )
 
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
@@ -171,14 +172,14 @@ class BatchLine:
         self.check_epoch(header)
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """The leader epoch of a batch that is to be served is one that the manifest names. Not asked
-        of a batch below the log start, whose epoch may have been forgotten before the copy, and not
-        of entries of the first format. Raises ObjectDamaged."""
+        """The leader epoch of a batch that is to be served is one that the manifest names. Not
+        asked of a batch below the log start, whose epoch may have been forgotten before the copy,
+        and not of entries of the first format. Raises ObjectDamaged."""
         epoch = header.partition_leader_epoch
         if self._entry.digests is not None and epoch not in self._epochs:
             raise self._damaged(
-                f"the batch at offset {header.base_offset} is of leader epoch {epoch}, the manifest "
-                f"names {', '.join(map(str, sorted(self._epochs)))}"
+                f"the batch at offset {header.base_offset} is of leader epoch {epoch}, the "
+                f"manifest names {', '.join(map(str, sorted(self._epochs)))}"
             )
 
     def finish(self) -> None:

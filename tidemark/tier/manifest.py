@@ -77,7 +77,8 @@ class LoadedHead:
 
 class PageCache:
     """Sealed pages of one partition by name, loaded when asked for into ``kept``, which all
-    partitions share. Pages never change, so a cached one is right for ever. Safe between threads."""
+    partitions share. Pages never change, so a cached one is right for ever. Safe between
+    threads."""
 
     def __init__(
         self, store: ObjectStore, kept: ByteCache[str, Page], topic_id: uuid.UUID, partition: int
@@ -95,8 +96,8 @@ class PageCache:
             data = self._store.get(key).data
         except ObjectNotFound as error:
             raise PageNotFound(
-                f"page {key} is not in {self._store.describe()}; if the head still refers to it, the "
-                "tier is damaged"
+                f"page {key} is not in {self._store.describe()}; if the head still refers to it, "
+                "the tier is damaged"
             ) from error
         except ObjectTooLarge as error:
             raise ManifestCorrupt(str(error)) from error
@@ -132,8 +133,8 @@ class ManifestStore:
             got = self._store.get(key)
         except ObjectNotFound as error:
             raise HeadNotFound(
-                f"there is no manifest {key} in {self._store.describe()}; if the partition was tiered "
-                "there before, check endpoint, bucket and prefix"
+                f"there is no manifest {key} in {self._store.describe()}; if the partition was "
+                "tiered there before, check endpoint, bucket and prefix"
             ) from error
         except ObjectTooLarge as error:
             raise ManifestCorrupt(str(error)) from error
@@ -176,7 +177,8 @@ class ManifestStore:
     def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
         """Apply a transition and write the result, repeating it on a newer head where another write
         came first. Gives back the head that stands then; no write where nothing changes (and no
-        dropped page waits to be deleted). Raises what the transition raises (Fenced above all), or StoreUnavailable with unknown outcome."""
+        dropped page waits to be deleted). Raises what the transition raises (Fenced above all), or
+        StoreUnavailable with unknown outcome."""
         commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         for attempt in range(ATTEMPTS):
             loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)
@@ -283,8 +285,8 @@ def _memory_of(page: Page) -> int:
 
 def _misplaced(where: str, owner: str) -> str:
     return (
-        f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; nothing "
-        "is read, copied or deleted meanwhile"
+        f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; "
+        "nothing is read, copied or deleted meanwhile"
     )
 
 

@@ -7,7 +7,7 @@ What every implementation keeps to:
 * ``replace`` is compare-and-set on the object's *version*. A version is derived from the body (S3's
   ETag is; the directory does the same on purpose, so that tests meet the same rules), so equal
   bodies have equal versions: whoever uses compare-and-set puts a number that only grows into the
-  body (design, "The head").
+  body (a head's version does).
 * A conditional write that raises may still have happened, whatever the error says: clients retry
   inside, and their own success then looks like a conflict. Only reading tells.
 * ``delete`` of a missing object succeeds.
@@ -40,8 +40,8 @@ class ObjectTooLarge(StoreError):
 
     def __init__(self, key: str, where: str, size_bytes: int) -> None:
         super().__init__(
-            f"object {key} in {where} has {size_bytes} bytes, at most {OBJECT_BYTES_MAX} are read as a "
-            "whole: something else stands in its place"
+            f"object {key} in {where} has {size_bytes} bytes, at most {OBJECT_BYTES_MAX} are read "
+            "as a whole: something else stands in its place"
         )
 
 

@@ -2,8 +2,8 @@
 
 A snapshot pins the head as it was (its version, log start and end); plans made from it name
 segments whose objects stay for ``remote.delete.delay`` after they are marked. Pages are immutable
-and cached by name. A page that is gone means that the head has dropped it since: a new snapshot
-tells (design, "The pipeline": on a missing object the head is read again).
+and cached by name. A page that is gone means that the head has dropped it since: the head is
+read again, and the new snapshot tells.
 """
 
 import uuid

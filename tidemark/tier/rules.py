@@ -20,15 +20,16 @@ from tidemark.tiering import Tiering
 
 
 def check_holder(head: Head, by: Claim) -> None:
-    """The caller's claim is the head's: a superseded leader is fenced, and reading claims nothing."""
+    """The caller's claim is the head's: a superseded leader is fenced, and reading claims
+    nothing."""
     _check_not_deleted(head)
     if by == head.claim:
         return
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
     raise IllegalTransition(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not claimed "
-        "the head yet; claim it first"
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} has not "
+        "claimed the head yet; claim it first"
     )
 
 
@@ -50,8 +51,8 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
         raise _fenced(head, by)
     if tiering.goes_back_from(head.tiering):
         raise Fenced(
-            f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and never "
-            f"goes back to {tiering.state.name}; wait for the controller's newer state"
+            f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and "
+            f"never goes back to {tiering.state.name}; wait for the controller's newer state"
         )
     if tiering.changes_policy_of(head.tiering):
         raise IllegalTransition(
@@ -64,7 +65,8 @@ def check_copying_allowed(head: Head) -> None:
     """Nothing new is copied unless tiering is enabled (invariant 9)."""
     if not head.tiering.copies:
         raise IllegalTransition(
-            f"{head.name}: tiering is {head.tiering.state.name}, nothing new is copied; enable it first"
+            f"{head.name}: tiering is {head.tiering.state.name}, nothing new is copied; enable it "
+            "first"
         )
 
 
@@ -72,13 +74,13 @@ def check_room(head: Head) -> None:
     """The head stays below its limits."""
     if len(head.pages) >= PAGES_MAX:
         raise IllegalTransition(
-            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a shorter "
-            "retention"
+            f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a "
+            "shorter retention"
         )
     if len(head.entries) >= ENTRIES_MAX:
         raise IllegalTransition(
-            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get through: "
-            "look at the storage errors"
+            f"{head.name}: {len(head.entries)} entries wait in the head; deletions do not get "
+            "through: look at the storage errors"
         )
 
 
@@ -87,7 +89,8 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
     hole, or tells another history than the tier."""
     if entry.end_offset_inclusive < head.log_start_offset:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is expired"
+            f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is "
+            "expired"
         )
     live = head.live_end
     if live is None:
@@ -95,13 +98,13 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
     end, epoch = live
     if entry.end_offset_inclusive <= end:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all up to "
-            f"{end} already; copy from {end + 1}"
+            f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all "
+            f"up to {end} already; copy from {end + 1}"
         )
     if entry.start_offset > end + 1:
         raise IllegalTransition(
-            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole behind "
-            f"{end}; copy the segment that contains {end + 1}"
+            f"{head.name}: {entry.key} begins at {entry.start_offset} and would leave a hole "
+            f"behind {end}; copy the segment that contains {end + 1}"
         )
     _check_history(head, entry, end, epoch)
     return max(entry.start_offset, end + 1)
@@ -127,8 +130,9 @@ def _check_not_deleted(head: Head) -> None:
 
 def _fenced(head: Head, by: Claim) -> Fenced:
     return Fenced(
-        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
-        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiering.epoch} (broker "
+        f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is "
+        f"superseded by leader epoch {head.leader_epoch}, tiered epoch {head.tiering.epoch} "
+        "(broker "
         f"{head.broker_id}, {head.tiering.state.name}); stop, and wait for the controller"
     )
 

@@ -151,7 +151,10 @@ class S3Store:
     def describe(self) -> str:
         """``bucket NAME at ENDPOINT``; no keys."""
         prefix = f", prefix {self._config.prefix}" if self._config.prefix else ""
-        return f"bucket {self._name} at {self._config.endpoint or 'AWS ' + self._config.region}{prefix}"
+        return (
+            f"bucket {self._name} at "
+            f"{self._config.endpoint or 'AWS ' + self._config.region}{prefix}"
+        )
 
     def _part(self, key: str, start: int, end: int) -> bytes:
         def read(path: str) -> bytes:
@@ -165,7 +168,8 @@ class S3Store:
     def _version(self, key: str, e_tag: str | None) -> Version:
         if not e_tag:
             raise StoreUnavailable(
-                f"{self.describe()} gives no ETag for {key}: Tidemark needs an S3 with conditional writes",
+                f"{self.describe()} gives no ETag for {key}: Tidemark needs an S3 with conditional "
+                "writes",
                 reason="StoreWithoutETags",
                 retriable=False,
             )

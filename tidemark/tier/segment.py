@@ -39,8 +39,8 @@ class SegmentEntry:
     ``leader_epochs``: (epoch, first offset) ascending, the first not above ``start_offset``.
     ``size_bytes``: of the log file, without indexes. ``leader_epoch``, ``broker_id``: of the
     copier. ``event_time_ms``: when the copy began. ``marked_at_ms``: when a copy was given up.
-    ``key``: of both objects, without suffix. ``digests``: known once the copy is finished; None also
-    where the manifest's first format recorded it, which had none."""
+    ``key``: of both objects, without suffix. ``digests``: known once the copy is finished; None
+    also where the manifest's first format recorded it, which had none."""
 
     segment_id: uuid.UUID
     start_offset: int

@@ -1,14 +1,14 @@
 """The storage manager: segments in and out of the object store (Kafka's RemoteStorageManager).
 
-Two objects per segment, ``.log`` and ``.aux``. Copying may be repeated and overwrites; deleting what
-is not there succeeds; what was copied can be read when ``copy_segment`` returns.
+Two objects per segment, ``.log`` and ``.aux``. Copying may be repeated and overwrites; deleting
+what is not there succeeds; what was copied can be read when ``copy_segment`` returns.
 
 KIP-917: ``copy_segment`` returns custom metadata that is opaque to everybody else, here compact
-JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory). With several
-buckets a hash of the segment id chooses one. Where a segment lies afterwards is what its custom
-metadata says, whatever the configuration has become; a copy that was never finished has none, so its
-objects are deleted in every configured bucket. Whether the metadata is too large is the caller's
-question.
+JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory). With
+several buckets a hash of the segment id chooses one. Where a segment lies afterwards is what its
+custom metadata says, whatever the configuration has become; a copy that was never finished has
+none, so its objects are deleted in every configured bucket. Whether the metadata is too large is
+the caller's question.
 """
 
 import hashlib
@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
@@ -49,29 +48,9 @@ class Copied:
     digests: Digests
 
 
-class RemoteStorageManager(Protocol):
-    """Calls block. Errors: ObjectNotFound where a segment's object is gone, StoreUnavailable,
-    ObjectDamaged."""
-
-    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload both objects; their digests are made as they pass by."""
-
-    def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Bytes of the segment's log from position ``start``, cut off at its end."""
-
-    def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
-        were copied, or ObjectDamaged."""
-
-    def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Remove both objects of each. Where it raises, some may be gone."""
-
-    def describe(self, entry: SegmentEntry) -> str:
-        """Where a segment lies, for messages."""
-
-
 class BucketStorageManager:
-    """Storage manager over one store per bucket, in the configured order."""
+    """Storage manager over one store per bucket, in the configured order. Calls block. Errors:
+    ObjectNotFound where a segment's object is gone, StoreUnavailable, ObjectDamaged."""
 
     def __init__(self, buckets: Mapping[str, ObjectStore]) -> None:
         if not buckets:
@@ -80,7 +59,8 @@ class BucketStorageManager:
         self._names = tuple(buckets)
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload to the bucket that the segment id chooses: the log, then what tells its digests."""
+        """Upload to the bucket that the segment id chooses: the log, then what tells its digests,
+        which are made as it passes by."""
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
@@ -93,12 +73,13 @@ class BucketStorageManager:
         return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Read from where the segment lies."""
+        """Bytes of the segment's log from position ``start``, cut off at its end."""
         end = min(end_exclusive, entry.size_bytes)
         return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Read and check the packed object."""
+        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
+        were copied, or ObjectDamaged."""
         store = self._where(entry)
         try:
             data = store.get(entry.aux_key).data
@@ -113,7 +94,8 @@ class BucketStorageManager:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Delete where each segment lies; everywhere, for a copy that was never finished."""
+        """Remove both objects of each: where the segment lies; everywhere, for a copy that was
+        never finished. Where it raises, some may be gone."""
         keys: dict[str, list[str]] = {}
         for entry in entries:
             unknown = entry.custom_metadata is None
@@ -123,7 +105,7 @@ class BucketStorageManager:
             self._buckets[name].delete_many(there)
 
     def describe(self, entry: SegmentEntry) -> str:
-        """The bucket, or the directory."""
+        """Where a segment lies, for messages: the bucket, or the directory."""
         return self._where(entry).describe()
 
     def list_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[ObjectInfo]:
@@ -144,8 +126,8 @@ class BucketStorageManager:
         bucket, _ = decode_custom_metadata(entry.custom_metadata)
         if bucket not in self._buckets:
             raise StoreUnavailable(
-                f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it to the "
-                "remote storage's buckets again",
+                f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it "
+                "to the remote storage's buckets again",
                 reason="BucketNotConfigured",
                 retriable=False,
             )
@@ -153,8 +135,8 @@ class BucketStorageManager:
 
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
-    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error, not
-    a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
+    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error,
+    not a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
     position = 0
     while position < size_bytes:
         try:
@@ -182,7 +164,8 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreUnavailable(
-            f"custom metadata {data[:64]!r} was written by another storage manager: configure that one",
+            f"custom metadata {data[:64]!r} was written by another storage manager: configure that "
+            "one",
             reason="ForeignCustomMetadata",
             retriable=False,
         ) from error

@@ -1,6 +1,6 @@
 """Every change of a manifest's head, as a pure function from head to head.
 
-Rules (design, "What must always hold" 5, 6, 8, 10; "The remote tier"):
+Rules (docs/architecture.md, invariants 5, 6, 8 and 10; docs/tier-format.md):
 
 * A claim is a write. It never goes to a lower leader epoch or tiered epoch, and within a tiered
   epoch the state only goes DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).
@@ -60,13 +60,13 @@ def claim(
     now_ms: int,
 ) -> Head:
     """Take the head for a leader epoch and the topic's tiering. Needed before the first copy,
-    expiration or mark in a new epoch; fences every older claim. A disablement with Delete is claimed
-    by ``disable_delete``, which also moves the floor."""
+    expiration or mark in a new epoch; fences every older claim. A disablement with Delete is
+    claimed by ``disable_delete``, which also moves the floor."""
     check_claim(head, leader_epoch, tiering, cluster_id)
     if tiering.has_to_delete(head.tiering.epoch):
         raise IllegalTransition(
-            f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the floor "
-            "in the same commit: use disable_delete"
+            f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the "
+            "floor in the same commit: use disable_delete"
         )
     return _taken(head, leader_epoch, tiering, broker_id, now_ms)
 

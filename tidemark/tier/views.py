@@ -86,8 +86,8 @@ def find(head: Head, pages: Pages, offset: int) -> SegmentEntry | None:
 
 
 def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEntry | None:
-    """The first live segment that has a record of this time or later. (A record below the log start
-    in it does not count: the caller goes on from ``segment_range``.)"""
+    """The first live segment that has a record of this time or later. A record below the log start
+    in it does not count: the caller looks from the log start on."""
     for ref in head.pages:
         if ref.max_timestamp_ms >= timestamp_ms and not _wholly_marked(head, ref):
             for entry in _live(head, pages[ref.name].entries, 0):
@@ -95,12 +95,6 @@ def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEnt
                     return entry
     entries = _live(head, head.entries, 0)
     return next((entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms), None)
-
-
-def segment_range(head: Head, entry: SegmentEntry) -> SegmentRange:
-    """What a live segment answers for under this head's log start."""
-    start = max(entry.from_offset, head.log_start_offset)
-    return SegmentRange(entry, start, entry.end_offset_inclusive)
 
 
 def plan(

@@ -8,9 +8,10 @@ address it was given and keeps two connections to the one that leads:
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
   ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966), and
-  ordinary Kafka requests (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener that the operator can
-  reach, and a command can never overtake the snapshot that it builds on: ``PartitionStates`` are
-  applied in the order in which they come; other commands may be answered out of order.
+  ordinary Kafka requests (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener
+  that the operator can reach, and a command can never overtake the snapshot that it builds on:
+  ``PartitionStates`` are applied in the order in which they come; other commands may be answered
+  out of order.
 
 Keys that Kafka has are Kafka's (with our own fields); ours begin at 10000. Offsets are -1 when
 unknown. Every command carries the controller epoch; a broker that has seen a higher one answers
@@ -35,9 +36,6 @@ DELETE_REMOTE_TOPIC = 10003
 BROKER_STATUS = 10004
 REPLICA_LOG_INFO = 10005
 
-#: No Kafka release has this error (KIP-950 names it); the code lies far above Kafka's own.
-TIERED_STORAGE_DISABLEMENT_IN_PROGRESS = 10950
-
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 #: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
@@ -45,8 +43,8 @@ TIER_INTEGRITY = "TierIntegrity"
 
 
 class LeaderRecoveryState(enum.IntEnum):
-    """KIP-704: ``RECOVERING`` is a partition whose leader was elected uncleanly and has not said yet
-    that its log is in order (here: that what is in the tier is a prefix of it)."""
+    """KIP-704: ``RECOVERING`` is a partition whose leader was elected uncleanly and has not said
+    yet that its log is in order (here: that what is in the tier is a prefix of it)."""
 
     RECOVERED = 0
     RECOVERING = 1

@@ -2,8 +2,8 @@
 
 KIP-482 lets any side add tagged fields to any flexible version, and a reader skips the tags it does
 not know. kio's reader refuses them, so :func:`read_entity` is the way taken when it has: the same
-dataclasses, kio's own field readers, and unknown tags skipped by their length. The lengths have been
-checked before (:mod:`tidemark.wire.bounds`).
+dataclasses, kio's own field readers, and unknown tags skipped by their length. The lengths have
+been checked before (:mod:`tidemark.wire.bounds`).
 """
 
 import dataclasses

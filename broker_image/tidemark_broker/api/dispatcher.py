@@ -27,7 +27,8 @@ from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.net.metrics import NetMetrics
 
-#: Topics, partitions and all other elements that one request of a client, or of a follower, may name.
+#: Topics, partitions and all other elements that one request of a client, or of a follower, may
+#: name.
 ELEMENTS_MAX = 200_000
 
 APIS: tuple[Api[Any, Any], ...] = (
@@ -93,7 +94,8 @@ class Dispatcher:
     def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[str, Any, Any]:
         if api.key != api_versions.KEY:
             raise FrameError(
-                f"{api.name} version {version}, where {api.version_min} to {api.version_max} are served"
+                f"{api.name} version {version}, where {api.version_min} to {api.version_max} are "
+                "served"
             )
         answer = api_versions.answer(self._table, ErrorCode.unsupported_version)
         return api.name, answer, api.answer_type(0)

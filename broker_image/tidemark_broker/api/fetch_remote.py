@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 async def read_remote(reads: Sequence[Read], services: Services, client_deadline_s: float) -> None:
-    """Fill in what is in the tier; on return no read needs it any more. ``client_deadline_s``: until
-    when the client waits (monotonic)."""
+    """Fill in what is in the tier; on return no read needs it any more. ``client_deadline_s``:
+    until when the client waits (monotonic)."""
     needed = [(read, read.result.remote) for read in reads if read.result.remote is not None]
     if not needed:
         return

@@ -56,7 +56,8 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseTopic:
-    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see :class:`~tidemark.tiering.TieringState`."""
+    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see
+    :class:`~tidemark.tiering.TieringState`."""
 
     error_code: ErrorCode
     name: str | None

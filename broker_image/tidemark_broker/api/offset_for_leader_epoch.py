@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch (23): where an epoch ends, by which clients notice a truncation (KIP-320)."""
+"""OffsetForLeaderEpoch (23): where an epoch ends, by which clients notice a truncation
+(KIP-320)."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,8 @@
 """Produce (0): record batches appended as they came, acks 0, 1 and all.
 
 Served from version 3 and advertised from 0. The bytes that kio hands over go to
-the log untouched, which looks at the batch header only. Idempotence and transactions are not served.
+the log untouched, which looks at the batch header only. Idempotence and transactions are not
+served.
 """
 
 import asyncio

@@ -2,10 +2,10 @@
 
 A handler reads one class of a request and builds one class of an answer, which have the fields of
 every version that is served (Kafka's generated ``*RequestData`` and ``*ResponseData`` are the same
-idea). Requests are kio's of the newest version, with what Kafka has dropped since added. Answers are
-plain dataclasses: making a number of kio's own types costs 4 us, and an answer has thousands. kio's
-schema of a version is bound to them here: a request answers for fields that its version lacks with
-their defaults; of an answer the fields that its version has are written.
+idea). Requests are kio's of the newest version, with what Kafka has dropped since added. Answers
+are plain dataclasses: making a number of kio's own types costs 4 us, and an answer has thousands.
+kio's schema of a version is bound to them here: a request answers for fields that its version lacks
+with their defaults; of an answer the fields that its version has are written.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def request_type(message: Any, api_key: int, version: int) -> Any:
 
 @cache
 def answer_type(message: Any, api_key: int, version: int) -> Any:
-    """The entity as which a ``message`` is written in ``version``. Raises TypeError where that has a
-    field that ``message`` has not, unless it is a tagged one: that is never written then."""
+    """The entity as which a ``message`` is written in ``version``. Raises TypeError where that has
+    a field that ``message`` has not, unless it is a tagged one: that is never written then."""
     return _writable(message, load_response_schema(api_key, version))
 
 

@@ -1,4 +1,5 @@
-"""What the handlers share of the broker: its replicas, what it knows of the cluster, where they wait."""
+"""What the handlers share of the broker: its replicas, what it knows of the cluster, where they
+wait."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -55,7 +55,8 @@ class Api(Generic[Q, A]):
 
 @dataclass(frozen=True, slots=True)
 class PrivateApi(Generic[Q, A]):
-    """An Api between our own brokers, in version 0 only; never advertised. One entity in, one out."""
+    """An Api between our own brokers, in version 0 only; never advertised. One entity in, one
+    out."""
 
     key: int
     name: str

@@ -231,7 +231,8 @@ class ControlClient:
 
     @property
     def proven_broker_epoch(self) -> int:
-        """What a clean shutdown may be proved by; -1 while the controller does not know of a loss."""
+        """What a clean shutdown may be proved by; -1 while the controller does not know of a
+        loss."""
         return -1 if self._has_lost_records else self.broker_epoch
 
     async def _attach(self, connection: KafkaConnection) -> None:

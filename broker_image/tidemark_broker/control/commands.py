@@ -61,8 +61,8 @@ class Turns:
         self._waiting: collections.deque[Frame] = collections.deque()
 
     def take(self, frame: Frame, *, urgent: bool = False) -> bool:
-        """Begin with it now or later, now if it is ``urgent``; False if too many wait already. Never
-        waits itself."""
+        """Begin with it now or later, now if it is ``urgent``; False if too many wait already.
+        Never waits itself."""
         if urgent or len(self._tasks) < AT_ONCE:
             self._begin(frame)
         elif len(self._waiting) < WAITING_MAX:

@@ -1,5 +1,5 @@
-"""``ReplicaLogInfo`` (KIP-966): how far this broker's replicas reach, for an election among replicas
-of which each may have lost what it had not synced.
+"""``ReplicaLogInfo`` (KIP-966): how far this broker's replicas reach, for an election among
+replicas of which each may have lost what it had not synced.
 
 Answered from memory. A log whose storage refuses says so: what it holds is in doubt.
 """

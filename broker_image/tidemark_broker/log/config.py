@@ -12,7 +12,6 @@ from tidemark.records.batch import TimestampType
 
 #: ``local.retention.*`` = -2: the same as the topic-wide limit.
 LOCAL_SAME_AS_TOTAL = -2
-NO_LIMIT = -1
 
 
 def _default(name: str) -> Any:

@@ -62,7 +62,8 @@ class EpochFile:
         )
 
     def try_to_save(self, epochs: LeaderEpochs) -> None:
-        """:meth:`save` for what was read at a start: a full disk must not keep a log from opening."""
+        """:meth:`save` for what was read at a start: a full disk must not keep a log from
+        opening."""
         try:
             self.save(epochs)
         except StorageError as error:

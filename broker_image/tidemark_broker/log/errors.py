@@ -49,8 +49,8 @@ class StorageError(LogError):
     error_code = ErrorCode.kafka_storage_error
 
 
-#: What can be done about segments that are missing. Read only when a broker starts: a directory that
-#: goes under a running broker is not made anew, since nothing tells its loss from a mishap.
+#: What can be done about segments that are missing. Read only when a broker starts: a directory
+#: that goes under a running broker is not made anew, since nothing tells its loss from a mishap.
 RESTORE_OR_COPY = (
     "nothing was deleted. Restore them; or, where another replica has these records, stop this "
     "broker, remove this replica's directory and start the broker: it copies them from its leader"

@@ -52,7 +52,8 @@ def lock_directory(directory: Path) -> int:
 
 
 def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> DirectoryIdentity:
-    """Read the identity, or draw one for a new directory; refuse one of another broker or cluster."""
+    """Read the identity, or draw one for a new directory; refuse one of another broker or
+    cluster."""
     path = directory / PROPERTIES
     with storage_errors(f"{path} cannot be read"):
         text = path.read_text() if path.exists() else None

@@ -101,7 +101,8 @@ class LogCheckpoints:
 
 
 def _sync_announced(logs: Iterable[PartitionLog]) -> None:
-    """A log that refuses keeps the start that is on record; it says itself what is wrong with it."""
+    """A log that refuses keeps the start that is on record; it says itself what is wrong with
+    it."""
     for log in logs:
         try:
             sync_below_announced(log.state)

@@ -96,7 +96,8 @@ class LogStarts:
             return frozenset(self.recorded)
 
     def compact(self, *, without: Collection[TopicPartition] = ()) -> None:
-        """T: write the checkpoints whole, ``without`` logs that are gone, and begin the journal anew."""
+        """T: write the checkpoints whole, ``without`` logs that are gone, and begin the journal
+        anew."""
         with self._lock:
             kept = {key: starts for key, starts in self.recorded.items() if key not in without}
             self._write(kept)

@@ -1,8 +1,8 @@
 """ListOffsets by time within one segment: time index, offset index, then one batch is looked into.
 
 A client made that batch, and the header by which it was chosen: where the records do not bear the
-header out the look-up goes on behind it. All that one look-up unpacks and passes has a limit; beyond
-it the headers are believed, and what is found may begin a little early, never late.
+header out the look-up goes on behind it. All that one look-up unpacks and passes has a limit;
+beyond it the headers are believed, and what is found may begin a little early, never late.
 """
 
 from tidemark.logfiles.offset_index import IndexFormatError

@@ -113,8 +113,8 @@ class LogManager:
         return self.failures
 
     def _missing(self) -> list[TopicPartition]:
-        """Logs that the last clean shutdown left with records and that are not here: what is made in
-        their place is empty."""
+        """Logs that the last clean shutdown left with records and that are not here: what is made
+        in their place is empty."""
         known = self._open.by_key.keys() | self._open.failures.keys()
         points = self._checkpoints.recovery_points.offsets
         return [key for key, offset in points.items() if offset and key not in known]

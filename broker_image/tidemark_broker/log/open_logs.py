@@ -24,7 +24,8 @@ class OpenFailure:
 
 
 class OpenLogs:
-    """Any thread may look; what changes it holds ``changed``, never while the disk is waited for."""
+    """Any thread may look; what changes it holds ``changed``, never while the disk is waited
+    for."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

@@ -104,7 +104,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end of what read_committed may see; the high watermark, without transactions."""
+        """Exclusive end of what read_committed may see; the high watermark, without
+        transactions."""
         return self.state.bounds.high_watermark
 
     @property
@@ -161,7 +162,8 @@ class PartitionLog:
 
     @property
     def lost_at_open(self) -> tuple[int, int] | None:
-        """(end, former high watermark) where the log was opened below what it knew to be committed."""
+        """(end, former high watermark) where the log was opened below what it knew to be
+        committed."""
         return self.state.lost_at_open
 
     # -- bounds --------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""``partition.state``: what the controller last said about a replica, kept beside its log as JSON."""
+"""``partition.state``: what the controller last said about a replica, kept beside its log as
+JSON."""
 
 import json
 from pathlib import Path

@@ -131,7 +131,8 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
 def _settle_closed(
     loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
 ) -> None:
-    """The figures of a closed segment from the ends of its indexes; rebuilt where they do not fit."""
+    """The figures of a closed segment from the ends of its indexes; rebuilt where they do not
+    fit."""
     epochs = _try_figures(segment)
     if epochs is None or segment.next_offset != next_base:
         logger.warning("the indexes of %s are built anew", segment.log_path)
@@ -151,7 +152,8 @@ def _settle_closed(
 
 
 def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
-    """After a clean shutdown: the figures from the ends of the indexes, or False to check it all."""
+    """After a clean shutdown: the figures from the ends of the indexes, or False to check it
+    all."""
     if not segment.size_bytes:
         segment.open_for_recovery()
         return True
@@ -232,7 +234,8 @@ def _try_to_write_indexes(segment: Segment) -> None:
 
 
 def _remove_behind(loaded: LoadedSegments, number: int) -> None:
-    """Remove every segment behind ``number``, newest first, so that what stays is always a prefix."""
+    """Remove every segment behind ``number``, newest first, so that what stays is always a
+    prefix."""
     loaded.truncated = True
     for segment in reversed(loaded.segments[number + 1 :]):
         logger.warning("%s lies behind the end of the clean log and goes", segment.log_path)

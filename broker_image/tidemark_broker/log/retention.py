@@ -134,7 +134,8 @@ def _size_breached(log: RetentionInput, already: int, *, keeps_remote: bool) -> 
 
 
 def _excesses(segments: Sequence[SegmentInfo], limit: int) -> Iterator[int]:
-    """For each segment: by how much the log stays above ``limit`` without it and the ones before."""
+    """For each segment: by how much the log stays above ``limit`` without it and the ones
+    before."""
     size = sum(segment.size_bytes for segment in segments)
     for segment in segments:
         size -= segment.size_bytes

@@ -137,7 +137,8 @@ class Segment(IndexedSegment):
             logger.warning("%s cannot be cut back: %s", self.log_path, error.strerror)
 
     def seal(self) -> None:
-        """Give the time index its final entry: at roll and at close. Nothing is appended after it."""
+        """Give the time index its final entry: at roll and at close. Nothing is appended after
+        it."""
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
 
@@ -221,7 +222,8 @@ class Segment(IndexedSegment):
         self.reset()
 
     def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
-        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no CRC)."""
+        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no
+        CRC)."""
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
             self.note_batch(batch, batch.position, index_interval_bytes)

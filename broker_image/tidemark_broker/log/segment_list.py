@@ -24,7 +24,8 @@ from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
 
-#: Ends of recent reads whose file position is remembered, so that a reader goes on without a search.
+#: Ends of recent reads whose file position is remembered, so that a reader goes on without a
+#: search.
 _READ_HINTS_MAX = 32
 #: What was appended last is in memory: it is read without asking.
 _TAIL_BYTES = 32 * 1024 * 1024

@@ -34,8 +34,8 @@ class StartRecord:
         return max(bounds.log_start, self.announced)
 
     def recordable(self, bounds: Bounds) -> int:
-        """A log start on record never lies behind the end that a crash leaves: such a log would have
-        forgotten its epochs, and other replicas would give out again what was deleted here."""
+        """A log start on record never lies behind the end that a crash leaves: such a log would
+        have forgotten its epochs, and other replicas would give out again what was deleted here."""
         durable_end = max(bounds.recovery_point, self.synced_to)
         return max(bounds.log_start, min(self.announced, durable_end))
 
@@ -48,8 +48,8 @@ class StartRecord:
         return replace(self, synced_to=max(self.synced_to, offset))
 
     def recorded(self, log_start: int, bounds: Bounds) -> "StartRecord":
-        """``log_start`` is on record, or was and a later one is: records are written in their order,
-        but the threads that wrote them may come in another one."""
+        """``log_start`` is on record, or was and a later one is: records are written in their
+        order, but the threads that wrote them may come in another one."""
         held = max(self.checkpointed, log_start)
         return replace(self, checkpointed=held, durable=min(held, bounds.log_start))
 

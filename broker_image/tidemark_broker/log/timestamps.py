@@ -16,7 +16,8 @@ from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import CorruptRecords, InvalidTimestamp, RecordTooLarge
 
-#: What a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to gigabytes.
+#: What a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to
+#: gigabytes.
 UNPACKED_BYTES_MAX = 16 * 1024 * 1024
 #: How many records it looks at in that: a quarter of a second's work.
 RECORDS_MAX = 250_000

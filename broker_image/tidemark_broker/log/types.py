@@ -44,7 +44,8 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment as it stood; ``next_base_offset`` is exclusive (the log's end for the active one)."""
+    """One segment as it stood; ``next_base_offset`` is exclusive (the log's end for the active
+    one)."""
 
     base_offset: int
     next_base_offset: int

@@ -35,7 +35,8 @@ class BatchAt(NamedTuple):
 
 
 def walk_batches(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
-    """Each batch of ``[position, end)``; :class:`CorruptRecords` where none begins or one is cut."""
+    """Each batch of ``[position, end)``; :class:`CorruptRecords` where none begins or one is
+    cut."""
     chunk, chunk_start = b"", position
     while position < end:
         offset = position - chunk_start

@@ -59,9 +59,9 @@ class Copier:
         candidate = self._candidate()
         if candidate is Blocked.HOLE:
             raise LocalDataMissing(
-                f"{self._partition.tp}: the tier ends at {self._writer.head.next_copy_offset - 1}, but "
-                f"the local log begins at {self._partition.log.local_log_start_offset}; nothing is "
-                "copied, as that would leave a hole"
+                f"{self._partition.tp}: the tier ends at {self._writer.head.next_copy_offset - 1}, "
+                f"but the local log begins at {self._partition.log.local_log_start_offset}; "
+                "nothing is copied, as that would leave a hole"
             )
         if isinstance(candidate, Blocked):
             return False
@@ -162,9 +162,10 @@ class Copier:
         await self._shared.pools.expiration.run_to_end(_delete_quietly, tier, oversized)
         await self._abandon(entry)
         raise CustomMetadataTooLarge(
-            f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is {limit}: "
-            "raise remote.log.metadata.custom.metadata.max.bytes or configure the storage otherwise, "
-            "then restart the broker or move the leader; nothing more is copied until then"
+            f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is "
+            f"{limit}: raise remote.log.metadata.custom.metadata.max.bytes or configure the "
+            "storage otherwise, then restart the broker or move the leader; nothing more is copied "
+            "until then"
         )
 
     async def _finish(self, entry: SegmentEntry, copied: Copied) -> None:

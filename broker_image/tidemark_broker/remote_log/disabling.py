@@ -1,11 +1,11 @@
 """A replica's part of a disablement (KIP-950).
 
 With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
-Delete the leader first waits until every replica that may be elected has stored the new tiered epoch
-and told its local log start (from then on its local retention stands still), so that the log start
-can become one that all of them have: no offset is left on one broker only. Who begins behind it and
-comes into the ISR later either fetches again what it lacks before that (:mod:`service`), or, where
-that cannot be asked of it any more, the log start follows. Every step may be repeated.
+Delete the leader first waits until every replica that may be elected has stored the new tiered
+epoch and told its local log start (from then on its local retention stands still), so that the log
+start can become one that all of them have: no offset is left on one broker only. Who begins behind
+it and comes into the ISR later either fetches again what it lacks before that (:mod:`service`), or,
+where that cannot be asked of it any more, the log start follows. Every step may be repeated.
 """
 
 import asyncio
@@ -80,8 +80,8 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
-    """The local log start of each replica that may be elected; None where it was not told under this
-    epoch yet."""
+    """The local log start of each replica that may be elected; None where it was not told under
+    this epoch yet."""
     starts: dict[int, int | None] = {}
     leader = partition.leader
     for node in partition.isr if leader is None else sorted(leader.electable):

@@ -65,7 +65,8 @@ def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:
 
 
 def first_ending_behind(segments: Sequence[SegmentInfo], offset: int) -> int:
-    """Index of the first segment that holds ``offset`` or begins behind it; their number for none."""
+    """Index of the first segment that holds ``offset`` or begins behind it; their number for
+    none."""
     return bisect_right(segments, offset, key=lambda segment: segment.next_base_offset)
 
 

@@ -11,8 +11,6 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log.eligibility import first_ending_behind
 
-NO_LIMIT = -1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

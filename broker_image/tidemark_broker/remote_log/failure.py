@@ -1,4 +1,5 @@
-"""What went wrong with a partition's tier: a CamelCase reason and a message for the Topic's status."""
+"""What went wrong with a partition's tier: a CamelCase reason and a message for the Topic's
+status."""
 
 import random
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 Reads run in the fetcher's pool; requests wait for them in the purgatory, where a disablement with
 Delete ends the wait, and a read that takes longer than its request goes on for the next one
 (``read_jobs``). What is not what was copied is answered to nobody, and the partition's status tells
-of it (``damages``). A sequential consumer finds what it asks for next in memory already: the chunk behind the one it has
-come to is fetched while it is busy, if a thread is idle.
+of it (``damages``). A sequential consumer finds what it asks for next in memory already: the chunk
+behind the one it has come to is fetched while it is busy, if a thread is idle.
 """
 
 import logging

@@ -46,9 +46,9 @@ def term_of(partition: Partition) -> Term:
 
 
 def claiming(shared: Shared, term: Term) -> Transition:
-    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one commit
-    that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader epoch
-    is, and what is in the tier stays part of the log."""
+    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one
+    commit that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader
+    epoch is, and what is in the tier stays part of the log."""
 
     def claim(head: Head) -> Head:
         waits = term.tiering.has_to_delete(head.tiering.epoch)
@@ -71,7 +71,6 @@ class HeadWriter:
         self.shared = shared
         self.partition = partition
         self.term = term
-        self.claimed = False
         self.totals = NOTHING
         self._retired = False
         self._loaded: LoadedHead | None = None
@@ -131,7 +130,6 @@ class HeadWriter:
         """Make the head ours, with the topic's state and policy. Raises Fenced."""
         term = self.term
         await self.commit(claiming(self.shared, term))
-        self.claimed = True
         logger.info(
             "%s: claimed the manifest, leader epoch %d, tiered epoch %d, %s",
             self.partition.tp,
@@ -154,7 +152,6 @@ class HeadWriter:
                 delete_delay_ms=shared.dynamic.delete_delay_ms,
             )
         )
-        self.claimed = True
 
     async def expire_to(self, log_start_offset: int) -> None:
         """Raise the head's log start; everything wholly below is marked."""

@@ -147,7 +147,8 @@ class RemoteLogManager:
         stored = partition.tiering
         if stored.epoch != disabling.epoch:
             raise RemoteUnavailable(
-                f"{partition.tp}: asked for tiered epoch {disabling.epoch}, stored is {stored.epoch}"
+                f"{partition.tp}: asked for tiered epoch {disabling.epoch}, stored is "
+                f"{stored.epoch}"
             )
         if not stored.policy_holds or disabling.changes_policy_of(stored):
             raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled so")

@@ -1,9 +1,9 @@
 """The three pools of KIP-950 (copier, expiration, fetcher), and one for commits.
 
 Threads for calls that block on the object store. Copying, expiring and committing have at most one
-call under way per led partition, so their queues are bounded by the number of partitions and callers wait for
-their turn; reads come from clients in any number, so their queue has a limit beyond which a read is
-refused at once.
+call under way per led partition, so their queues are bounded by the number of partitions and
+callers wait for their turn; reads come from clients in any number, so their queue has a limit
+beyond which a read is refused at once.
 """
 
 import asyncio

@@ -63,8 +63,8 @@ class _Batch:
 
 
 class Caches:
-    """Chunks and indexes of all segments of a broker, each with a limit in bytes. A segment id never
-    names other bytes, so nothing in here is ever out of date."""
+    """Chunks and indexes of all segments of a broker, each with a limit in bytes. A segment id
+    never names other bytes, so nothing in here is ever out of date."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         #: A whole number of pieces, so that a chunk can be checked by itself.
@@ -118,8 +118,8 @@ class SegmentReader:
     def first_at_or_after(
         self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
     ) -> RemoteOffset | None:
-        """The first record not below ``start_offset`` that is not older than a time. Where ``limits``
-        end so does the look-up, as that of a local segment does (``log.lookup``)."""
+        """The first record not below ``start_offset`` that is not older than a time. Where
+        ``limits`` end so does the look-up, as that of a local segment does (``log.lookup``)."""
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
         line, batch = self._walk_from(max(indexed, start_offset))
         while True:
@@ -236,8 +236,8 @@ class SegmentReader:
         batch = self._batch_at(position)
         if position and batch.last_offset != last_offset:
             raise self._damaged(
-                f"the batch at byte {position} ends with offset {batch.last_offset}, its index says "
-                f"{last_offset}"
+                f"the batch at byte {position} ends with offset {batch.last_offset}, its index "
+                f"says {last_offset}"
             )
         expected = batch.base_offset if position else self._entry.start_offset
         line = BatchLine(self._entry, self._tier.segments.describe(self._entry), expected)

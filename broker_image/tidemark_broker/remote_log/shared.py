@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tidemark_broker.purgatory import Key, Signal
 from tidemark_broker.remote_log.metrics import RemoteMetrics
-from tidemark_broker.remote_log.pools import Pool, soon
+from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
@@ -49,7 +49,8 @@ class Pools:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """``uploads``: those that run in this process; under ``store_key`` wait those whose store fails."""
+    """``uploads``: those that run in this process; under ``store_key`` wait those whose store
+    fails."""
 
     context: ReplicaContext
     settings: RemoteSettings
@@ -71,8 +72,3 @@ class Shared:
             return
         left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
         await asyncio.sleep(max(left_s, 0.0))
-
-    def notifier(self, key: Key) -> Callable[[], None]:
-        """A call that wakes who waits under ``key``; any thread may make it."""
-        loop, purgatory = asyncio.get_running_loop(), self.context.purgatory
-        return lambda: soon(loop, lambda: purgatory.notify(key))

@@ -1,9 +1,9 @@
 """The one store of a broker: the accepted configuration, its verified identity, its health.
 
 Nothing may touch a store whose identity was not verified: another store id, or none, means
-*unavailable* (design, "A store has an identity object"). The identity is read again every interval,
-and soon after any call failed, so that a store that went away, or was replaced, is noticed also
-while nothing is copied; who waits for the store is woken when it is back.
+*unavailable*, never *empty* (:mod:`tidemark.tier.identity`). The identity is read again every
+interval, and soon after any call failed, so that a store that went away, or was replaced, is
+noticed also while nothing is copied; who waits for the store is woken when it is back.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""What a deleted topic leaves in the tier: heads become tombstones, objects go, then the topic object.
+"""What a deleted topic leaves in the tier: heads become tombstones, objects go, then the topic
+object.
 
 One call does a bounded piece of it and says what remains; the controller asks again. It blocks. It
 needs no claim: from the tombstone on every leader of the topic is refused.

@@ -1,10 +1,11 @@
 """Uploads under way in this process, and what becomes of one whose copy was given up meanwhile.
 
-An upload runs in a thread and cannot be stopped: it may outlive its term, and then put objects where
-somebody has just deleted them. Two rules keep that from leaving orphans (invariant 10). While an
-upload runs here, nobody here deletes its objects. And when one has ended whose copy failed, or was
-cancelled or fenced, the head is read: if its entry is marked there, or gone, then nothing will ever refer to what
-was stored, and it is deleted at once; if it still counts as being copied, the next claim marks it.
+An upload runs in a thread and cannot be stopped: it may outlive its term, and then put objects
+where somebody has just deleted them. Two rules keep that from leaving orphans (invariant 10). While
+an upload runs here, nobody here deletes its objects. And when one has ended whose copy failed, or
+was cancelled or fenced, the head is read: if its entry is marked there, or gone, then nothing will
+ever refer to what was stored, and it is deleted at once; if it still counts as being copied, the
+next claim marks it.
 """
 
 import asyncio

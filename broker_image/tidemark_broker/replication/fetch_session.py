@@ -1,10 +1,12 @@
-"""A follower's fetch session on its leader (KIP-227): only what changed is named, only news answered.
+"""A follower's fetch session on its leader (KIP-227): only what changed is named, only news
+answered.
 
 The session keeps what the follower last asked of each partition and what it was last told. A round
 looks at the partitions that the request names and at those that are *due*: something of them has
 changed here (a :class:`Watch` notes it), or the follower is not done with them. All others are at
-rest: the follower has the leader's whole log, all of it is committed, and the follower is in the ISR;
-a fetch of them changes nothing but the time at which it was last caught up (see :mod:`leader`).
+rest: the follower has the leader's whole log, all of it is committed, and the follower is in the
+ISR; a fetch of them changes nothing but the time at which it was last caught up (see
+:mod:`leader`).
 
 A session belongs to one registration of one follower. A request that is not its next one (an answer
 or a request was lost) and one under another broker epoch end it; the follower then names everything
@@ -154,7 +156,8 @@ class FetchSessionCache:
         return sum(len(session.cached) for session in self._by_replica.values())
 
     def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
-        """The session that a request goes on with or begins, or why it must name everything again."""
+        """The session that a request goes on with or begins, or why it must name everything
+        again."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.replica_id)
             return self._begun(request, now_s)

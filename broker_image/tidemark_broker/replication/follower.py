@@ -151,8 +151,8 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    """Longer than the leader: cut; below its log start: start again there. So it does where its leader
-    says that it must fetch again what a Delete has taken from the tier."""
+    """Longer than the leader: cut; below its log start: start again there. So it does where its
+    leader says that it must fetch again what a Delete has taken from the tier."""
     log = partition.log
     if leader.next_offset < log.next_offset:
         logger.info(

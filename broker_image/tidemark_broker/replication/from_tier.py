@@ -1,8 +1,8 @@
 """Followers whose leader's log begins in the tier: their logs start anew behind what is there.
 
 The store may be slow, or not answer at all. So each such replica has a task of its own, which the
-fetch round of the others never waits for, and asks without the replica's lock: what the tier says is
-void if role, epoch or log end have changed meanwhile.
+fetch round of the others never waits for, and asks without the replica's lock: what the tier says
+is void if role, epoch or log end have changed meanwhile.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """What this broker knows of the cluster: brokers, topics, leaders, effective configuration.
 
 Filled by PartitionStates only (a snapshot replaces all, a delta merges); read by Metadata,
-DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here. What
-a delta costs is what it names: the rows of a topic are changed in place.
+DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
+What a delta costs is what it names: the rows of a topic are changed in place.
 """
 
 import uuid

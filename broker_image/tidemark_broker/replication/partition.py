@@ -112,9 +112,11 @@ class Partition(Replica):
     # ------------------------------------------------------------ DeleteRecords
 
     def delete_records(self, offset: int) -> DeleteResult:
-        """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high watermark).
+        """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high
+        watermark).
 
-        The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached ``result.offset``.
+        The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached
+        ``result.offset``.
         """
         error = self.check_leader()
         if error is ErrorCode.none and not self.log.config.deletes:

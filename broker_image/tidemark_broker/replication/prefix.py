@@ -4,10 +4,10 @@ Every replica keeps the last known end of the manifest, (offset, epoch). A repli
 ends below it, or holds another epoch there, must not lead: it first takes the log over from the
 tier (docs/architecture.md, invariants 3 and 4). What it last heard may be out of date, so an
 elected leader asks the tier for its end where nothing proves that its log holds all that was
-committed: it was elected uncleanly (the row is RECOVERING), or its log was opened after a crash that
-may have taken bytes and no leader has taken it into the ISR since. Who has proof, or never stopped,
-must not depend on the tier. Should a claim show otherwise all the same, its leadership ends at once.
-Local retention trusts an end only as far as the log is of the tier's own history.
+committed: it was elected uncleanly (the row is RECOVERING), or its log was opened after a crash
+that may have taken bytes and no leader has taken it into the ISR since. Who has proof, or never
+stopped, must not depend on the tier. Should a claim show otherwise all the same, its leadership
+ends at once. Local retention trusts an end only as far as the log is of the tier's own history.
 """
 
 from dataclasses import dataclass
@@ -111,8 +111,8 @@ def lacking(tier: TierEnd, *, next_offset: int) -> str:
     if next_offset < tier.log_start_offset:
         return f"its log ends at {next_offset}, below the tier's log start {tier.log_start_offset}"
     return (
-        f"its log ends at {next_offset} and does not hold the tier's record at {tier.end.offset} of "
-        f"epoch {tier.end.epoch}"
+        f"its log ends at {next_offset} and does not hold the tier's record at {tier.end.offset} "
+        f"of epoch {tier.end.epoch}"
     )
 
 

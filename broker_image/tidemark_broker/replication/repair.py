@@ -3,8 +3,8 @@
 Three kinds: logs that were found at the start and did not open (kept as they are), logs that were
 open when their disk failed in a way that leaves their files in doubt, and logs that are whole but
 could not be written (a full disk). The pauses between tries are counted here and not by what
-clients ask of the log meanwhile: the controller gives a replica whose storage refuses nothing to do,
-so that nobody may ask anything of it until it is known to work.
+clients ask of the log meanwhile: the controller gives a replica whose storage refuses nothing to
+do, so that nobody may ask anything of it until it is known to work.
 """
 
 import logging

@@ -247,8 +247,8 @@ class Replica:
     def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
         """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).
 
-        A newer tiered epoch replaces what was known (after Delete nothing of the older ones counts),
-        the same one only adds to it, an older one is out of date.
+        A newer tiered epoch replaces what was known (after Delete nothing of the older ones
+        counts), the same one only adds to it, an older one is out of date.
         """
         if tiered_epoch < self.head_tiered_epoch:
             return
@@ -309,7 +309,8 @@ class Replica:
                 await self._write(self.stored)
 
     async def file_at_rest(self) -> None:
-        """Of a replica that was retired: until the write that had begun has ended. No other begins."""
+        """Of a replica that was retired: until the write that had begun has ended. No other
+        begins."""
         async with self._file_lock:
             return
 

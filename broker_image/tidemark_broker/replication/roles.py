@@ -156,8 +156,8 @@ def _wait_for_tier(partition: "Partition", doubt: str) -> None:
             doubt,
         )
     partition.offline_message = (
-        f"broker {partition.context.node_id} is to lead, but {doubt}; it first learns from the tier "
-        "what it must hold"
+        f"broker {partition.context.node_id} is to lead, but {doubt}; it first learns from the "
+        "tier what it must hold"
     )
     stop_leading(partition, Role.TAKING_OVER)
     if partition.context.remote is not None:
@@ -269,8 +269,8 @@ async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoin
         return
     if point is not None:
         logger.warning(
-            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it starts "
-            "anew at %d",
+            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it "
+            "starts anew at %d",
             partition.tp,
             partition.next_offset,
             tier.end.offset,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 30_000
-#: Of records in one answer, whatever the follower would take (but for a first batch that is larger);
-#: as Kafka's ``fetch.max.bytes``.
+#: Of records in one answer, whatever the follower would take (but for a first batch that is
+#: larger); as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
 #: What no watch tells (the end of the tier) is looked for this often.
 LOOK_S = 1.0

@@ -23,7 +23,8 @@ class Stall:
         self._woke_s: float | None = None
 
     def session_of(self, session_s: float) -> None:
-        """How long the controller waits for a sign of life. Before it is known nothing is a stall."""
+        """How long the controller waits for a sign of life. Before it is known nothing is a
+        stall."""
         self._session_s = session_s
 
     def turned(self, now_s: float) -> None:
@@ -38,7 +39,8 @@ class Stall:
 
     def heard(self, session_began_s: float) -> bool:
         """The controller said, in a session that began then, that this broker's states are in force
-        and that it is not fenced. False: that session is older than the stall, so it says nothing."""
+        and that it is not fenced. False: that session is older than the stall, so it says
+        nothing."""
         if self._woke_s is None:
             return True
         if session_began_s < self._woke_s:

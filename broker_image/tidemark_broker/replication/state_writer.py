@@ -1,10 +1,11 @@
 """State files that follow what is in force: written soon, a few at a time, nobody waits for them.
 
-Most of what a replica remembers is durable before it is in force (persist before acting). Two things
-are not: the row that an AlterPartition answer brings, which is in the slices already, and the end of
-the tier as it advances. Their file follows in the background, so that no fetch and no other answer
-stands behind an fsync; whatever must not rely on more than the disk has asks for what is durable.
-However often a replica changes, it waits here once, so the writes are bounded by what the disk takes.
+Most of what a replica remembers is durable before it is in force (persist before acting). Two
+things are not: the row that an AlterPartition answer brings, which is in the slices already, and
+the end of the tier as it advances. Their file follows in the background, so that no fetch and no
+other answer stands behind an fsync; whatever must not rely on more than the disk has asks for what
+is durable. However often a replica changes, it waits here once, so the writes are bounded by what
+the disk takes.
 """
 
 import asyncio

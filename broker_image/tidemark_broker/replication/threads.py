@@ -55,8 +55,8 @@ class Threads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run in a worker thread, and to its end also when the caller is cancelled meanwhile. Raises
-        :class:`ThreadsBusy`. Call it on the loop's thread."""
+        """Run in a worker thread, and to its end also when the caller is cancelled meanwhile.
+        Raises :class:`ThreadsBusy`. Call it on the loop's thread."""
         if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
             raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
         call = _Call(partial(function, *args, **kwargs))

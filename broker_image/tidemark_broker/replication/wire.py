@@ -91,10 +91,10 @@ class ReplicaFetchResult:
 
 @entity(EntityType.response, REPLICA_FETCH)
 class ReplicaFetchResponse:
-    """A result for each partition that the request names, and, in a session, for each other that the
-    follower should hear of. ``session_id`` is the session to go on with, 0 for none. ``error_code``
-    70 (FETCH_SESSION_ID_NOT_FOUND), 71 (INVALID_FETCH_SESSION_EPOCH): name everything again; 77: the
-    broker epoch is not the one the leader knows."""
+    """A result for each partition that the request names, and, in a session, for each other that
+    the follower should hear of. ``session_id`` is the session to go on with, 0 for none.
+    ``error_code`` 70 (FETCH_SESSION_ID_NOT_FOUND), 71 (INVALID_FETCH_SESSION_EPOCH): name
+    everything again; 77: the broker epoch is not the one the leader knows."""
 
     error_code: int = wire("int16")
     partitions: tuple[ReplicaFetchResult, ...]

@@ -1,4 +1,5 @@
-"""``tidemark status``: brokers, topics, partitions, tiers, placeholders, a disablement's progress."""
+"""``tidemark status``: brokers, topics, partitions, tiers, placeholders, a disablement's
+progress."""
 
 import json
 from dataclasses import asdict
@@ -111,8 +112,8 @@ def _remote(view: TopicView) -> str:
 
 
 def _partition_table(view: TopicView) -> Table:
-    """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have lost
-    a tail, and leads only once its log is known to reach furthest."""
+    """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have
+    lost a tail, and leads only once its log is known to reach furthest."""
     names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
     table = Table(*names, title=view.name)
     for row in view.rows:

@@ -1,4 +1,5 @@
-"""The local control plane: a real etcd and kube-apiserver in one process, kubectl, and MinIO beside it."""
+"""The local control plane: a real etcd and kube-apiserver in one process, kubectl, and MinIO beside
+it."""
 
 from tidemark_cli.controlplane.client import kubectl, run_kubectl
 from tidemark_cli.controlplane.launcher import ControlPlane

@@ -1,4 +1,5 @@
-"""The control plane from separate programs (``KUBEBUILDER_ASSETS``), in the shape of the own binary.
+"""The control plane from separate programs (``KUBEBUILDER_ASSETS``), in the shape of the own
+binary.
 
 Same flags, same files in the data folder, one process to signal. kube-apiserver signs its own
 certificate here (``--cert-dir``), and its key also signs service account tokens; the

@@ -37,8 +37,8 @@ class ControlPlane(Server):
     ) -> Self:
         """Start in ``data_dir`` and wait until ``/readyz`` is ok.
 
-        It ends with this process, unless ``detached``. Without ``fsync`` (tests only) a crash of the
-        machine loses data. Raises StartError, and ToolchainError where there is no program.
+        It ends with this process, unless ``detached``. Without ``fsync`` (tests only) a crash of
+        the machine loses data. Raises StartError, and ToolchainError where there is no program.
         """
         programs = find_programs()
         folder = private_dir(data_dir)

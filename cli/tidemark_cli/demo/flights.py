@@ -33,7 +33,6 @@ _NUMBERS = frozenset(
         "minute",
     }
 )
-FLIGHTS_TOTAL = 336_776
 
 
 @dataclass(frozen=True, slots=True)

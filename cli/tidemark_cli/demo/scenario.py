@@ -234,7 +234,8 @@ class Scenario:
         report.check(
             "every send was acknowledged in the end",
             not self.ledger.failures,
-            f"{len(self.ledger.records) - count:,} acknowledged, {len(self.ledger.failures)} failed",
+            f"{len(self.ledger.records) - count:,} acknowledged, {len(self.ledger.failures)} "
+            "failed",
         )
         self._compare("confluent-kafka", clients.read_confluent)
 

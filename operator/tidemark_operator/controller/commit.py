@@ -275,7 +275,8 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
     epoch, number = _int(payload, "controllerEpoch"), _int(payload, "commit")
     if epoch > state.controller_epoch:
         raise BadSlice(
-            f"slice {index} was written under controller epoch {epoch}, above {state.controller_epoch}: "
+            f"slice {index} was written under controller epoch {epoch}, above "
+            f"{state.controller_epoch}: "
             "another controller has taken over"
         )
     try:

@@ -191,7 +191,10 @@ def _queries(state: ControllerState, topic: TopicView, view: DeletionView) -> St
     points = _points(topic, view)
     unknown = [partition for partition in points if partition >= topic.partitions]
     if unknown:
-        text = f"topic {topic.name} has {count(topic.partitions, 'partition')}: {numbers(unknown)} unknown; nothing was deleted"
+        text = (
+            f"topic {topic.name} has {count(topic.partitions, 'partition')}: {numbers(unknown)} "
+            "unknown; nothing was deleted"
+        )
         return Finished(succeeded=False, reason="PartitionUnknown", message=text)
     rows = state.rows_of(topic.id)
     absent = [partition for partition in points if partition not in rows]
@@ -303,7 +306,10 @@ def _outcome(state: ControllerState, view: DeletionView) -> Finished | None:
     resolved = view.resolved or {}
     failed = [part for part in resolved if view.progress.get(part, Progress()).fatal]
     if view.dry_run:
-        text = f"dry run: {count(view.records or 0, 'record')} in {count(len(resolved), 'partition')} would go"
+        text = (
+            f"dry run: {count(view.records or 0, 'record')} in {count(len(resolved), 'partition')} "
+            "would go"
+        )
         return Finished(succeeded=not failed, reason="DryRun", message=text)
     if _open(view):
         return None
@@ -347,7 +353,10 @@ def record(
         reached = max(low_watermark, -1 if old.low_watermark is None else old.low_watermark)
         error = "" if code == 0 else _error_text(code, message)
         if code == ErrorCode.offset_out_of_range.value:
-            error = f"HIGH_WATERMARK_BEHIND: the leader has not reached {view.resolved[part].offset} yet"
+            error = (
+                f"HIGH_WATERMARK_BEHIND: the leader has not reached {view.resolved[part].offset} "
+                "yet"
+            )
         progress[part] = Progress(low_watermark=None if reached < 0 else reached, error=error)
     return dataclasses.replace(view, progress=progress)
 

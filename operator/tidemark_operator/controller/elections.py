@@ -152,7 +152,10 @@ def unfence(draft: Draft, node_id: int) -> None:
     draft.put_broker(dataclasses.replace(broker, fenced=False))
     waiting = [row for row in draft.rows_on(node_id) if row.leader == NO_LEADER]
     moved, _ = _settle(draft, waiting)
-    text = f"broker {node_id} is registered and ready: it leads {count(moved, 'partition')} that waited"
+    text = (
+        f"broker {node_id} is registered and ready: it leads {count(moved, 'partition')} that "
+        "waited"
+    )
     draft.emit(normal("Broker", broker.key, "BrokerReady", text))
 
 
@@ -228,7 +231,10 @@ def _tell_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     what = f"partition {row.partition}: broker {new.leader} leads"
     if not new.recovering:
         ends = eligible.reported(row, draft.is_live, draft.state.logs_of(row))
-        text = f"{what}: of brokers {numbers(ends)} its log reaches furthest ({ends[new.leader].next_offset})"
+        text = (
+            f"{what}: of brokers {numbers(ends)} its log reaches furthest "
+            f"({ends[new.leader].next_offset})"
+        )
         draft.emit(normal("Topic", topic.key, "LongestLogElected", text))
     else:
         text = f"{what} though it was not in sync; records that were acknowledged may be lost"

@@ -42,8 +42,9 @@ def register(
     session_timeout_ms: int,
 ) -> BrokerRegistrationResponse:
     """Decide a registration. ``session_alive``: the incarnation registered before still has a
-    session; ``connected``: and its connections are not known to be gone. The response is sent after the commit, and the order of the commit matters: slices
-    first, then the Broker's status (a persisted registration says that the ISRs were left)."""
+    session; ``connected``: and its connections are not known to be gone. The response is sent after
+    the commit, and the order of the commit matters: slices first, then the Broker's status (a
+    persisted registration says that the ISRs were left)."""
     broker = draft.broker(request.broker_id)
     gone = not session_alive or (broker is not None and not connected and _same(broker, request))
     refused = _refusal(draft.state, broker, request, gone=gone)
@@ -66,7 +67,10 @@ def _refusal(
     gone: bool,
 ) -> tuple[ErrorCode, str] | None:
     if request.cluster_id != state.cluster.cluster_id:
-        text = f"this is cluster {state.cluster.cluster_id}, the broker's configuration names {request.cluster_id}"
+        text = (
+            f"this is cluster {state.cluster.cluster_id}, the broker's configuration names "
+            f"{request.cluster_id}"
+        )
         return ErrorCode.inconsistent_cluster_id, text
     if broker is None:
         text = f"no Broker object has nodeId {request.broker_id}: create one"
@@ -249,7 +253,8 @@ def fenced_at_take_over(node_id: int, stored_fenced: bool, rows: Iterable[Partit
 
 def removal_blockers(state: ControllerState, node_id: int) -> list[RowKey]:
     """Partitions that keep a ``Broker`` from being removed: no other live broker is known to have
-    their records. Until one has, the finalizer waits, and the broker serves on (or may come back)."""
+    their records. Until one has, the finalizer waits, and the broker serves on (or may come
+    back)."""
     rows = (state.row(key) for key in state.keys_on(node_id))
     return sorted(
         row.key for row in rows if row is not None and not _survives(row, node_id, state.is_live)

@@ -41,8 +41,8 @@ class ReplicaLogs:
         self._reached: dict[int, RowKey] = {}
 
     def wanted(self, state: ControllerState, node_id: int) -> list[RowKey]:
-        """What to ask a broker now, at most ``ASKED_MAX``, all of it in turn: what is asked again and
-        again, as its storage refuses, keeps nothing else from being asked."""
+        """What to ask a broker now, at most ``ASKED_MAX``, all of it in turn: what is asked again
+        and again, as its storage refuses, keeps nothing else from being asked."""
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
             return []
@@ -131,6 +131,6 @@ def _lost_text(node_id: int, logs: list[ReplicaLogAnswer]) -> str:
     if more:
         ranges.append(f"{count(len(more), 'more partition')} ({numbers(more)})")
     return (
-        f"broker {node_id} has lost records that were committed: {'; '.join(ranges)}; they are gone "
-        "unless another replica has them"
+        f"broker {node_id} has lost records that were committed: {'; '.join(ranges)}; they are "
+        "gone unless another replica has them"
     )

@@ -2,8 +2,8 @@
 
 Rows, tombstones and broker registrations advance only by commits known to have succeeded
 (:mod:`commit`); topics and the cluster are what the API server last said. Everything else here
-(health, leaders' reports, ends of logs) is memory that a take-over may lose. All look-ups are O(answer), so that
-thousands of topics cost nothing until they change.
+(health, leaders' reports, ends of logs) is memory that a take-over may lose. All look-ups are
+O(answer), so that thousands of topics cost nothing until they change.
 """
 
 import uuid
@@ -49,7 +49,8 @@ class ControllerState:
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
-        #: The log directory of each broker as a slice has it, and how many rows of the slice name it.
+        #: The log directory of each broker as a slice has it, and how many rows of the slice name
+        #: it.
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()

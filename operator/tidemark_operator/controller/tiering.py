@@ -1,10 +1,10 @@
 """KIP-950's state machine: Enabled -> Disabling -> Disabled, and never backwards (invariant 7).
 
 What follows what is :mod:`tidemark.tiering`'s; here it is driven. A Disabling is persisted before
-the first ``DisableRemoteTopic`` goes out. Disabled needs, for every partition, an acknowledgement of
-each present replica under its broker's present epoch, the leader's under the present leader epoch.
-The only exits of Disabling are acknowledgements, removal of a Broker (its replicas leave the set)
-and deletion of the Topic.
+the first ``DisableRemoteTopic`` goes out. Disabled needs, for every partition, an acknowledgement
+of each present replica under its broker's present epoch, the leader's under the present leader
+epoch. The only exits of Disabling are acknowledgements, removal of a Broker (its replicas leave the
+set) and deletion of the Topic.
 
 Acknowledgements live in memory: after a take-over every request is sent again, and brokers answer
 again (KIP-950's failure modes).
@@ -223,7 +223,8 @@ def policy_name(policy: DisablePolicy) -> str:
 
 
 def state_name(state: TieringState) -> str:
-    """``Enabled``, ``Disabling`` or ``Disabled``; ``None`` is in no resource, but in the metrics."""
+    """``Enabled``, ``Disabling`` or ``Disabled``; ``None`` is in no resource, but in the
+    metrics."""
     return state.name.capitalize()
 
 

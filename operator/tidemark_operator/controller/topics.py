@@ -138,7 +138,10 @@ def _name_taken(state: ControllerState, topic: TopicView) -> Blocker | None:
     owner = _owner(state, topic)
     if owner is topic:
         return None
-    text = f"topic {topic.name} belongs to Topic {owner.key}: delete one of them, or use another topicName"
+    text = (
+        f"topic {topic.name} belongs to Topic {owner.key}: delete one of them, or use another "
+        "topicName"
+    )
     return Blocker(reason="NameTaken", message=text)
 
 
@@ -150,8 +153,8 @@ def _adoption(state: ControllerState, topic: TopicView) -> Blocker | None:
     if not stray or _has_partitions(state, topic):
         return None
     text = (
-        f"topic {topic.name} exists under id {id_text(stray[0])}, which no Topic has: choose another "
-        "topicName, or keep it by adopting that id (annotation tidemark.dev/adopt-topic-id)"
+        f"topic {topic.name} exists under id {id_text(stray[0])}, which no Topic has: choose "
+        "another topicName, or keep it by adopting that id (annotation tidemark.dev/adopt-topic-id)"
     )
     return Blocker(reason="AdoptionRequired", message=text)
 
@@ -163,8 +166,8 @@ def _rows_missing(state: ControllerState, topic: TopicView) -> Blocker | None:
     if not lost:
         return None
     text = (
-        f"{count(lost, 'partition')} of topic {topic.name} were placed and are in no PartitionSlice: "
-        "restore the slices from a backup; nothing is created in their place"
+        f"{count(lost, 'partition')} of topic {topic.name} were placed and are in no "
+        "PartitionSlice: restore the slices from a backup; nothing is created in their place"
     )
     return Blocker(reason="PartitionsLost", message=text)
 
@@ -175,8 +178,8 @@ def _replication_factor(state: ControllerState, topic: TopicView) -> Blocker | N
     if other is None:
         return None
     text = (
-        f"replicationFactor {topic.replication_factor} differs from the {len(other.replicas)} replicas "
-        "that were placed: this version cannot change it, set it back"
+        f"replicationFactor {topic.replication_factor} differs from the {len(other.replicas)} "
+        "replicas that were placed: this version cannot change it, set it back"
     )
     return Blocker(reason="ReplicationFactorFixed", message=text)
 

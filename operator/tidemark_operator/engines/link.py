@@ -28,7 +28,8 @@ from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
 
-#: A broker that makes thousands of replicas takes its time; a dead one loses its session long before.
+#: A broker that makes thousands of replicas takes its time; a dead one loses its session long
+#: before.
 SEND_TIMEOUT_S = 300.0
 #: Rows in one delta: what comes meanwhile, an election say, waits behind it.
 DELTA_ROWS_MAX = 1000
@@ -126,7 +127,8 @@ class Link:
         return change
 
     async def _wait(self) -> None:
-        """Until something changed; while replicas could not be served, ask for them now and then."""
+        """Until something changed; while replicas could not be served, ask for them now and
+        then."""
         if not self.errors:
             await self._wake.wait()
             return

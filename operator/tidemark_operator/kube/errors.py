@@ -8,7 +8,8 @@ import json
 
 
 class KubeError(Exception):
-    """A refusal or a failure of the API server; ``status`` is HTTP's, 0 when there was no answer."""
+    """A refusal or a failure of the API server; ``status`` is HTTP's, 0 when there was no
+    answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,5 +1,5 @@
-"""The kinds that the operator reads and writes, and their paths in the API. Our own have their names
-from ``resources``."""
+"""The kinds that the operator reads and writes, and their paths in the API. Our own have their
+names from ``resources``."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -138,7 +138,8 @@ class ControlServer:
         session_timeout_s: float,
         known: Iterable[tuple[int, int, bool]],
     ) -> None:
-        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now. (main)"""
+        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now.
+        (main)"""
         brokers = list(known)
 
         def begin() -> None:

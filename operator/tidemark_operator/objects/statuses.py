@@ -1,4 +1,5 @@
-"""Status writes: never one that changes nothing, and figures that move on their own once a minute."""
+"""Status writes: never one that changes nothing, and figures that move on their own once a
+minute."""
 
 from collections.abc import Mapping
 

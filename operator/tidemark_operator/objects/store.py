@@ -1,4 +1,5 @@
-"""The latest known object of every watched key, fed by the watches and by the operator's own writes.
+"""The latest known object of every watched key, fed by the watches and by the operator's own
+writes.
 
 Newest wins by resourceVersion, so an event that lags behind a write of our own never takes a
 status back. A deletion counts only for the uid that was deleted: a made-again object stays.

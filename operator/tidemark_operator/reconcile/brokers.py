@@ -115,6 +115,7 @@ def _in_use(state: ControllerState, blockers: Sequence[RowKey]) -> str:
     others = any(row is not None and len(row.hosts) > 1 for row in rows)
     catch_up = "start the other replicas and let them catch up, or " if others else ""
     return (
-        f"{count(len(blockers), 'partition')} ({', '.join(named)}{more}) would lose the last live copy: "
+        f"{count(len(blockers), 'partition')} ({', '.join(named)}{more}) "
+        "would lose the last live copy: "
         f"{catch_up}delete the topics; until then the broker serves on, and takes no new replica"
     )

@@ -79,7 +79,8 @@ class ClusterReconciler:
 
     async def look_first(self) -> None:
         """Before the first broker is told anything: the accepted storage with its credentials, or
-        why it is not known yet. A store that does not answer holds the take-over up only briefly."""
+        why it is not known yet. A store that does not answer holds the take-over up only
+        briefly."""
         services = self._services
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):

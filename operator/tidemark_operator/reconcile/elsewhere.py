@@ -12,7 +12,10 @@ async def elsewhere(services: Services, kind: Kind, key: Key, body: Json) -> flo
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
     if exists:
-        text = f"Cluster {name} is not controlled by this operator, which looks after {services.cluster_key.name}"
+        text = (
+            f"Cluster {name} is not controlled by this operator, which looks after "
+            f"{services.cluster_key.name}"
+        )
         conditions = summary(ready=False, reason="ClusterNotControlled", message=text, stalled=True)
     else:
         text = f"there is no Cluster {name} in namespace {key.namespace}: create it"

@@ -1,4 +1,5 @@
-"""The core's state follows what the API server holds: Topics, Brokers and the Cluster of this term."""
+"""The core's state follows what the API server holds: Topics, Brokers and the Cluster of this
+term."""
 
 import dataclasses
 import logging

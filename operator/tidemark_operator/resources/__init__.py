@@ -1,1 +1,2 @@
-"""The Kubernetes resources of ``tidemark.dev/v1alpha1``: models, and the CRDs generated from them."""
+"""The Kubernetes resources of ``tidemark.dev/v1alpha1``: models, and the CRDs generated from
+them."""

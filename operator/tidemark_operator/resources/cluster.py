@@ -100,7 +100,8 @@ class ControllerStatus(ApiModel):
                 "(self.epoch == oldSelf.epoch && self.identity == oldSelf.identity)"
             ),
             message=(
-                "STALE_CONTROLLER_EPOCH: a controller takes over with a higher epoch than any before"
+                "STALE_CONTROLLER_EPOCH: a controller takes over with a higher epoch than any "
+                "before"
             ),
             reason="FieldValueForbidden",
         ),

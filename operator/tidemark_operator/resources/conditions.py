@@ -15,12 +15,6 @@ from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, Kube
 from tidemark_operator.resources.times import Time
 
 READY = "Ready"
-RECONCILING = "Reconciling"
-STALLED = "Stalled"
-FULLY_REPLICATED = "FullyReplicated"
-TIERING_SETTLED = "TieringSettled"
-REGISTERED = "Registered"
-DRAINING = "Draining"
 SUCCEEDED = "Succeeded"
 
 

@@ -65,7 +65,8 @@ def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
         rule=f"!self.exists(k, {offends} && !({is_as_before}))",
         message=f"a key is not served{advice(keys)}",
         message_expression=(
-            f"self.filter(k, {offends}).map(k, k + ' ' + {reasons}[k])[0] + {cel_text(advice(keys))}"
+            f"self.filter(k, {offends}).map(k, k + ' ' + {reasons}[k])[0] + "
+            f"{cel_text(advice(keys))}"
         ),
         optional_old_self=True,
     )

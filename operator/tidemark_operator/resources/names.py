@@ -10,23 +10,19 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 #: ``"true"`` stops reconciling an object; what exists outside stays as it is.
 PAUSED_ANNOTATION = f"{GROUP}/paused"
-#: ``"true"`` makes a delete be refused (an admission policy that the chart ships).
-DELETION_PROTECTION_ANNOTATION = f"{GROUP}/deletion-protection"
-#: The topic id that a new Topic object takes over from a topic that already exists.
-ADOPT_TOPIC_ID_ANNOTATION = f"{GROUP}/adopt-topic-id"
 
 #: The Cluster that an object written by the operator belongs to.
 CLUSTER_LABEL = f"{GROUP}/cluster"
 
 TOPIC_FINALIZER = f"{GROUP}/topic"
 BROKER_FINALIZER = f"{GROUP}/broker"
-CLUSTER_FINALIZER = f"{GROUP}/cluster"
 SLICE_FINALIZER = f"{GROUP}/partition-slice"
 
 CATEGORY = "tidemark"
 INTERNAL_CATEGORY = "tidemark-internal"
 
-#: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then on.
+#: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then
+#: on.
 SLICES_DEFAULT = 64
 
 PARTITIONS_MAX = 10_000

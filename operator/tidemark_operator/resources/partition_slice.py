@@ -4,8 +4,7 @@ Rows are compact texts, because the API server walks every node of a structured 
 The rule on ``controllerEpoch`` makes the API server itself fence an older controller.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -71,11 +70,6 @@ class PartitionSlice(Resource):
         Field(max_length=65536, description="Deleted topics and replicas to be removed."),
         Kube(**ATOMIC),
     ] = ()
-
-
-def parse_partition_slice(obj: Mapping[str, Any]) -> PartitionSlice:
-    """Read a PartitionSlice; raises InvalidResource."""
-    return PartitionSlice.parse(obj)
 
 
 PARTITION_SLICE = ResourceKind(

@@ -1,8 +1,8 @@
 """What pydantic has no words for: CEL rules, list types, int-or-string, printer columns.
 
 The models are the one source of the CRDs, so every rule that the API server keeps is declared on
-the class or the field that it concerns. pydantic's own JSON schema carries them as ``x-kubernetes-*``
-keys; ``crdgen`` only inlines and orders what comes out.
+the class or the field that it concerns. pydantic's own JSON schema carries them as
+``x-kubernetes-*`` keys; ``crdgen`` only inlines and orders what comes out.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Rule:
     updates only, and it must hold for an unchanged object.
 
     ``message_expression`` computes the message and may fail over to ``message``; ``field_path`` is
-    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless set.
-    With ``optional_old_self`` the rule runs on create as well, and ``oldSelf`` is an optional.
+    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless
+    set. With ``optional_old_self`` the rule runs on create as well, and ``oldSelf`` is an optional.
     """
 
     rule: str
@@ -108,7 +108,6 @@ class SpecModel(ApiModel):
 Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
 Int64 = Annotated[int, Kube(format="int64")]
 Count = Annotated[int, Field(ge=0), Kube(format="int64")]
-Text = Annotated[str, Field(max_length=4096)]
 #: Kafka's text of a topic id: base64url without padding.
 TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]

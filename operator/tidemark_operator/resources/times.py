@@ -9,11 +9,6 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-def time_of_ms(ms: int) -> datetime.datetime:
-    """Milliseconds since the epoch as a UTC time."""
-    return _EPOCH + ms * _MILLISECOND
-
-
 def ms_of_time(time: datetime.datetime) -> int:
     """A time with a zone as milliseconds since the epoch, fractions dropped."""
     return (time - _EPOCH) // _MILLISECOND

@@ -144,7 +144,8 @@ TIERING_STATUS_RULES = (
     ),
     Rule(
         rule=(
-            "self.state != 'Disabling' || oldSelf.state == 'Disabling' || self.epoch > oldSelf.epoch"
+            "self.state != 'Disabling' || oldSelf.state == 'Disabling' || self.epoch > "
+            "oldSelf.epoch"
         ),
         message="a disablement begins with a higher tiered epoch",
         field_path=".epoch",

@@ -1,9 +1,9 @@
 """Group commit: decisions wait in a line, are taken together on one draft, and are written at once.
 
-The rule is *persist before acting*: what a decision returns reaches its caller only after everything
-it changed is known to be stored. The state does not move while a group is being written; decisions
-that come meanwhile form the next group. Where a slice was changed by somebody else, the decisions
-that touched it are taken again on what is now stored.
+The rule is *persist before acting*: what a decision returns reaches its caller only after
+everything it changed is known to be stored. The state does not move while a group is being written;
+decisions that come meanwhile form the next group. Where a slice was changed by somebody else, the
+decisions that touched it are taken again on what is now stored.
 """
 
 import asyncio
@@ -127,7 +127,8 @@ class Committer:
         *,
         busy: Callable[[], bool],
     ) -> None:
-        """``busy``: many reconciliations are under way, so a group is worth waiting for a little."""
+        """``busy``: many reconciliations are under way, so a group is worth waiting for a
+        little."""
         self.state = state
         self._store = store
         self._line: list[_Waiting[Any]] = []

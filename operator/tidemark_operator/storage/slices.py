@@ -80,8 +80,8 @@ class SliceStore:
         if strangers:
             raise SlicesUnusable(
                 "SlicesOfAnotherCluster",
-                f"{len(strangers)} PartitionSlices ({strangers[0]}, …) belong to an earlier Cluster "
-                f"of this name: remove them, or restore that Cluster",
+                f"{len(strangers)} PartitionSlices ({strangers[0]}, …) belong to an earlier "
+                f"Cluster of this name: remove them, or restore that Cluster",
             )
         names = {index: slice_name(self._home.cluster, index) for index in range(slices)}
         missing = [index for index, name in names.items() if name not in by_name]

@@ -1,4 +1,5 @@
-"""What brokers report of themselves: figures and errors, kept in memory, and who is to look at them."""
+"""What brokers report of themselves: figures and errors, kept in memory, and who is to look at
+them."""
 
 from tidemark.wire import control
 from tidemark_operator.clock import wall_ms

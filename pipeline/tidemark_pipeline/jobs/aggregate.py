@@ -25,7 +25,8 @@ def read_topic(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
     """Write ``(by, rows, measured, total, mean)`` and return it, read back from the Parquet.
 
-    ``measured`` counts the rows in which the value is a number; ``total`` and ``mean`` are of those.
+    ``measured`` counts the rows in which the value is a number; ``total`` and ``mean`` are of
+    those.
     """
     text = f.col("value").cast("string")
     number = f.get_json_object(text, f"$.{job.value}").cast("double")

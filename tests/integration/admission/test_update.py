@@ -190,7 +190,11 @@ CHANGES: dict[str, Change] = {
         IN_PROGRESS,
     ),
     "local retention while Disabling": (
-        FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.tiering.localRetention", ..., IN_PROGRESS
+        FULL_TOPIC,
+        _topic_status(tiering=DISABLING),
+        "spec.tiering.localRetention",
+        ...,
+        IN_PROGRESS,
     ),
     "block removed while Disabling": (
         FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.tiering", ..., IN_PROGRESS

@@ -119,7 +119,8 @@ def refusing(controller: ScriptedController, node: int) -> dict[uuid.UUID, tuple
 async def test_a_full_disk_costs_one_broker_its_replicas_and_nobody_an_acknowledgement(
     controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path, node: int
 ) -> None:
-    """The controller is played as it is meant to be: who refuses leaves the ISR and leads nothing."""
+    """The controller is played as it is meant to be: who refuses leaves the ISR and leads
+    nothing."""
     disk = SmallDisk(tmp_path / f"broker-{node}")
     try:
         await disk.mount("4m")

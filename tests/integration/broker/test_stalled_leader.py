@@ -1,5 +1,6 @@
 """A leader that stood still for longer than its session: another may lead since, so it answers
-nothing as leader until the controller has told it anew who does. A dead controller alone stops nobody.
+nothing as leader until the controller has told it anew who does. A dead controller alone stops
+nobody.
 """
 
 import asyncio

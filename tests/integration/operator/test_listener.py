@@ -66,9 +66,9 @@ async def test_metrics_health_and_events_tell_what_happens(world: ClusterWorld) 
 async def test_what_was_left_behind_on_a_former_connection_takes_no_effect(
     world: ClusterWorld,
 ) -> None:
-    """A proposal was sent, the connection broke, and it was sent again over another one and refused:
-    were the first copy read and taken now, the ISR would have a member that its leader does not wait
-    for (invariant 1)."""
+    """A proposal was sent, the connection broke, and it was sent again over another one and
+    refused: were the first copy read and taken now, the ISR would have a member that its leader
+    does not wait for (invariant 1)."""
     await world.create_cluster()
     operator = await world.start_operator()
     peers = {node: await world.start_broker(node, operator) for node in (1, 2)}

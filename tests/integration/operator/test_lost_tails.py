@@ -1,4 +1,5 @@
-"""Brokers that lose what they had not synced, their disks, or their Broker objects: who leads then."""
+"""Brokers that lose what they had not synced, their disks, or their Broker objects: who leads
+then."""
 
 import pytest
 

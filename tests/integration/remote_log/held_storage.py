@@ -1,8 +1,8 @@
 """Storage that is as slow as a test wants it to be; everything is handed to the real one.
 
-``held``: a storage manager plugin (the seam of KIP-405) of whose calls one kind first waits until the
-test lets it go. ``hung``: an object store of which no call returns before the test has ended its
-hanging.
+``held``: a storage manager plugin (the seam of KIP-405) of whose calls one kind first waits until
+the test lets it go. ``hung``: an object store of which no call returns before the test has ended
+its hanging.
 """
 
 import threading

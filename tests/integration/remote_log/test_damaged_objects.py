@@ -1,4 +1,5 @@
-"""Objects that are not what was copied: an error that names them, in the status too, and no data."""
+"""Objects that are not what was copied: an error that names them, in the status too, and no
+data."""
 
 import asyncio
 import shutil

@@ -1,4 +1,5 @@
-"""A store whose calls do not return: what is not about it goes on, and the broker can be stopped."""
+"""A store whose calls do not return: what is not about it goes on, and the broker can be
+stopped."""
 
 import asyncio
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """A power cut takes unsynced bytes of whoever leads next: no offset of the tier is given out twice.
 
-What a disk still has is a copy of its folder that was made while the broker ran, so without the mark
-of a clean shutdown; the tier has gone on since.
+What a disk still has is a copy of its folder that was made while the broker ran, so without the
+mark of a clean shutdown; the tier has gone on since.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""What is in the tier is a prefix of every leader's log: followers and leaders that start from it."""
+"""What is in the tier is a prefix of every leader's log: followers and leaders that start from
+it."""
 
 import itertools
 from typing import Any
@@ -180,7 +181,8 @@ async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
 async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     cluster: TieredCluster,
 ) -> None:
-    """Its log covers the end that it heard of, is of the tier's history, and ends below the tier."""
+    """Its log covers the end that it heard of, is of the tier's history, and ends below the
+    tier."""
     leader = cluster.hosts[1]
     await cluster.start(3)
     await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))

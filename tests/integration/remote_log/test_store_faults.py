@@ -184,7 +184,7 @@ async def test_an_endpoint_that_does_not_answer_and_then_does(
         "{",
         '{"s3": {}}',
         '{"filesystem": {}}',
-        '{"s3": {"endpoint": "no url", "buckets": ["b"], "accessKeyId": "a", "secretAccessKey": "s"}}',
+        '{"s3":{"endpoint":"no url", "buckets":["b"], "accessKeyId":"a", "secretAccessKey":"s"}}',
         '{"filesystem": {"path": "/dev/null/no"}}',
     ],
 )

@@ -1,5 +1,5 @@
-"""Eligible leader replicas (KIP-966): who holds all that is committed when the ISR is small, and who
-leads when its last member comes back without proof that it lost nothing."""
+"""Eligible leader replicas (KIP-966): who holds all that is committed when the ISR is small, and
+who leads when its last member comes back without proof that it lost nothing."""
 
 import dataclasses
 import itertools

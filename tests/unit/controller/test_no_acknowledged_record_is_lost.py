@@ -1,8 +1,8 @@
 """Invariant 1 against the controller's rules: the ISR, so whoever leads, has what was acknowledged.
 
 Brokers are logs of (leader epoch, number); a leader acknowledges what its whole ISR has, members it
-has proposed and not heard of included, and nothing while its ISR is below min.insync.replicas or its
-row has eligible leaders. They die, restart with and without proof (then losing what was not
+has proposed and not heard of included, and nothing while its ISR is below min.insync.replicas or
+its row has eligible leaders. They die, restart with and without proof (then losing what was not
 synced), come back on an empty disk, report how far their logs reach, and their AlterPartitions
 arrive late.
 """
@@ -186,8 +186,8 @@ class Cluster(RuleBasedStateMachine):
             self.world.beat(node)
 
     def may_lose(self, node: int, left: int) -> bool:
-        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost until
-        it is in the ISR again."""
+        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost
+        until it is in the ISR again."""
         acknowledged = len(self.acknowledged)
         self.lost.difference_update(self.world.row().isr)
         loses = self.logs[node][:acknowledged] == self.acknowledged and left < acknowledged
@@ -255,9 +255,9 @@ class ClusterOfTwoInSync(Cluster):
 
 
 class ClusterOfAChangingMinimum(Cluster):
-    """Somebody changes min.insync.replicas to and fro; the leader hears of it late or early, and may
-    have acknowledged by the other value. So what both cover may be lost, and a replica may refuse
-    for a while, too."""
+    """Somebody changes min.insync.replicas to and fro; the leader hears of it late or early, and
+    may have acknowledged by the other value. So what both cover may be lost, and a replica may
+    refuse for a while, too."""
 
     @rule(min_isr=st.sampled_from((1, 2)))
     def change(self, min_isr: int) -> None:
@@ -287,10 +287,8 @@ class ClusterOfAChangingMinimum(Cluster):
         return set(self.world.row().isr) != {node} and not self.lost - {node}
 
 
-Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
-ClusterOfTwoInSync.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None
-)
+Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+ClusterOfTwoInSync.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestCluster = Cluster.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
 ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings

@@ -1,4 +1,5 @@
-"""RecordDeletion: resolved once, frozen, never more than was asked (KIP-107, invariants 12 to 14)."""
+"""RecordDeletion: resolved once, frozen, never more than was asked (KIP-107, invariants 12 to
+14)."""
 
 import dataclasses
 import json

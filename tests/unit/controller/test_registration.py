@@ -233,7 +233,8 @@ def _made_again(world: World, *node_ids: int) -> World:
 
 
 def _persisted() -> World:
-    """Rows as an operator of today writes them, the log directories of their brokers beside them."""
+    """Rows as an operator of today writes them, the log directories of their brokers beside
+    them."""
     world = _world()
     for write in commit.take_over(world.state):
         world.slices[write.index] = dict(write.payload)
@@ -260,7 +261,8 @@ def test_a_broker_object_made_again_on_another_disk_has_lost_them() -> None:
 
 
 def test_a_directory_that_nobody_knows_is_unproven_not_another() -> None:
-    """Rows of a release that did not keep the directories, and a Broker object that was made again."""
+    """Rows of a release that did not keep the directories, and a Broker object that was made
+    again."""
     world = _world()
     world.state.put_broker(BrokerInfo(node_id=1, key="ns/broker-1"))
     world.register(1, incarnation=FRESH)

@@ -1,4 +1,5 @@
-"""A replica whose storage refuses: others lead and go on without it, and it comes back by itself."""
+"""A replica whose storage refuses: others lead and go on without it, and it comes back by
+itself."""
 
 import pytest
 

@@ -230,7 +230,8 @@ def test_paused_and_deleted_topics_do_not_move() -> None:
         assert (new, event) == (world.view().tiering_status, None)
 
 
-# ---------------------------------------------------------------- the machine, by the thousand steps
+# ---------------------------------------------------------------- the machine, by the thousand
+# steps
 
 _POLICIES = st.sampled_from([None, RETAIN, DELETE])
 _LEGAL = {
@@ -371,5 +372,5 @@ class TieringMachine(RuleBasedStateMachine):
         self.seen = self.tiering().epoch
 
 
-TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestTieringMachine = TieringMachine.TestCase

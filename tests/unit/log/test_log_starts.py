@@ -93,8 +93,8 @@ def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
 def test_a_power_cut_while_the_journal_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int, page: int
 ) -> None:
-    """Of what was not synced yet, one page is on the disk: what stood on the others must not be read
-    over the newer checkpoints, a part of the journal is older than they are."""
+    """Of what was not synced yet, one page is on the disk: what stood on the others must not be
+    read over the newer checkpoints, a part of the journal is older than they are."""
     starts = _loaded(tmp_path)
     for number in range(600):
         starts.record({A: Starts(number, number)})
@@ -320,8 +320,8 @@ def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
 def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread makes a log, and puts its start on record, after the checkpoint has looked which
-    logs there are."""
+    """Another thread makes a log, and puts its start on record, after the checkpoint has looked
+    which logs there are."""
     manager = start()
     _filled(manager)
     real = LogStarts.compact

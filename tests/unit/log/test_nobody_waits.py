@@ -1,4 +1,5 @@
-"""Appends and reads on the loop go on while threads read, flush and remove; nothing is in between."""
+"""Appends and reads on the loop go on while threads read, flush and remove; nothing is in
+between."""
 
 import errno
 import os

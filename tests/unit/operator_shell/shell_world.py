@@ -45,7 +45,8 @@ UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
 class FakeEngine(Engine):
-    """Notes in ``journal`` what brokers are told, in ``asked`` what they are asked; answers what is laid down in ``answers`` by method."""
+    """Notes in ``journal`` what brokers are told, in ``asked`` what they are asked; answers what is
+    laid down in ``answers`` by method."""
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal

@@ -1,4 +1,4 @@
-"""What brokers ask, with and without a term; every answer that is a decision comes after its commit."""
+"""What brokers ask, with and without a term; an answer that is a decision follows its commit."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,5 @@
-"""The slices on a fake API server: what is missing, what conflicts, and writes of unknown outcome."""
+"""The slices on a fake API server: what is missing, what conflicts, and writes of unknown
+outcome."""
 
 import dataclasses
 

@@ -1,4 +1,5 @@
-"""Taking over on a fake API server: the epoch first, then every slice, before anything is decided."""
+"""Taking over on a fake API server: the epoch first, then every slice, before anything is
+decided."""
 
 import pytest
 

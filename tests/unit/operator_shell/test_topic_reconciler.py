@@ -1,4 +1,5 @@
-"""One Topic on a fake API server: decide, commit, write the status, tell the brokers, in that order."""
+"""One Topic on a fake API server: decide, commit, write the status, tell the brokers, in that
+order."""
 
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,7 @@
 """Record batches become Arrow rows: one for each data record that is wanted, byte for byte."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.records.builder import Record, build_batch
@@ -28,7 +28,6 @@ def rows(data: bytes, source: Source = EVERYTHING) -> list[dict[str, object]]:
     return [row for batch in decode(data, source) for row in batch.to_pylist()]
 
 
-@settings(deadline=None)
 @given(records=_records, codec=st.integers(0, 4), base_offset=st.integers(0, 2**40))
 def test_every_record_comes_back(records: list[Record], codec: int, base_offset: int) -> None:
     data = build_batch(records, base_offset=base_offset, codec=codec)

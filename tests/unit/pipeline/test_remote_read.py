@@ -75,8 +75,8 @@ def test_start_and_end_may_lie_inside_segments(small_tier: SmallTier) -> None:
 
 
 def test_an_overlap_is_read_once(small_tier: SmallTier) -> None:
-    """After a leader change a segment may begin below the end of the one before it, in the middle of
-    one of its batches too: it is checked as it was copied, and read from behind that end."""
+    """After a leader change a segment may begin below the end of the one before it, in the middle
+    of one of its batches too: it is checked as it was copied, and read from behind that end."""
     small_tier.copy(values(0, 10))
     overlapping = small_tier.copy(values(5, 15), start=5, batch_records=7)
     small_tier.copy(values(20, 10))

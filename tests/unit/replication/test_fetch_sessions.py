@@ -1,4 +1,5 @@
-"""Fetch sessions of followers (KIP-227): a round costs what has changed, and says what a full one does."""
+"""Fetch sessions of followers (KIP-227): a round costs what has changed, and says what a full one
+does."""
 
 import asyncio
 import random
@@ -211,8 +212,8 @@ async def test_a_leader_in_another_epoch_says_so_of_a_partition_at_rest(node: No
 async def test_a_session_tells_the_leader_what_naming_everything_does(
     node: Nodes, seed: int
 ) -> None:
-    """Followers 2 (in a session) and 3 (without one) fetch at the same moments: the leader knows the
-    same of both after every step, so it decides the same about their place in the ISR."""
+    """Followers 2 (in a session) and 3 (without one) fetch at the same moments: the leader knows
+    the same of both after every step, so it decides the same about their place in the ISR."""
     chance = random.Random(seed)
     steps = [
         (chance.choices(("append", "round", "lead"), (10, 20, 1))[0], chance.randrange(3))

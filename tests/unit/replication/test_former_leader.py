@@ -76,7 +76,7 @@ async def test_a_follower_of_an_empty_log_may_know_an_epoch_of_its_own(node: Nod
     assert [entry.epoch for entry in one.partition.log.epochs.entries] == [2]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from([1, 2]), st.integers(0, 3), st.booleans()), max_size=6
@@ -103,8 +103,8 @@ async def test_whatever_was_led_by_whom_the_follower_ends_with_the_leaders_log(
 
 
 async def test_a_log_that_ends_within_the_first_batch_that_is_left_begins_anew(node: Nodes) -> None:
-    """All that a former leader holds was deleted, and of its epoch the leader knows no more: it ends
-    at the leader's log start, where no batch of the leader's begins."""
+    """All that a former leader holds was deleted, and of its epoch the leader knows no more: it
+    ends at the leader's log start, where no batch of the leader's begins."""
     one, two = node(1), node(2)
     await two.lead(1)
     await two.append(4)

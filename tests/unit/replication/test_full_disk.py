@@ -1,20 +1,15 @@
-"""A disk without room: which replicas are told to the controller, what they still do, what heals."""
+"""A disk without room: which replicas are told to the controller, what they still do, what
+heals."""
 
 import asyncio
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kafka_listener import KafkaListener
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
-from tidemark.wire.connection import KafkaConnection
-from tidemark.wire.framing import decode_request, encode_response, peek_request
-from tidemark_broker.control import status
-from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.follower import Outcome
 from tidemark_broker.replication.partition import Role
 
@@ -126,45 +121,9 @@ async def test_a_follower_without_room_is_told(node: Nodes) -> None:
     assert two.manager.failed_replicas() == ()
 
 
-async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is its end; everything else waits for the interval."""
-    monkeypatch.setattr(status, "INTERVAL_S", 3600.0)
-    reports: asyncio.Queue[control.BrokerStatusRequest] = asyncio.Queue()
-
-    async def serve(connection: KafkaConnection) -> None:
-        while True:
-            frame = await connection.read_frame()
-            reports.put_nowait(decode_request(control.BrokerStatusRequest, frame))
-            answer = control.BrokerStatusResponse(error_code=0)
-            connection.write(encode_response(answer, peek_request(frame)[2]))
-
-    one = node(1)
-    await one.lead(1)
-    listener = await KafkaListener(serve).start("127.0.0.1", 0)
-    connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")
-    reporter = StatusReporter(one.manager, one.storage.error)
-    one.storage.failures.changed = reporter.kick
-    running = asyncio.create_task(reporter.run(connection, 1, 1))
-    try:
-        async with asyncio.timeout(10):
-            assert (await reports.get()).failed_replicas == ()
-            with full_disk():
-                await refused(one)
-            report = await reports.get()
-            assert report.failed_replicas == FAILED
-            assert [each.error_reason for each in report.partitions] == ["StorageError"]
-            one.now_s += 40
-            await one.manager.retry()
-            assert (await reports.get()).failed_replicas == ()
-    finally:
-        running.cancel()
-        await connection.close()
-        await listener.close()
-
-
 async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
-    """A follower that has just been caught up is waited for, as it is about to join; not so one that
-    the controller has taken out, though it is alive and goes on fetching."""
+    """A follower that has just been caught up is waited for, as it is about to join; not so one
+    that the controller has taken out, though it is alive and goes on fetching."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -1,4 +1,5 @@
-"""What one thing costs does not grow with how many others there are: counted in calls, not by a clock.
+"""What one thing costs does not grow with how many others there are: counted in calls, not by a
+clock.
 
 The same operations as ``make bench-scale`` works, which tells their CPU time.
 """
@@ -21,7 +22,7 @@ from tidemark_broker.purgatory import Change
 Nodes = Callable[[int], Node]
 
 FEW, MANY = 5, 50
-#: What another module's mend is to hold, or what is linear and cheap by design.
+#: What another module's mend is to hold, or what is linear and cheap on purpose.
 ELSEWHERE = {
     "status report, nothing new",
     "a raised log start made durable",

@@ -1,4 +1,5 @@
-"""``ReplicaLogInfo``: how far a replica's log reaches, and what was committed and is gone from it."""
+"""``ReplicaLogInfo``: how far a replica's log reaches, and what was committed and is gone from
+it."""
 
 import errno
 import os

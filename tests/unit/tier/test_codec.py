@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.ids import id_text, parse_id
@@ -96,7 +96,6 @@ def test_the_first_format_is_read_and_the_second_written() -> None:
 
 
 @given(data=st.none() | st.binary(max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_custom_metadata_comes_back_byte_for_byte(place: Any, data: bytes | None) -> None:
     head = replace(place.head(), entries=(replace(place.segment(0, 9), custom_metadata=data),))
     (entry,) = decode_head(encode_head(head), "head").entries

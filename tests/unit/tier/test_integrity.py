@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.records.batch import iter_headers, restamp
@@ -38,7 +38,6 @@ def pieces_of(data: bytes, *sizes: int) -> tuple[bytes, ...]:
 
 
 @given(data=st.binary(max_size=100), sizes=st.lists(st.integers(0, 40), max_size=6))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("small_pieces")
 def test_digests_do_not_depend_on_the_parts(data: bytes, sizes: list[int]) -> None:
     pieces = pieces_of(data, *sizes)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -395,6 +395,4 @@ TestTwoLeaders = TwoLeaders.TestCase
 TestTwoLeaders.settings = settings(
     max_examples=60,
     stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )

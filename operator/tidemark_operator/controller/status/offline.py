@@ -13,13 +13,17 @@ from tidemark_operator.controller.model import PartitionRow, TopicView, unclean_
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import Condition, summary
 
-_UNCLEAN = "set unclean.leader.election.enable to true on the Topic, which may lose records that were acknowledged"
+_UNCLEAN = (
+    "set unclean.leader.election.enable to true on the Topic, which may lose records that were "
+    "acknowledged"
+)
 
 
 def no_leader(
     state: ControllerState, topic: TopicView, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
-    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) nobody leads."""
+    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) nobody
+    leads."""
     waiting = [row for row in rows if row.last_known_elr]
     if waiting:
         return _election_waits(state, topic, waiting)
@@ -52,8 +56,8 @@ def _election_waits(
         ways.append(f"wait for the answer of {_brokers(silent)}")
     text = (
         f"partitions {numbers(row.partition for row in rows)} have no leader: "
-        f"{_brokers(unproven)} may have lost the latest records in a crash, and too few have said how "
-        f"far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
+        f"{_brokers(unproven)} may have lost the latest records in a crash, and too few have said "
+        f"how far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
     )
     return summary(ready=False, reason="ElectionWaits", message=text, reconciling=True)
 
@@ -65,9 +69,9 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
     down = _down(state, {replica for row in rows for replica in row.holders})
     others = f" or start {_brokers(down)}" if down else ""
     text = (
-        f"partitions {numbers(row.partition for row in rows)}: the storage of {leaders} refuses, and no "
-        f"other live replica has all records: repair the log directory of {leaders} (see its Broker's "
-        f"Ready){others}"
+        f"partitions {numbers(row.partition for row in rows)}: the storage of {leaders} refuses, "
+        "and no other live replica has all records: "
+        f"repair the log directory of {leaders} (see its Broker's Ready){others}"
     )
     return summary(ready=False, reason="StorageFailed", message=text, reconciling=True)
 

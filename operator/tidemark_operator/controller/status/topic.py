@@ -230,7 +230,8 @@ def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
         return []
     what = "the added partitions were not created" if seen.rows else "nothing was created"
     text = (
-        f"{count(missing.missing, 'broker')} missing ({missing.live} of {missing.required} are live); "
+        f"{count(missing.missing, 'broker')} missing "
+        f"({missing.live} of {missing.required} are live); "
         f"{what}: start brokers, or set enable.under.replicated.topic.creation on the Cluster"
     )
     return summary(ready=False, reason="BrokersMissing", message=text, reconciling=True)
@@ -293,8 +294,8 @@ def _settled(
 
 
 def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
-    """TierIntegrity, while a leader knows of an object of the tier that is not what was copied. Never
-    True: nobody looks at what is not read."""
+    """TierIntegrity, while a leader knows of an object of the tier that is not what was copied.
+    Never True: nobody looks at what is not read."""
     damaged = [report for report in _reports(state, topic) if report.error_reason == TIER_INTEGRITY]
     if not damaged:
         return []
@@ -306,7 +307,10 @@ def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
 def _being_disabled(
     topic: TopicView, status: TieringStatus, disablements: Disablements
 ) -> Condition:
-    text = f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic is"
+    text = (
+        f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic "
+        "is"
+    )
     problem = disablements.errors.get(topic.id)
     if problem:
         text = f"{problem}; {text}"
@@ -324,8 +328,8 @@ def _disabled_text(state: ControllerState, topic: TopicView, tiering: Tiering) -
     if not left:
         return "tiering is off, nothing is left in the tier"
     return (
-        f"tiering is off; {approximate_bytes(left)} stay in the tier until their retention ends, and "
-        "local data does not expire before them: plan as much disk"
+        f"tiering is off; {approximate_bytes(left)} stay in the tier until their retention ends, "
+        "and local data does not expire before them: plan as much disk"
     )
 
 

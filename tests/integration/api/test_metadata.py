@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import CLUSTER_ID, NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import CLUSTER_ID, NODE, ApiBroker
 from tidemark.tiering import TieringState
 from tidemark_broker.api.metadata import API
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.api.api_broker import ApiBroker, running
+from tests.integration.api.api_broker import ApiBroker, running
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import NODE, ApiBroker
 from tidemark_broker.replication.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,

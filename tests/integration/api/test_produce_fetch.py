@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import NODE, ApiBroker, running
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import NODE, ApiBroker, running
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark.wire.connection import ConnectionClosed

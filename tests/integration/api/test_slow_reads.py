@@ -1,4 +1,5 @@
-"""What is decided while a thread reads for a client: the answer is of the moment in which it is given."""
+"""What is decided while a thread reads for a client: the answer is of the moment in which it is
+given."""
 
 import asyncio
 import os
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import NODE, ApiBroker
 from tidemark.tiering import Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog
@@ -63,7 +64,8 @@ async def _filled(broker: ApiBroker) -> uuid.UUID:
 async def _while_reading(
     broker: ApiBroker, disk: Disk, request: Any, kind: int, change: Callable[[], Awaitable[None]]
 ) -> Any:
-    """The answer about the partition of which ``change`` changes something while the disk is read."""
+    """The answer about the partition of which ``change`` changes something while the disk is
+    read."""
     asking = asyncio.create_task(broker.ask(request, kafka.answer_type(*_VERSIONS[kind])))
     async with asyncio.timeout(10):
         while not disk.is_asked.is_set():  # noqa: ASYNC110 - a thread sets it

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import ApiBroker
 
 FIRST_MS = 1_700_000_000_000
 

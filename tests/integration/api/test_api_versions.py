@@ -7,8 +7,8 @@ import pytest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse as AnswerV0
 from kio.schema.errors import ErrorCode
 
+from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.api_broker import ApiBroker
 from tidemark.wire.framing import decode_response
 from tidemark_broker.replication.wire import REPLICA_FETCH
 

@@ -1,0 +1,556 @@
+"""Every reason that a condition may have, what it means and what helps: docs/troubleshooting.md.
+
+A message says what is the matter with *this* object; here stands what is true whenever the reason
+is met. ``tests/unit/repository/test_pages.py`` holds the table to the reasons that the sources
+give.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """One row: under which conditions it stands (``Ready=False``), its meaning, the way out."""
+
+    name: str
+    conditions: str
+    meaning: str
+    action: str
+
+
+_NOTHING = "Nothing to do."
+
+TOPIC = (
+    Reason(
+        "Pending",
+        "Ready=Unknown",
+        "No operator has looked at the object yet.",
+        "Start the operator.",
+    ),
+    Reason("Serving", "Ready=True", "Every partition has a leader.", _NOTHING),
+    Reason(
+        "Settled",
+        "Reconciling=False, Stalled=False",
+        "Nothing is under way.",
+        _NOTHING,
+    ),
+    Reason("Progressing", "Stalled=False", "Nothing is stuck.", _NOTHING),
+    Reason("Stalled", "Reconciling=False", "Nothing goes on by itself.", "See Stalled."),
+    Reason(
+        "Paused",
+        "Reconciling=False, Stalled=False; Ready=Unknown on a new Topic",
+        "The annotation tidemark.dev/paused is true; the configuration in force is held.",
+        "Remove the annotation.",
+    ),
+    Reason(
+        "BrokersMissing",
+        "Ready=False, Reconciling=True",
+        "Fewer brokers are live than the replication factor asks for, so nothing (or none of the "
+        "added partitions) was created.",
+        "Start brokers, or set enable.under.replicated.topic.creation on the Cluster (KIP-409).",
+    ),
+    Reason("Placing", "Ready=False, Reconciling=True", "Partitions are being placed.", "Wait."),
+    Reason(
+        "PartitionsOffline",
+        "Ready=False, Reconciling=True",
+        "No live broker has all that is committed, so nobody leads.",
+        "Start one of the brokers that the message names.",
+    ),
+    Reason(
+        "ElectionWaits",
+        "Ready=False, Reconciling=True",
+        "All live replicas came back from a crash and may have lost a tail; too few have said how "
+        "far their logs reach (KIP-966).",
+        "Start the other brokers that the message names.",
+    ),
+    Reason(
+        "LastCopyMissing",
+        "Ready=False, Stalled=True",
+        "No complete copy of a partition is left: the directory of the last one is another now.",
+        "Bring back the log directory of a broker that had one.",
+    ),
+    Reason(
+        "StorageFailed",
+        "Ready=False, Reconciling=True; FullyReplicated=False",
+        "The disk of a leader refuses, and no other live replica has all records.",
+        "Repair that log directory; the Broker's Ready says what is wrong with it.",
+    ),
+    Reason(
+        "Deleting",
+        "Ready=False",
+        "The Topic is being deleted: replicas go, then what lies in the tier.",
+        "Wait; where Stalled is True, do what the message says.",
+    ),
+    Reason(
+        "NameTaken",
+        "Ready=False, Stalled=True",
+        "Another Topic has this topic name.",
+        "Delete one of the two, or use another topicName.",
+    ),
+    Reason(
+        "AdoptionRequired",
+        "Ready=False, Stalled=True",
+        "The topic name exists under an id that no Topic has. Adoption is not built yet.",
+        "Choose another topicName.",
+    ),
+    Reason(
+        "PartitionsLost",
+        "Ready=False, Stalled=True",
+        "Partitions that were placed are in no PartitionSlice. Nothing is created in their place.",
+        "Restore the slices from a backup.",
+    ),
+    Reason(
+        "SliceFull",
+        "Ready=False, Stalled=True",
+        "A PartitionSlice has reached the size that the API server takes.",
+        "Use fewer partitions, or another Cluster.",
+    ),
+    Reason(
+        "ReplicationFactorFixed",
+        "Ready=False, Stalled=True",
+        "The replication factor differs from what was placed; this version cannot change it.",
+        "Set it back.",
+    ),
+    Reason(
+        "StorageUnavailable",
+        "Ready=False, Stalled=True",
+        "Tiering cannot begin: there is no remote storage, or it does not answer.",
+        "Give the Cluster a remoteStorage that answers and set remote.log.storage.system.enable.",
+    ),
+    Reason(
+        "LocalRetentionTooLong",
+        "Stalled=True; Ready=False where nothing was placed yet",
+        "Local retention is longer than the retention that a default of the Cluster gives. A topic "
+        "that is served goes on, and expires by the total.",
+        "Shorten localRetention, or set retention.ms or retention.bytes on the Topic.",
+    ),
+    Reason("AllInSync", "FullyReplicated=True", "All replicas are in sync.", _NOTHING),
+    Reason(
+        "Placeholders",
+        "FullyReplicated=False",
+        "Replicas wait for a broker that they could be placed on (KIP-409).",
+        "Start more brokers: a broker that joins fills them.",
+    ),
+    Reason(
+        "ReplicasBehind",
+        "FullyReplicated=False",
+        "Replicas are catching up, or their brokers are down.",
+        "Start the brokers that are down, else wait.",
+    ),
+    Reason("Enabled", "TieringSettled=True", "Closed segments are copied.", _NOTHING),
+    Reason(
+        "Disabling",
+        "Ready=True, Reconciling=True; TieringSettled=False",
+        "Tiering is being turned off: each broker that hosts a replica has to acknowledge.",
+        "Wait; start the brokers that the message names, or delete their Broker.",
+    ),
+    Reason(
+        "NoProgress",
+        "Stalled=True",
+        "A disablement has not moved for ten minutes.",
+        "Start the brokers that the message names, delete their Broker, or delete the Topic.",
+    ),
+    Reason(
+        "Disabled",
+        "TieringSettled=True",
+        "Tiering is off. With Retain, what is left in the tier is read until its retention ends, "
+        "and local data does not expire before that.",
+        "Plan as much disk as the message says.",
+    ),
+    Reason(
+        "ObjectDamaged",
+        "TierIntegrity=False",
+        "An object of the tier is not what was copied; its range is refused.",
+        "Bring the object back (the message has its key), or give the records up.",
+    ),
+)
+
+#: What a leader reports of its tier: the reason of TieringSettled, and of Ready where it was
+#: elected and may not lead before the tier has answered.
+TIER = (
+    Reason(
+        "TakingOverFromTier",
+        "Ready=False, Reconciling=True",
+        "A leader was elected that may lack what is in the tier, and asks the tier first.",
+        "Wait.",
+    ),
+    Reason(
+        "TierUnavailable",
+        "Ready=False, Reconciling=True",
+        "A leader was elected that has to ask the tier, and the tier does not answer.",
+        "Repair the remote storage; the message says what it answers.",
+    ),
+    Reason(
+        "StorageError",
+        "Ready=False; TieringSettled=False",
+        "The leader's disk refuses.",
+        "See the Broker's Ready.",
+    ),
+    Reason(
+        "TierIntegrity",
+        "TieringSettled=False",
+        "An object of the tier is not what was copied: see the condition TierIntegrity.",
+        "Bring the object back, or give the records up.",
+    ),
+    Reason(
+        "CustomMetadataTooLarge",
+        "TieringSettled=False",
+        "The storage returned more custom metadata than the limit (KIP-917): copying has stopped.",
+        "Raise remote.log.metadata.custom.metadata.max.bytes, then restart the broker or move the "
+        "leader.",
+    ),
+    Reason(
+        "LocalDataMissing",
+        "TieringSettled=False",
+        "The local log does not hold what follows the tier's end: a copy would leave a hole.",
+        "Let a replica lead that holds it.",
+    ),
+    Reason(
+        "LogDiverged",
+        "TieringSettled=False",
+        "The leader's log contradicts what is in the tier; it takes over from there.",
+        "Wait.",
+    ),
+    Reason(
+        "ManifestNotFound",
+        "TieringSettled=False",
+        "The head of a partition that has one is not in the store.",
+        "Check endpoint, bucket and prefix; bring the object back.",
+    ),
+    Reason(
+        "ManifestPageNotFound",
+        "TieringSettled=False",
+        "A page that the head names is not in the store.",
+        "Bring the object back.",
+    ),
+    Reason(
+        "ManifestCorrupt",
+        "TieringSettled=False",
+        "A head or page is damaged, or of a newer version. Nothing is copied or deleted meanwhile.",
+        "Upgrade the brokers, or bring the object back.",
+    ),
+    Reason(
+        "ManifestRefused",
+        "TieringSettled=False",
+        "The manifest's rules do not allow the change.",
+        "The message says what to do instead.",
+    ),
+    Reason(
+        "ManifestContended",
+        "TieringSettled=False",
+        "Other writers keep changing the head; it is tried again.",
+        "Look for another cluster that uses the same bucket and prefix.",
+    ),
+    Reason(
+        "RemoteObjectMissing",
+        "TieringSettled=False",
+        "An object that the manifest names is not in the store.",
+        "Bring the object back; see whether something else deletes there.",
+    ),
+    Reason(
+        "Fenced",
+        "TieringSettled=False",
+        "A newer leader or tiered epoch has claimed the head; this one has stopped.",
+        "Wait.",
+    ),
+    Reason(
+        "TopicDeleted", "TieringSettled=False", "The head is a deleted topic's tombstone.", "Wait."
+    ),
+    Reason(
+        "RemoteLogError",
+        "TieringSettled=False",
+        "Something that no other reason covers; it is tried again.",
+        "Report it, with the message and the broker's log.",
+    ),
+    Reason(
+        "RemoteStorageNotConfigured",
+        "TieringSettled=False",
+        "The Cluster has no remote storage.",
+        "Set remoteStorage in the Cluster.",
+    ),
+    Reason(
+        "RemoteStorageNotVerified",
+        "TieringSettled=False",
+        "The identity of the store is being read.",
+        "Wait.",
+    ),
+    Reason(
+        "InvalidRemoteStorage",
+        "TieringSettled=False",
+        "The broker cannot use the accepted storage configuration.",
+        "Correct remoteStorage in the Cluster.",
+    ),
+    Reason(
+        "WrongStore",
+        "TieringSettled=False",
+        "The store answers, but is not the one that this cluster's tier lies in. Nothing is "
+        "copied, expired or taken for empty.",
+        "Correct endpoint, bucket, prefix or mount.",
+    ),
+    Reason(
+        "BucketMissing",
+        "TieringSettled=False",
+        "The bucket does not exist.",
+        "Create it, or correct the name.",
+    ),
+    Reason(
+        "BucketNotConfigured",
+        "TieringSettled=False",
+        "A segment lies in a bucket that the configuration does not name any more.",
+        "Add that bucket to the remote storage's buckets again.",
+    ),
+    Reason(
+        "ForeignCustomMetadata",
+        "TieringSettled=False",
+        "The custom metadata of a segment is not this storage manager's.",
+        "Use the storage manager that wrote it.",
+    ),
+    Reason(
+        "StoreAccessDenied",
+        "TieringSettled=False",
+        "The store refuses the credentials, or what they may do.",
+        "Correct them, or allow them to read, write, delete and list.",
+    ),
+    Reason("StoreFull", "TieringSettled=False", "The store is full.", "Make room."),
+    Reason(
+        "StorePermissionDenied",
+        "TieringSettled=False",
+        "The broker may not write to the directory that is the store.",
+        "Give the broker's user write permission on it.",
+    ),
+    Reason(
+        "StoreInputOutputError",
+        "TieringSettled=False",
+        "The file system of the directory that is the store fails.",
+        "Look at that file system.",
+    ),
+    Reason(
+        "RemoteStorageUnavailable",
+        "TieringSettled=False",
+        "The store cannot be used just now.",
+        "The message says why.",
+    ),
+    Reason(
+        "StoreNotS3",
+        "TieringSettled=False",
+        "What answers at the endpoint is not an S3.",
+        "Correct the endpoint.",
+    ),
+    Reason(
+        "StoreUnreachable",
+        "TieringSettled=False",
+        "The endpoint does not answer.",
+        "Check that it runs, its address and the network.",
+    ),
+    Reason(
+        "StoreWithoutETags",
+        "TieringSettled=False",
+        "The store gives objects no ETag, so nothing can be written conditionally.",
+        "Use a store that does.",
+    ),
+    Reason(
+        "StoreError",
+        "TieringSettled=False",
+        "The store failed in another way; it is tried again.",
+        "The message has its answer.",
+    ),
+    Reason(
+        "StoreDirectoryMissing",
+        "TieringSettled=False",
+        "The directory that is the store is not there.",
+        "Mount it.",
+    ),
+    Reason(
+        "StoreDirectoryUnstable",
+        "TieringSettled=False",
+        "Files vanish from the directory while they are written.",
+        "Stop the program that cleans it.",
+    ),
+)
+
+BROKER = (
+    Reason("Serving", "Ready=True", "Registered and serving.", _NOTHING),
+    Reason("Registered", "Registered=True", "The broker has registered.", _NOTHING),
+    Reason(
+        "NeverRegistered",
+        "Ready=False, Reconciling=True; Registered=False",
+        "No broker of this node id has registered yet.",
+        "Start one with that node.id and this cluster's id.",
+    ),
+    Reason(
+        "Fenced",
+        "Ready=False, Reconciling=True",
+        "The broker does not answer, or has not caught up with the controller yet.",
+        "Look at its log.",
+    ),
+    Reason(
+        "ShutDown",
+        "Ready=False, Reconciling=True",
+        "The broker has shut down, or is about to.",
+        "Start it again.",
+    ),
+    Reason(
+        "LogDirectoryFailed",
+        "Ready=False, Stalled=True",
+        "The log directory refuses (full, or failing).",
+        "Make room, or repair it; the broker notices by itself.",
+    ),
+    Reason(
+        "RemoteStorageUnavailable",
+        "Ready=True",
+        "The broker serves, but the remote tier does not answer it.",
+        "See the reasons of the tier.",
+    ),
+    Reason(
+        "NodeIdTaken",
+        "Ready=False, Stalled=True",
+        "Another Broker has this node id.",
+        "Delete one of the two.",
+    ),
+    Reason(
+        "BrokerIsLive",
+        "Draining=True",
+        "The Broker is being deleted while its broker runs.",
+        "Stop the broker.",
+    ),
+    Reason(
+        "ReplicasInUse",
+        "Draining=True",
+        "The Broker is being deleted and has the last live copy of partitions.",
+        "Start the other replicas and let them catch up, or delete the topics.",
+    ),
+)
+
+CLUSTER = (
+    Reason("Serving", "Ready=True", "At least one broker is live.", _NOTHING),
+    Reason(
+        "NoBrokers",
+        "Ready=False, Reconciling=True",
+        "No broker is live.",
+        "Start one; its node id needs a Broker object.",
+    ),
+    Reason("Answering", "RemoteStorageReady=True", "The remote tier answers.", _NOTHING),
+    Reason(
+        "RemoteStorageUnavailable",
+        "RemoteStorageReady=False",
+        "The remote storage cannot be used.",
+        "The message says why: credentials, address, identity or topics that still need it.",
+    ),
+    Reason(
+        "SecondCluster",
+        "Ready=False, Stalled=True",
+        "The operator of this namespace looks after another Cluster.",
+        "Use one namespace for each Cluster.",
+    ),
+    Reason(
+        "SlicesMissing",
+        "Ready=False, Stalled=True",
+        "A PartitionSlice is not there. Nothing is decided without it.",
+        "Restore it from a backup.",
+    ),
+    Reason(
+        "SlicesOfAnotherCluster",
+        "Ready=False, Stalled=True",
+        "PartitionSlices of an earlier Cluster of this name are there.",
+        "Remove them, or restore that Cluster.",
+    ),
+    Reason(
+        "SliceUnreadable",
+        "Ready=False, Stalled=True",
+        "A row was written by a newer version, or is damaged.",
+        "Upgrade the operator, or restore the slice.",
+    ),
+    Reason(
+        "SliceRefused",
+        "Ready=False, Stalled=True",
+        "The API server refuses to create a slice.",
+        "The message has its answer.",
+    ),
+    Reason(
+        "SlicesContended",
+        "Ready=False, Stalled=True",
+        "Another writer keeps changing the slices.",
+        "See whether something else writes to PartitionSlices.",
+    ),
+)
+
+RECORD_DELETION = (
+    Reason(
+        "Pending", "Succeeded=Unknown", "No operator has looked at it yet.", "Start the operator."
+    ),
+    Reason(
+        "Resolving",
+        "Succeeded=Unknown",
+        "The leaders are being asked where their partitions stand. Nothing is deleted yet.",
+        "Wait.",
+    ),
+    Reason(
+        "Deleting",
+        "Succeeded=Unknown",
+        "The numbers are frozen; the low watermarks have not reached them all.",
+        "Wait; start brokers that are down.",
+    ),
+    Reason(
+        "TopicNotFound", "Succeeded=Unknown", "There is no such Topic.", "Create it, or correct it."
+    ),
+    Reason("TopicNotReady", "Succeeded=Unknown", "The Topic is not placed yet.", "See its Ready."),
+    Reason(
+        "PartitionsOffline",
+        "Succeeded=Unknown",
+        "Partitions have no leader.",
+        "See the Topic's Ready.",
+    ),
+    Reason("Deleted", "Succeeded=True", "All that was asked is deleted.", _NOTHING),
+    Reason("DryRun", "Succeeded", "What would go was counted; nothing was deleted.", _NOTHING),
+    Reason("Finished", "Reconciling=False", "Nothing is under way any more.", _NOTHING),
+    Reason("Progressing", "Stalled=False", "Nothing is stuck.", _NOTHING),
+    Reason(
+        "PartitionUnknown",
+        "Succeeded=False, Stalled=True",
+        "The Topic has no such partition; nothing was deleted.",
+        "Correct the list, in a new object.",
+    ),
+    Reason(
+        "PartitionsFailed",
+        "Succeeded=False, Stalled=True",
+        "Some partitions refused (the message says why); the others are done.",
+        "Correct the cause, then apply a new object.",
+    ),
+    Reason(
+        "TopicReplaced",
+        "Succeeded=False, Stalled=True",
+        "The Topic is not the one whose offsets were resolved; nothing more is deleted.",
+        "Apply a new object for the new topic.",
+    ),
+    Reason(
+        "Timeout",
+        "Succeeded=False, Stalled=True",
+        "spec.timeout is over.",
+        "Apply a new object; what was deleted stays deleted.",
+    ),
+)
+
+#: Of Topics and Brokers alike.
+ELSEWHERE = (
+    Reason(
+        "ClusterNotFound",
+        "Ready=False, Reconciling=True",
+        "The Cluster that spec.clusterRef names is not there.",
+        "Create it.",
+    ),
+    Reason(
+        "ClusterNotControlled",
+        "Ready=False, Stalled=True",
+        "The operator of this namespace looks after another Cluster.",
+        "Correct clusterRef, or start an operator for that Cluster.",
+    ),
+)
+
+TABLE = {
+    "Topic": TOPIC,
+    "Topic, as the leaders report of the tier": TIER,
+    "Broker": BROKER,
+    "Cluster": CLUSTER,
+    "RecordDeletion": RECORD_DELETION,
+    "Topic and Broker": ELSEWHERE,
+}

@@ -1,0 +1,104 @@
+"""The heartbeats of a broker, which come from a thread and over a connection of their own."""
+
+import asyncio
+import threading
+import time
+
+from tests.kafka_listener import KafkaListener
+from tidemark.wire import control
+from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.framing import decode_request, encode_response, peek_request
+from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
+
+
+async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
+    beats: list[control.BrokerHeartbeatRequest] = []
+
+    async def serve(connection: KafkaConnection) -> None:
+        while True:
+            frame = await connection.read_frame()
+            beats.append(decode_request(control.BrokerHeartbeatRequest, frame))
+            answer = control.BrokerHeartbeatResponse(
+                error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
+            )
+            connection.write(encode_response(answer, peek_request(frame)[2]))
+
+    stop = asyncio.Event()
+    port: list[int] = []
+
+    async def controller() -> None:
+        listener = await KafkaListener(serve).start("127.0.0.1", 0)
+        port.append(listener.port)
+        await asyncio.to_thread(done.wait)
+        await listener.close()
+
+    done = threading.Event()
+    other = threading.Thread(target=lambda: asyncio.run(controller()))
+    other.start()
+    try:
+        async with asyncio.timeout(5):
+            while not port:  # noqa: ASYNC110  the other loop is in another thread
+                await asyncio.sleep(0.01)
+        clock = LoopClock()
+        ticking = asyncio.create_task(clock.run())
+        answered: list[control.BrokerHeartbeatResponse] = []
+        thread = HeartbeatThread(
+            Target(
+                host="127.0.0.1", port=port[0], broker_id=1, broker_epoch=7, session_timeout_s=0.4
+            ),
+            clock,
+            answered=answered.append,
+            lost=lambda _: stop.set(),
+        )
+        thread.start()
+        async with asyncio.timeout(5):
+            while not answered:  # noqa: ASYNC110  set from a thread's callback
+                await asyncio.sleep(0.01)
+        time.sleep(0.6)  # noqa: ASYNC251  the loop stands still: that is the test
+        assert max(beat.loop_age_ms for beat in beats) > 300
+        thread.stop()
+        ticking.cancel()
+        assert not stop.is_set()
+    finally:
+        done.set()
+        await asyncio.to_thread(other.join)
+
+
+async def test_heartbeats_go_on_at_once_when_their_connection_breaks() -> None:
+    """Not with the next one that is due (here in an hour): the controller asks sooner than that."""
+    connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
+
+    async def serve(connection: KafkaConnection) -> None:
+        frame = await connection.read_frame()
+        answer = control.BrokerHeartbeatResponse(
+            error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
+        )
+        connection.write(encode_response(answer, peek_request(frame)[2]))
+        connections.put_nowait(connection)
+        await connection.read_frame()
+
+    listener = await KafkaListener(serve).start("127.0.0.1", 0)
+    lost: list[str] = []
+    thread = HeartbeatThread(
+        Target(
+            host="127.0.0.1",
+            port=listener.port,
+            broker_id=1,
+            broker_epoch=7,
+            session_timeout_s=4 * 3600,
+        ),
+        LoopClock(),
+        answered=lambda _: None,
+        lost=lost.append,
+    )
+    thread.start()
+    async with asyncio.timeout(10):
+        await (await connections.get()).close()
+        second = await connections.get()
+        assert not second.closed
+        thread.kick()
+        thread.stop()
+        await asyncio.to_thread(thread.join)
+    assert lost == []
+    thread.kick()  # nobody is there any more, and nobody minds
+    await listener.close()

@@ -1,0 +1,151 @@
+"""The one store of a broker: nothing touches it before its identity is known, and whenever that
+does not answer, or is another's, it is unavailable and never empty."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tidemark.tier.layout import IDENTITY_KEY
+from tidemark.tier.objects import StoreUnavailable
+from tidemark_broker.remote_log import store
+from tidemark_broker.remote_log.settings import RemoteSettings
+from tidemark_broker.remote_log.store import StoreGuard
+
+CLUSTER = "cluster-a"
+
+
+class Watched:
+    """A guard that looks often, and how often it has said that its store is usable."""
+
+    def __init__(self) -> None:
+        self.usable = 0
+        settings = RemoteSettings(interval_s=0.02, backoff_s=0.01)
+        self.guard = StoreGuard(settings, asyncio.get_running_loop().time, self._changed)
+
+    def _changed(self) -> None:
+        self.usable += 1
+
+    def configure(self, folder: Path, store_id: str = "", cluster: str = CLUSTER) -> None:
+        config = json.dumps({"filesystem": {"path": str(folder)}})
+        self.guard.configure(config, store_id, cluster)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110  the guard looks by itself
+                await asyncio.sleep(0.005)
+
+    async def verified(self) -> str:
+        await self.until(lambda: bool(self.guard.status().store_id))
+        return self.guard.status().store_id
+
+    async def failed(self, reason: str) -> None:
+        await self.until(lambda: self.guard.status().error.startswith(f"{reason}: "))
+        with pytest.raises(StoreUnavailable) as caught:
+            self.guard.tier()
+        assert caught.value.reason == reason
+
+
+@pytest.fixture
+async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    monkeypatch.setattr(store, "_CHECK_PAUSE_S", 0.005)
+    made = Watched()
+    yield made
+    await made.guard.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "tier"
+    made.mkdir()
+    return made
+
+
+def _identity(folder: Path) -> Path:
+    return folder / IDENTITY_KEY
+
+
+async def test_none_configured_is_no_error_of_the_broker(watched: Watched) -> None:
+    assert watched.guard.status().error == ""
+    with pytest.raises(StoreUnavailable, match="no remote storage is configured"):
+        watched.guard.tier()
+
+
+async def test_nothing_is_used_before_its_identity_is_known(watched: Watched, folder: Path) -> None:
+    watched.configure(folder)
+    for use in (watched.guard.tier, lambda: watched.guard.verify(watched.guard.tier())):
+        with pytest.raises(StoreUnavailable, match="not verified yet"):
+            use()
+    store_id = await watched.verified()
+    assert json.loads(_identity(folder).read_text())["storeId"] == store_id
+    watched.guard.verify(watched.guard.tier())
+    assert (watched.usable, watched.guard.status().error) == (1, "")
+
+
+async def test_the_accepted_identity_is_expected_and_never_made(
+    watched: Watched, folder: Path
+) -> None:
+    watched.configure(folder, store_id="the-accepted-one")
+    await watched.failed("WrongStore")
+    assert not _identity(folder).exists()
+    assert watched.usable == 0
+
+
+async def test_another_clusters_store_is_refused(watched: Watched, folder: Path) -> None:
+    watched.configure(folder)
+    store_id = await watched.verified()
+    watched.configure(folder, store_id, cluster="cluster-b")
+    await watched.failed("WrongStore")
+    watched.configure(folder, store_id)
+    assert await watched.verified() == store_id
+
+
+async def test_one_that_goes_away_is_unavailable_until_it_is_back(
+    watched: Watched, folder: Path
+) -> None:
+    watched.configure(folder)
+    store_id = await watched.verified()
+    away = folder.rename(folder.with_name("away"))
+    watched.guard.suspect()
+    await watched.failed("StoreDirectoryMissing")
+    folder.mkdir()
+    await watched.failed("WrongStore")
+    folder.rmdir()
+    away.rename(folder)
+    await watched.until(lambda: not watched.guard.status().error)
+    assert (watched.guard.status().store_id, watched.usable) == (store_id, 2)
+    watched.guard.tier()
+
+
+async def test_one_that_is_replaced_is_noticed_while_nobody_uses_it(
+    watched: Watched, folder: Path
+) -> None:
+    watched.configure(folder)
+    await watched.verified()
+    fields = json.loads(_identity(folder).read_text())
+    _identity(folder).write_text(json.dumps({**fields, "storeId": "another"}))
+    await watched.failed("WrongStore")
+
+
+async def test_what_was_accepted_already_is_not_looked_at_again(
+    watched: Watched, folder: Path
+) -> None:
+    """The controller repeats it with every snapshot, then with the identity that was found."""
+    watched.configure(folder)
+    store_id = await watched.verified()
+    tier = watched.guard.tier()
+    for _ in range(2):
+        watched.configure(folder, store_id)
+        assert watched.guard.tier() is tier
+    assert watched.usable == 1
+
+
+async def test_without_configuration_again_nothing_is_used(watched: Watched, folder: Path) -> None:
+    watched.configure(folder)
+    await watched.verified()
+    watched.guard.configure("", "", CLUSTER)
+    assert watched.guard.status().error == ""
+    with pytest.raises(StoreUnavailable, match="no remote storage is configured"):
+        watched.guard.tier()

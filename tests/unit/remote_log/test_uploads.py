@@ -1,0 +1,159 @@
+"""An upload that was given up leaves nothing behind, and takes nothing away (invariant 10)."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tidemark.tier.auxiliary import Aux
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.head import Claim, Head, new_head
+from tidemark.tier.manifest import LoadedHead, ManifestStore
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import TierReader
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.storage import BucketStorageManager, SegmentData
+from tidemark.tier.topics import TopicCatalog
+from tidemark.tier.transitions import abandon_copy, finish_copy, start_copy
+from tidemark.wire.control import TieringState
+from tidemark_broker.remote_log.pools import Pool
+from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced
+
+TOPIC_ID = uuid.UUID(int=7)
+BY = Claim(3, 0)
+LOG = bytes(100)
+AUX = Aux(offset_index=b"", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"")
+
+
+@dataclass
+class Place:
+    """A partition with a head, and a segment of it that is to be copied."""
+
+    root: Path
+    tier: Tier
+    loaded: LoadedHead
+    entry: SegmentEntry
+    data: SegmentData
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(self.tier, TOPIC_ID, 0, self.entry)
+
+    def commit(self, transition: Callable[[Head], Head]) -> None:
+        self.loaded = self.tier.manifests.commit(self.loaded, transition)
+
+    def stored(self) -> int:
+        """Objects of data that are in the store."""
+        return len([path for path in (self.root / "data").rglob("*") if path.is_file()])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Its copy has begun, and its objects are in the store."""
+    root = tmp_path / "tier"
+    root.mkdir()
+    store = DirectoryStore(root)
+    manifests, topics = ManifestStore(store), TopicCatalog(store)
+    segments = BucketStorageManager({"": store})
+    tier = Tier(store, manifests, segments, topics, TierReader(manifests, topics))
+    loaded = manifests.create(
+        new_head(
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            cluster_id="c",
+            by=BY,
+            broker_id=1,
+            state=TieringState.ENABLED,
+            policy=None,
+            log_start_offset=0,
+        )
+    )
+    entry = new_segment(
+        topic="t",
+        topic_id=TOPIC_ID,
+        partition=0,
+        segment_id=uuid.UUID(int=9),
+        start_offset=0,
+        end_offset_inclusive=9,
+        max_timestamp_ms=1,
+        size_bytes=len(LOG),
+        broker_id=1,
+        event_time_ms=1,
+        leader_epochs=((0, 0),),
+        leader_epoch=BY.leader_epoch,
+        tiered_epoch=BY.tiered_epoch,
+    )
+    log = tmp_path / "00.log"
+    log.write_bytes(LOG)
+    made = Place(root, tier, loaded, entry, SegmentData(log, len(LOG), AUX))
+    made.commit(lambda head: start_copy(head, BY, entry))
+    segments.copy_segment(entry, made.data)
+    assert made.stored() == 2
+    return made
+
+
+def test_what_was_marked_is_deleted_at_once(place: Place) -> None:
+    place.commit(lambda head: abandon_copy(head, BY, place.entry, now_ms=5))
+    assert drop_if_unreferenced(place.upload)
+    assert place.stored() == 0
+
+
+def test_what_the_manifest_has_forgotten_is_deleted(place: Place) -> None:
+    place.commit(lambda head: replace(head, entries=()))
+    assert drop_if_unreferenced(place.upload)
+    assert place.stored() == 0
+
+
+def test_what_still_counts_as_being_copied_is_left_to_the_next_claim(place: Place) -> None:
+    assert not drop_if_unreferenced(place.upload)
+    assert place.stored() == 2
+
+
+def test_what_is_finished_stays(place: Place) -> None:
+    """Its commit had landed, though its writer heard of an error."""
+    copied = place.tier.segments.copy_segment(place.entry, place.data)
+    place.commit(
+        lambda head: finish_copy(head, BY, place.entry, copied.custom_metadata, copied.digests)
+    )
+    assert not drop_if_unreferenced(place.upload)
+    assert place.stored() == 2
+
+
+def test_without_an_answer_nothing_is_deleted(place: Place) -> None:
+    away = place.root.rename(place.root.with_name("away"))
+    assert not drop_if_unreferenced(place.upload)
+    away.rename(place.root)
+    assert place.stored() == 2
+
+
+async def test_a_cancelled_caller_leaves_the_upload_to_end_and_to_be_looked_at(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.commit(lambda head: abandon_copy(head, BY, place.entry, now_ms=5))
+    begun, may_end = threading.Event(), threading.Event()
+    copy = place.tier.segments.copy_segment
+
+    def slow(entry: SegmentEntry, data: SegmentData) -> object:
+        begun.set()
+        assert may_end.wait(10)
+        return copy(entry, data)
+
+    monkeypatch.setattr(place.tier.segments, "copy_segment", slow)
+    copier, expiration = Pool("copier", threads=1), Pool("expiration", threads=1)
+    uploads = Uploads(copier, expiration)
+    caller = asyncio.create_task(uploads.run(place.upload, place.data))
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(begun.wait)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        assert place.entry.segment_id in uploads  # nobody here deletes its objects meanwhile
+        may_end.set()
+        while place.entry.segment_id in uploads or place.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    await copier.close()
+    await expiration.close()

@@ -1,0 +1,106 @@
+"""Imports make no circle: not between files, nor between the packages that the files lie in.
+
+Imports inside functions and under TYPE_CHECKING count as well: they hide a circle from Python, not
+from a reader.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import grimp
+import pytest
+
+ROOTS = (
+    "tidemark",
+    "tidemark_operator",
+    "tidemark_broker",
+    "tidemark_pipeline",
+    "tidemark_cli",
+)
+
+#: Circles that stand today. These lists may only shrink: a new circle, or a file more in one of
+#: them, fails; so does an entry that is no circle any more.
+FILE_CIRCLES: list[set[str]] = [
+    {
+        "tidemark_broker.replication.context",
+        "tidemark_broker.replication.in_sync",
+        "tidemark_broker.replication.partition",
+        "tidemark_broker.replication.produce",
+        "tidemark_broker.replication.reads",
+        "tidemark_broker.replication.remote",
+        "tidemark_broker.replication.replica",
+        "tidemark_broker.replication.roles",
+        "tidemark_broker.replication.state_writer",
+    },
+]
+PACKAGE_CIRCLES: list[set[str]] = []
+
+Graph = dict[str, set[str]]
+
+
+@cache
+def _files() -> Graph:
+    graph = grimp.build_graph(*ROOTS, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def _packages() -> Graph:
+    """The folders, each with those whose files its own files import. What lies directly in the
+    folder of a program or of the library puts the rooms together, and may import them all."""
+    files = _files()
+    folders = {module.rpartition(".")[0] for module in files}
+    folder = {name: name if name in folders else name.rpartition(".")[0] for name in files}
+    rooms = {name for name in folders if "." in name}
+    graph: Graph = {room: set() for room in rooms}
+    for module, imported in files.items():
+        if (room := folder[module]) in rooms:
+            graph[room] |= {folder[other] for other in imported} & rooms - {room}
+    return graph
+
+
+def circles(graph: Graph) -> list[set[str]]:
+    """The strongly connected components of more than one node (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == order[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(set(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in order:
+            visit(node)
+    return found
+
+
+def _sorted(sets: Iterable[set[str]]) -> list[list[str]]:
+    return sorted(sorted(names) for names in sets)
+
+
+@pytest.mark.parametrize(
+    ("graph", "known"),
+    [(_files, FILE_CIRCLES), (_packages, PACKAGE_CIRCLES)],
+    ids=["files", "packages"],
+)
+def test_no_circle_but_those_that_are_being_removed(
+    graph: Callable[[], Graph], known: list[set[str]]
+) -> None:
+    assert _sorted(circles(graph())) == _sorted(known), "a circle is new, or an entry can go"
+
+
+def test_a_circle_is_seen() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert _sorted(circles(graph)) == [["a", "b", "c"], ["d", "e"]]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []

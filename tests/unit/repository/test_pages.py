@@ -1,0 +1,145 @@
+"""The pages of docs/: generated ones are current, links lead somewhere, no page is lost."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tidemark.wire import control
+from tidemark_operator import pages
+from tidemark_operator.controller.status.reasons import TABLE
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_MADE_WITH = {"summary", "Blocker", "Waiting", "Finished", "SlicesUnusable", "condition"}
+
+
+@pytest.mark.parametrize("name", pages.pages())
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (DOCS / name).read_text() == pages.pages()[name], "run make pages"
+
+
+# ---------------------------------------------------------------- links
+
+
+def _anchors(page: Path) -> set[str]:
+    """As the site makes them of titles."""
+    titles = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    words = (re.sub(r"[^\w\s-]", "", title).strip().lower() for title in titles)
+    return {re.sub(r"[\s-]+", "-", text) for text in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    for link in _LINK.findall(text):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+def test_no_drawing_is_cut_off_at_a_semicolon() -> None:
+    """It ends a statement in Mermaid, also within a sentence."""
+    for page in PAGES:
+        for drawing in re.findall(r"(?ms)^```mermaid\n(.*?)^```", page.read_text()):
+            assert ";" not in drawing, page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    tops = "tidemark|operator|broker_image|pipeline|cli|tests|docs|examples|crds|e2e"
+    named = re.findall(rf"`((?:{tops})/[\w./-]+)[`:]", page.read_text())
+    there = (path for path in named if not re.search(r"\b[A-Z]{4,}\b", path))
+    assert not [path for path in there if not (ROOT / path).exists()]
+
+
+class _Tolerant(yaml.SafeLoader):
+    """Passes over what names a Python function."""
+
+
+_Tolerant.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+
+
+def _files(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        yield from _files(list(nav.values()))
+    elif isinstance(nav, list):
+        for item in nav:
+            yield from _files(item)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Tolerant)
+    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert set(_files(site["nav"])) == there
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def _sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def _given(path: Path) -> Iterator[str]:
+    """The reasons that a module gives, where they are written out."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        values: list[ast.expr] = []
+        if name in _MADE_WITH | {"StoreUnavailable"}:
+            values += [keyword.value for keyword in node.keywords if keyword.arg == "reason"]
+        if name in ("condition", "SlicesUnusable"):
+            values += node.args[2:3] if name == "condition" else node.args[:1]
+        for value in values:
+            parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            for part in parts:
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
+
+
+def test_every_reason_is_explained() -> None:
+    known = {reason.name for reasons in TABLE.values() for reason in reasons}
+    folders = ("operator/tidemark_operator", "broker_image/tidemark_broker", "tidemark")
+    given = {reason for path in _sources(*folders) for reason in _given(path)}
+    assert {"ElectionWaits", "NoProgress", "StoreError", "SlicesMissing"} <= given
+    assert given <= known
+
+
+def test_no_reason_is_explained_that_nobody_gives() -> None:
+    folders = ("operator/tidemark_operator", "broker_image/tidemark_broker", "tidemark")
+    text = "\n".join(path.read_text() for path in _sources(*folders) if path.name != "reasons.py")
+    names = {reason.name for reasons in TABLE.values() for reason in reasons}
+    assert not {name for name in names if f'"{name}"' not in text and f"class {name}(" not in text}
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_a_reason_is_explained_once_for_each_kind(kind: str) -> None:
+    names = [reason.name for reason in TABLE[kind]]
+    assert len(names) == len(set(names))
+
+
+# ---------------------------------------------------------------- control protocol
+
+
+def test_every_message_of_the_control_protocol_is_described() -> None:
+    page = (DOCS / "control-protocol.md").read_text()
+    rows = re.findall(r"(?m)^\| (\d+) \| (\w+) \|", page)
+    requests = {
+        (str(cls.__api_key__), name.removesuffix("Request"))
+        for name, cls in vars(control).items()
+        if name.endswith("Request") and hasattr(cls, "__api_key__")
+    }
+    assert set(rows) == requests
