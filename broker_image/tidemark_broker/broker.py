@@ -30,14 +30,14 @@ from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.following.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
-from tidemark_broker.replication.service import ReplicaFetchService
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _STORE_TIMEOUT_S = 5.0
 CONTROLLER_EPOCH_FILE = "tidemark-controller-epoch.json"
 
 #: Makes the remote log manager of a broker, from what its replicas share and its configuration.
-RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog]
+RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 
 @dataclass(frozen=True, slots=True)

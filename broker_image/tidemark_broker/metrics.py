@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from tidemark_broker.log import (
     write_state,
 )
 from tidemark_broker.replication import topic_config
-from tidemark_broker.replication.context import StorageFailures
-from tidemark_broker.replication.logs import FoundLog, UnopenedLog
-from tidemark_broker.replication.manager import ReplicaManager
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.hosting.logs import FoundLog, UnopenedLog
+from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition, log_start
+from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.partition.storage_failures import StorageFailures
 from tidemark_broker.replication.threads import in_role_thread, in_thread
 from tidemark_broker.replication.types import TopicPartition
 
@@ -200,7 +200,7 @@ class Storage:
                 self._wanted.set()
                 continue
             for partition, future in batch:
-                partition.after_checkpoint()
+                log_start.after_checkpoint(partition)
                 if not future.done():
                     future.set_result(None)
 
@@ -213,7 +213,7 @@ class Storage:
             raise
         self._checkpoint_error = ""
         for partition in self._partitions():
-            partition.after_checkpoint()
+            log_start.after_checkpoint(partition)
 
     # ------------------------------------------------------------ now and then
 

@@ -19,8 +19,8 @@ from tidemark_broker import config as broker_config
 from tidemark_broker.broker import Broker
 from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.manager import RemoteLogManager
-from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.wire import REPLICA_FETCH
+from tidemark_broker.replication.following.wire import REPLICA_FETCH
+from tidemark_broker.replication.partition import Partition, Role, in_sync
 from tidemark_broker.storage import Storage
 
 CLUSTER_ID = "simulated"
@@ -251,7 +251,7 @@ class BrokerProcess:
                 None if manager is None else manager.by_id(change.topic_id, change.partition)
             )
             if partition is not None:
-                partition.isr_answered(change, result)
+                in_sync.answered(partition, change, result)
 
     def partition(self, topic: str, number: int) -> Partition | None:
         return None if self.broker is None else self.broker.manager.get(topic, number)

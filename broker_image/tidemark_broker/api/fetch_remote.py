@@ -72,7 +72,7 @@ async def _read(
     read: Read, need: RemoteFetchNeed, remote: RemotePort | None, deadline_s: float
 ) -> FetchResult:
     local = replace(read.result, remote=None)
-    if remote is None:
+    if remote is None or read.partition is None:
         return replace(local, error=ErrorCode.kafka_storage_error)
     try:
         async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):

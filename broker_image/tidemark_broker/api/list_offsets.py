@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.types import OffsetResult
 
 #: special value -> first version that may ask for it
@@ -61,7 +62,7 @@ async def _look_up(topic: str, asked: Any, call: Call, timeout_ms: int) -> Offse
     epoch = getattr(asked, "current_leader_epoch", -1)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await partition.list_offset(asked.timestamp, current_leader_epoch=epoch)
+            return await reads.list_offset(partition, asked.timestamp, current_leader_epoch=epoch)
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)
 

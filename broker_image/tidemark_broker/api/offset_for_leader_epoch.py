@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.partition import reads
 
 
 async def handle(request: Any, call: Call) -> Any:
@@ -32,8 +33,8 @@ def _partition(topic: str, asked: Any, call: Call) -> Any:
     if partition is None:
         error = replicas.error_of(topic, asked.partition)
     else:
-        error, epoch, end_offset = partition.offset_for_leader_epoch(
-            asked.current_leader_epoch, asked.leader_epoch
+        error, epoch, end_offset = reads.offset_for_leader_epoch(
+            partition, asked.current_leader_epoch, asked.leader_epoch
         )
     return call.shapes.of("EpochEndOffset")(
         error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset

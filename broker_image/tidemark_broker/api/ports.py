@@ -14,86 +14,15 @@ from tidemark.wire import control
 from tidemark_broker.net.config import positive
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import TopicView
-from tidemark_broker.replication.produce import DelayedAppend
+from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import RemoteRead
-from tidemark_broker.replication.types import (
-    DeleteResult,
-    FetchResult,
-    OffsetResult,
-    ProduceResult,
-    TopicPartition,
-)
-
-
-class LogFigures(Protocol):
-    """What a waiting Fetch watches of a log."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the local segments."""
-
-
-class PartitionPort(Protocol):
-    """One hosted replica; every answer says itself whether this broker leads it."""
-
-    @property
-    def tp(self) -> TopicPartition:
-        """The key under which operations wait."""
-
-    @property
-    def log(self) -> LogFigures:
-        """Its log."""
-
-    @property
-    def high_watermark(self) -> int:
-        """End of committed data (exclusive)."""
-
-    def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
-        """Why a request for the leader cannot be served; none if it can."""
-
-    async def append(
-        self, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
-    ) -> ProduceResult:
-        """Append in the order of one peer's calls (that is settled before anything is awaited), then
-        wait for acks."""
-
-    def begin_append(self, data: bytes, *, acks: int, peer: str) -> "ProduceResult | DelayedAppend":
-        """With acks 0 and 1: append now, or take the place in which it will be."""
-
-    def fetch(
-        self,
-        offset: int,
-        *,
-        max_bytes: int,
-        min_one: bool,
-        current_leader_epoch: int = -1,
-        last_fetched_epoch: int = -1,
-    ) -> FetchResult:
-        """A consumer's read of committed data."""
-
-    async def read_from_disk(self, asked: FetchResult) -> FetchResult:
-        """The rest of a :meth:`fetch` whose records were not in memory."""
-
-    async def list_offset(self, timestamp: int, *, current_leader_epoch: int = -1) -> OffsetResult:
-        """ListOffsets for one timestamp or special value."""
-
-    def offset_for_leader_epoch(
-        self, current_leader_epoch: int, epoch: int
-    ) -> tuple[ErrorCode, int, int]:
-        """(error, epoch, end offset)."""
-
-    def delete_records(self, offset: int) -> DeleteResult:
-        """Raise the log start; the caller waits for the low watermark."""
-
-    def low_watermark(self) -> int:
-        """The smallest log start offset of the live replicas."""
 
 
 class RemotePort(Protocol):
     """Reading what is in the tier only."""
 
     async def read(
-        self, partition: Any, offset: int, max_bytes: int, deadline_s: float
+        self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Raises RemoteOffsetOutOfRange, RemoteUnavailable; ``deadline_s`` is monotonic."""
 
@@ -105,7 +34,7 @@ class Replicas(Protocol):
     def remote(self) -> RemotePort | None:
         """The tier, where this broker has one."""
 
-    def get(self, topic: str, partition: int) -> PartitionPort | None:
+    def get(self, topic: str, partition: int) -> Partition | None:
         """A hosted partition, None where :meth:`error_of` says why not."""
 
     def error_of(self, topic: str, partition: int) -> ErrorCode:

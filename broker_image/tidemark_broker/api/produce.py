@@ -12,11 +12,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import node_endpoints
-from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.api.ports import Services
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.net.connection import CloseConnection
-from tidemark_broker.replication.produce import DelayedAppend
+from tidemark_broker.replication.partition import Partition, produce
+from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
@@ -87,21 +88,21 @@ def _begin(entry: _Entry, acks: int, call: Call) -> ProduceResult | DelayedAppen
     partition, refused = _found(entry, call.services)
     if partition is None or entry.records is None:
         return refused
-    return partition.begin_append(entry.records, acks=acks, peer=call.peer)
+    return produce.begin(partition, entry.records, acks=acks, peer=call.peer)
 
 
 async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
     partition, refused = _found(entry, call.services)
     if partition is None or entry.records is None:
         return refused
-    return await partition.append(
-        entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
+    return await produce.append(
+        partition, entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
     )
 
 
-def _found(entry: _Entry, services: Services) -> tuple[PartitionPort | None, ProduceResult]:
+def _found(entry: _Entry, services: Services) -> tuple[Partition | None, ProduceResult]:
     """The partition; what to answer where there is none, or nothing to append."""
-    partition: PartitionPort | None = services.replicas.get(entry.topic, entry.partition)
+    partition: Partition | None = services.replicas.get(entry.topic, entry.partition)
     if partition is None:
         return None, ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
     return partition, _NOTHING

@@ -11,6 +11,7 @@ from tidemark.records.batch import iter_headers
 from tidemark.tier import views
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
+from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -27,7 +28,7 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     end = partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert await host.read_tier(123, end) == list(range(124, end, 5))
-    result = partition.fetch(17, max_bytes=1000, min_one=True)
+    result = reads.fetch(partition, 17, max_bytes=1000, min_one=True)
     assert result.remote is not None
     summary = host.remote.summary(partition)
     assert (summary.segments, summary.highest_remote_offset) == (len(closed), end - 1)

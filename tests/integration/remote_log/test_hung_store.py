@@ -13,11 +13,10 @@ from tests.integration.remote_log.test_prefix import UNCLEAN, alone
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tidemark.wire import control
-from tidemark_broker.replication import roles
-from tidemark_broker.replication.follower import Outcome, next_request
-from tidemark_broker.replication.from_tier import start_from_tier
-from tidemark_broker.replication.partition import Role
-from tidemark_broker.replication.service import answer
+from tidemark_broker.replication.following.follower import Outcome, next_request
+from tidemark_broker.replication.following.from_tier import start_from_tier
+from tidemark_broker.replication.following.service import answer
+from tidemark_broker.replication.partition import Role, roles
 
 
 async def follower_of_two(cluster: TieredCluster) -> TieredHost:

@@ -8,8 +8,8 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
-from tidemark_broker.replication.partition import Role
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.partition import Role, log_start
+from tidemark_broker.replication.partition.prefix import RemoteEnd
 
 #: Broker 3 is elected though it was not in the ISR.
 UNCLEAN: dict[str, Any] = {
@@ -60,7 +60,7 @@ async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> 
 async def test_a_new_follower_starts_behind_deleted_records(cluster: TieredCluster) -> None:
     leader = await alone(cluster)
     middle = leader.live()[1][0] + 2
-    leader.partition.delete_records(middle)
+    log_start.delete_records(leader.partition, middle)
     await leader.until(lambda: leader.head().log_start_offset == middle)
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
@@ -108,7 +108,7 @@ async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
     cluster: TieredCluster,
 ) -> None:
     leader = await alone(cluster)
-    leader.partition.delete_records(-1)
+    log_start.delete_records(leader.partition, -1)
     await leader.until(lambda: leader.head().live_end is None)
     start = leader.head().log_start_offset
     await cluster.start(3)

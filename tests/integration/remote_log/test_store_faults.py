@@ -17,6 +17,7 @@ from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 
@@ -232,7 +233,7 @@ async def test_an_unforeseen_error_is_tried_again_too(host: TieredHost) -> None:
         raise ZeroDivisionError("a clock without ticks")
 
     host.context.wall_ms = broken
-    host.partition.delete_records(50)
+    log_start.delete_records(host.partition, 50)
     await host.until(lambda: host.summary.error_reason == "RemoteLogError")
     assert "a clock without ticks" in host.summary.error_message
     assert host.head().log_start_offset == 0

@@ -21,7 +21,7 @@ from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
 from tidemark_broker.remote_log.manager import RemoteLogManager
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, in_sync, produce
 from tidemark_broker.replication.remote import RemoteSummary
 from tidemark_broker.storage import Storage
 
@@ -229,7 +229,7 @@ class TieredHost:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        asyncio.get_running_loop().call_soon(partition.isr_answered, change, result)
+        asyncio.get_running_loop().call_soon(in_sync.answered, partition, change, result)
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0
@@ -250,7 +250,7 @@ class TieredHost:
                     for n in range(count)
                 ]
             )
-            result = await partition.append(data, acks=1, timeout_ms=1000)
+            result = await produce.append(partition, data, acks=1, timeout_ms=1000)
             assert result.error.value == 0, result
             records -= count
 

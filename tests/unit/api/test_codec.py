@@ -14,7 +14,7 @@ from tidemark.wire.framing import FrameError, decode, decode_response, encode, e
 from tidemark_broker.api.codec import encode_answer
 from tidemark_broker.api.dispatcher import APIS
 from tidemark_broker.api.schema import ZERO, request_type_of, shapes_of, timestamp
-from tidemark_broker.replication.wire import ReplicaFetchRequest
+from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 
 SERVED = [(api.key, v) for api in APIS for v in range(api.version_min, api.version_max + 1)]
 SERVED += [(18, version) for version in range(5)]

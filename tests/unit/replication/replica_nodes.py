@@ -9,14 +9,13 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.config import parse
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
-from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.following.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.following.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.service import ReplicaFetchService
-from tidemark_broker.replication.wire import ReplicaFetchRequest, ReplicaFetchResult
+from tidemark_broker.replication.partition import Partition, ReplicaContext, produce
 from tidemark_broker.storage import Storage
 
 TOPIC = "t"
@@ -165,7 +164,7 @@ class Node:
 
     async def append(self, count: int = 1) -> None:
         for _ in range(count):
-            result = await self.partition.append(batch(), acks=1, timeout_ms=0)
+            result = await produce.append(self.partition, batch(), acks=1, timeout_ms=0)
             assert result.error.name == "none", result
 
     async def fetch_once(self, leader: "Node") -> Outcome:

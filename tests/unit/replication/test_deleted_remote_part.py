@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.replication.replica_nodes import Node, row
 from tidemark.wire.control import DisablePolicy, IsrChange, TieringState
-from tidemark_broker.replication.follower import Outcome
+from tidemark_broker.replication.following.follower import Outcome
+from tidemark_broker.replication.partition import log_start
 
 Nodes = Callable[[int], Node]
 DELETING = {
@@ -33,7 +34,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
     state = row(leader=1, leader_epoch=1, partition_epoch=2, **changes)
     for each in (one, two):
         await each.told(state, **DELETING)
-    one.partition.raise_log_start(START)
+    log_start.raise_to(one.partition, START)
     one.partition.learn_remote_end(1, -1, -1)
     await one.storage.checkpoint()
     await one.partition.write_changes()

@@ -13,19 +13,19 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication import service
-from tidemark_broker.replication.fetch_session import FetchSessionCache, after
-from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
-from tidemark_broker.replication.from_tier import FromTier
-from tidemark_broker.replication.isr import FollowerProgress
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.threads import in_read_thread
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following import service
+from tidemark_broker.replication.following.fetch_session import FetchSessionCache, after
+from tidemark_broker.replication.following.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
+from tidemark_broker.replication.partition import Partition, in_sync, log_start, produce
+from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.threads import in_read_thread
 
 Nodes = Callable[[int], Node]
 PARTITIONS = 20
@@ -111,7 +111,7 @@ def hosted(node: Node, number: int) -> Partition:
 
 
 async def append(partition: Partition) -> None:
-    result = await partition.append(batch(), acks=1, timeout_ms=0)
+    result = await produce.append(partition, batch(), acks=1, timeout_ms=0)
     assert result.error is ErrorCode.none
 
 
@@ -146,7 +146,7 @@ async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nod
     pair = await Pair(node(1), node(2)).start()
     await append(pair.led(5))
     await pair.settle()
-    pair.followed(5).raise_log_start(1)
+    log_start.raise_to(pair.followed(5), 1)
     await pair.two.storage.checkpoint()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()
@@ -169,12 +169,12 @@ async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> No
         assert pair.line.named == []
     await append(pair.led(1))
     pair.at(start_s + 85)
-    pair.led(1).shrink_isr()
+    in_sync.shrink_isr(pair.led(1))
     assert pair.progress(1).last_caught_up_s == start_s + 80
     assert not proposed
 
     pair.at(start_s + 111)  # it fetches no more: 31 s behind
-    pair.led(1).shrink_isr()
+    in_sync.shrink_isr(pair.led(1))
     assert [change.new_isr for change in proposed] == [(1,)]
 
 

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.wire import control
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import Answer, FetchSeen, FollowerProgress, LeaderView
+from tidemark_broker.replication.partition import isr
+from tidemark_broker.replication.partition.isr import (
+    Answer,
+    FetchSeen,
+    FollowerProgress,
+    LeaderView,
+)
 
 LAG = 30.0
 

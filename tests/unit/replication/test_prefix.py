@@ -6,8 +6,9 @@ import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 from tidemark.wire.control import DisablePolicy, PartitionState, TieringState
-from tidemark_broker.replication import prefix
-from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing, TierEnd
+from tidemark_broker.replication.partition import prefix
+from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 
 RETAIN, DELETE = DisablePolicy.RETAIN, DisablePolicy.DELETE
 REFUTED = Doubt("the tier said so", refuted=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, row
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.prefix import RemoteEnd
-from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.state_writer import StateWriter
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.partition.state_writer import StateWriter
+from tidemark_broker.replication.remote import RemoteEnd
 
 Nodes = Callable[[int], Node]
 

@@ -16,19 +16,23 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.backoff import Backoff
-from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
-from tidemark_broker.replication.follower import Outcome, apply_answer, is_as_asked, next_request
-from tidemark_broker.replication.from_tier import FromTier
-from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
+from tidemark_broker.replication.following.follower import (
+    Outcome,
+    apply_answer,
+    is_as_asked,
+    next_request,
+)
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +85,9 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._turn = 0
         self._handler = FetchSessionHandler()
-        self._by_key: dict[Key, Partition] = {}
+        self._by_key: dict[TopicIdPartition, Partition] = {}
         self._marked: dict[TopicPartition, None] = {}
-        self._unwanted: dict[Key, None] = {}
+        self._unwanted: dict[TopicIdPartition, None] = {}
         self._looked_s = float("-inf")
 
     def add(self, partition: Partition) -> None:
@@ -226,7 +230,7 @@ class Fetcher:
         ]
 
     async def _apply(
-        self, asked: Mapping[Key, ReplicaFetchPartition], answer: ReplicaFetchResponse
+        self, asked: Mapping[TopicIdPartition, ReplicaFetchPartition], answer: ReplicaFetchResponse
     ) -> None:
         raised = []
         for result in answer.partitions:
@@ -282,7 +286,7 @@ class Fetcher:
             self._backoffs.pop(tp, None)
 
 
-def _key(partition: Partition) -> Key:
+def _key(partition: Partition) -> TopicIdPartition:
     return partition.topic_id, partition.partition
 
 

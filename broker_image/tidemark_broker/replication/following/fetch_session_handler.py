@@ -7,14 +7,14 @@ in, what is to be named and what is to be forgotten goes out.
 
 from collections.abc import Iterable, Mapping
 
-from tidemark_broker.replication.fetch_session import after
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.fetch_session import after
+from tidemark_broker.replication.following.wire import (
     INITIAL_EPOCH,
     NO_SESSION,
     ForgottenPartition,
     ReplicaFetchPartition,
 )
+from tidemark_broker.replication.types import TopicIdPartition
 
 
 class FetchSessionHandler:
@@ -23,11 +23,11 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._asked: dict[Key, ReplicaFetchPartition] = {}
-        self._renewed: set[Key] = set()
+        self._asked: dict[TopicIdPartition, ReplicaFetchPartition] = {}
+        self._renewed: set[TopicIdPartition] = set()
 
     @property
-    def asked(self) -> Mapping[Key, ReplicaFetchPartition]:
+    def asked(self) -> Mapping[TopicIdPartition, ReplicaFetchPartition]:
         """Every partition that the next request fetches, named or not."""
         return self._asked
 
@@ -43,13 +43,13 @@ class FetchSessionHandler:
         self._asked = {}
         self._renewed = set()
 
-    def renew(self, key: Key) -> None:
+    def renew(self, key: TopicIdPartition) -> None:
         """Name it the next time, though nothing of it may have changed: then it is answered."""
         if key in self._asked:
             self._renewed.add(key)
 
     def name(
-        self, wanted: Iterable[ReplicaFetchPartition], unwanted: Iterable[Key]
+        self, wanted: Iterable[ReplicaFetchPartition], unwanted: Iterable[TopicIdPartition]
     ) -> tuple[tuple[ReplicaFetchPartition, ...], tuple[ForgottenPartition, ...]]:
         """What the next request names of ``wanted``, and which of ``unwanted`` it must forget."""
         named = []

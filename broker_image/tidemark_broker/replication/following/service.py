@@ -16,25 +16,25 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
 from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication import divergence, in_sync, reads
-from tidemark_broker.replication.fetch_session import (
+from tidemark_broker.replication.following.fetch_session import (
     CachedPartition,
     FetchSession,
     FetchSessionCache,
     Said,
 )
-from tidemark_broker.replication.isr import FetchSeen
-from tidemark_broker.replication.threads import in_read_thread
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.wire import (
     NO_SESSION,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
+from tidemark_broker.replication.partition import divergence, in_sync, reads
+from tidemark_broker.replication.partition.isr import FetchSeen
+from tidemark_broker.replication.threads import in_read_thread
 
 if TYPE_CHECKING:
-    from tidemark_broker.replication.manager import ReplicaManager
+    from tidemark_broker.replication.hosting.manager import ReplicaManager
     from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,8 @@ class _Round:
 
     def _fetched(self, partition: "Partition", wanted: ReplicaFetchPartition) -> None:
         replica_id, session = self._request.replica_id, self._session
-        partition.follower_fetched(
+        in_sync.follower_fetched(
+            partition,
             replica_id,
             FetchSeen(
                 fetch_offset=wanted.fetch_offset,

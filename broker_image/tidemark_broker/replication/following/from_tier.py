@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.follower import Outcome, start_at, still_asked
+from tidemark_broker.replication.following.follower import Outcome, start_at, still_asked
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
@@ -18,7 +19,6 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
 )
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers
-from tidemark_broker.replication.hosted import Hosted
-from tidemark_broker.replication.logs import LogStore, UnopenedLog
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.removal import Key, Removals
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.logs import LogStore, UnopenedLog
+from tidemark_broker.replication.hosting.removal import Removals
+from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +51,14 @@ class Remover:
             if each.topic_id is not None and wanted.name((each.topic_id, each.tp.partition)):
                 yield self._discard(each, (each.topic_id, each.tp.partition), wanted)
 
-    async def _remove(self, partition: Partition, key: Key) -> control.PartitionError | None:
+    async def _remove(
+        self, partition: Partition, key: TopicIdPartition
+    ) -> control.PartitionError | None:
         self._fetchers.unfollow(partition.tp)
         if self._context.remote is not None:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
-            partition.retire()
+            roles.retire(partition)
             await partition.file_at_rest()  # its folder's name may be another topic's soon
             try:
                 await in_thread(self._logs.delete, partition.log)
@@ -68,7 +69,7 @@ class Remover:
         return None
 
     async def _discard(
-        self, unopened: UnopenedLog, key: Key, wanted: Removals
+        self, unopened: UnopenedLog, key: TopicIdPartition, wanted: Removals
     ) -> control.PartitionError | None:
         """Remove a replica whose log does not open."""
         async with self._hosted.lock(unopened.tp):
@@ -82,16 +83,18 @@ class Remover:
         self._succeeded(unopened.tp, key)
         return None
 
-    def _failed(self, tp: TopicPartition, key: Key, error: StorageError) -> control.PartitionError:
+    def _failed(
+        self, tp: TopicPartition, key: TopicIdPartition, error: StorageError
+    ) -> control.PartitionError:
         self._context.failures.failed(tp, error, self._context.monotonic())
         return partition_error(key, ErrorCode.kafka_storage_error, str(error))
 
-    def _succeeded(self, tp: TopicPartition, key: Key) -> None:
+    def _succeeded(self, tp: TopicPartition, key: TopicIdPartition) -> None:
         self._context.failures.succeeded(tp)
         logger.info("%s (topic id %s): removed", tp, key[0])
 
 
-def partition_error(key: Key, code: ErrorCode, message: str) -> control.PartitionError:
+def partition_error(key: TopicIdPartition, code: ErrorCode, message: str) -> control.PartitionError:
     """What is answered of one replica."""
     return control.PartitionError(
         topic_id=key[0], partition=key[1], error_code=int(code.value), message=message

@@ -5,7 +5,6 @@ tiered partition lie in the tier: the answer says so and the caller reads there.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +16,8 @@ from tidemark_broker.log import (
     StorageError,
     TimestampOffset,
 )
-from tidemark_broker.replication import divergence
+from tidemark_broker.replication.partition import divergence
+from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteUnavailable
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread, in_read_thread
 from tidemark_broker.replication.types import (
@@ -26,9 +26,6 @@ from tidemark_broker.replication.types import (
     OffsetResult,
     RemoteFetchNeed,
 )
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -42,7 +39,18 @@ def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
     return log.epochs.end_offset_for(epoch, log.next_offset)
 
 
-def leader_answer(partition: "Partition", error: ErrorCode) -> FetchResult:
+def offset_for_leader_epoch(
+    partition: Partition, current_leader_epoch: int, epoch: int
+) -> tuple[ErrorCode, int, int]:
+    """(error, epoch, end offset) of the largest epoch not above ``epoch``."""
+    error = partition.check_leader(current_leader_epoch)
+    if error is not ErrorCode.none:
+        return error, -1, -1
+    end = epoch_end(partition.log, epoch)
+    return ErrorCode.none, end.epoch, end.end_offset
+
+
+def leader_answer(partition: Partition, error: ErrorCode) -> FetchResult:
     """An answer without records that still carries the offsets a client learns from."""
     log = partition.log
     return FetchResult(
@@ -56,13 +64,13 @@ def leader_answer(partition: "Partition", error: ErrorCode) -> FetchResult:
 
 
 def fetch(
-    partition: "Partition",
+    partition: Partition,
     offset: int,
     *,
     max_bytes: int,
     min_one: bool,
-    current_leader_epoch: int,
-    last_fetched_epoch: int,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
 ) -> FetchResult:
     """One partition of a consumer's Fetch; reads the page cache, never waits.
 
@@ -88,7 +96,7 @@ def fetch(
     return _read(partition, answer, offset, max_bytes, min_one=min_one)
 
 
-def _not_here(partition: "Partition", offset: int, max_bytes: int) -> FetchResult:
+def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     """What lies below the local log start is in the tier, as far as the log goes down there."""
     if not partition.log.log_start_offset <= offset or not partition.reads_tier:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
@@ -107,7 +115,7 @@ def _parted(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd
 
 
 def _read(
-    partition: "Partition", answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
+    partition: Partition, answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
 ) -> FetchResult:
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
@@ -129,7 +137,7 @@ def _read(
     return _with(answer, data=read.data)
 
 
-async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchResult:
+async def read_from_disk(partition: Partition, asked: FetchResult) -> FetchResult:
     """``asked`` with the records that it lacked because they were not in memory. Who leads may be
     another by then: the caller asks once more."""
     need = asked.from_disk
@@ -174,7 +182,7 @@ def _with(
 
 
 async def list_offset(
-    partition: "Partition", timestamp: int, current_leader_epoch: int
+    partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
 ) -> OffsetResult:
     """ListOffsets: a special value below zero, or the first record at or after a time in ms."""
     error = partition.check_leader(current_leader_epoch)
@@ -187,7 +195,7 @@ async def list_offset(
     return _special(partition, timestamp)
 
 
-def _not_beyond(partition: "Partition") -> ErrorCode:
+def _not_beyond(partition: Partition) -> ErrorCode:
     """What to say of offsets from the high watermark on: nothing is there, or, while the high
     watermark lags behind the start of the leader's epoch, that it is not known yet what is
     (Kafka's Partition.fetchOffsetForTimestamp; KIP-207)."""
@@ -197,7 +205,7 @@ def _not_beyond(partition: "Partition") -> ErrorCode:
     return ErrorCode.none
 
 
-def _special(partition: "Partition", timestamp: int) -> OffsetResult:
+def _special(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
@@ -222,7 +230,7 @@ def _at(log: PartitionLog, offset: int) -> OffsetResult:
     )
 
 
-async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
+async def _by_time(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     try:
         if timestamp == MAX_TIMESTAMP:
@@ -255,7 +263,7 @@ def _newest(log: PartitionLog) -> TimestampOffset | None:
     return log.offset_by_timestamp(largest_ms) if largest_ms >= 0 else None
 
 
-async def _remote_by_time(partition: "Partition", timestamp: int) -> OffsetResult | None:
+async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
     """The tier is asked first, and only where it alone holds a part of the log."""
     log = partition.log
     remote = partition.context.remote

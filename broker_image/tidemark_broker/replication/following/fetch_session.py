@@ -17,16 +17,15 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.purgatory import Purgatory, Watch
-from tidemark_broker.replication.leader import FetchRounds
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.wire import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
 )
+from tidemark_broker.replication.partition.leader import FetchRounds
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 #: Kafka's ``max.incremental.fetch.session.cache.slots``; there is one session for each follower.
 SESSIONS_MAX = 1000
@@ -53,7 +52,7 @@ class CachedPartition:
 
     __slots__ = ("is_forgotten", "key", "said", "tp", "wanted")
 
-    def __init__(self, key: Key, wanted: ReplicaFetchPartition) -> None:
+    def __init__(self, key: TopicIdPartition, wanted: ReplicaFetchPartition) -> None:
         self.key = key
         self.wanted = wanted
         self.said: Said | None = None
@@ -76,7 +75,7 @@ class FetchSession:
         #: A round that waits for the disk meanwhile has nobody left to answer.
         self.ended = False
         self.watch = Watch[CachedPartition]()
-        self.cached: dict[Key, CachedPartition] = {}
+        self.cached: dict[TopicIdPartition, CachedPartition] = {}
         #: To be looked at in the next round; who has waited longest comes first.
         self.due: dict[CachedPartition, None] = {}
         self._purgatory = purgatory
@@ -97,7 +96,7 @@ class FetchSession:
         for kind in _KINDS:
             self._purgatory.watch(self.watch, (kind, tp), cached)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicIdPartition) -> None:
         """The follower fetches it no more."""
         cached = self.cached.pop(key, None)
         if cached is None:

@@ -16,20 +16,26 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
-from tidemark_broker.replication import prefix, roles, topic_config
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers
-from tidemark_broker.replication.hosted import Hosted
-from tidemark_broker.replication.logs import FoundLog, LogStore
+from tidemark_broker.replication import topic_config
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.hosting.removal import Removals
+from tidemark_broker.replication.hosting.removing import Remover, partition_error
+from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
-from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.partition import (
+    Partition,
+    ReplicaContext,
+    Role,
+    in_sync,
+    prefix,
+    roles,
+)
+from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.remote import RemoteLog
-from tidemark_broker.replication.removal import Key, Removals
-from tidemark_broker.replication.removing import Remover, partition_error
-from tidemark_broker.replication.repair import Repairs
-from tidemark_broker.replication.state_file import StoredState
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +72,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._broker_config = broker_config
         self._hosted = Hosted()
-        self._offline: dict[Key, _Wanted] = {}
+        self._offline: dict[TopicIdPartition, _Wanted] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._take_over_limit = asyncio.Semaphore(_AT_ONCE)
         self._repairs = Repairs(context, logs)
@@ -76,7 +82,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ look-ups
 
     @property
-    def remote(self) -> RemoteLog | None:
+    def remote(self) -> RemoteLog[Partition] | None:
         """The remote log manager, None for a broker without a tier."""
         return self.context.remote
 
@@ -169,7 +175,7 @@ class ReplicaManager:
         changed = {node for node in now.keys() | before.keys() if now.get(node) != before.get(node)}
         for partition in self.partitions if changed else ():
             if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
-                partition.after_change()
+                in_sync.after_change(partition)
 
     def _place_all(
         self,
@@ -190,7 +196,7 @@ class ReplicaManager:
                 ]
         return [self._place(each) for each in wanted]
 
-    def _goes(self, removals: Removals, key: Key) -> bool:
+    def _goes(self, removals: Removals, key: TopicIdPartition) -> bool:
         """Is it removed by the same message?"""
         hosted = self._hosted.by_key.get(key)
         return hosted is not None and removals.take(key, hosted.row)
@@ -227,7 +233,7 @@ class ReplicaManager:
                     partition = await self._create(wanted)
                 else:
                     self._reconfigure((partition,))
-                await partition.apply(wanted.view, wanted.row, wanted.controller_epoch)
+                await roles.apply(partition, wanted.view, wanted.row, wanted.controller_epoch)
             except StorageError as error:
                 self.context.failures.failed(tp, error, self.context.monotonic())
                 self._offline[key] = wanted
@@ -332,7 +338,7 @@ class ReplicaManager:
                 self._hosted.add(partition)
                 self._reconfigure((partition,))
 
-    async def _place_again(self, key: Key, now_s: float) -> None:
+    async def _place_again(self, key: TopicIdPartition, now_s: float) -> None:
         wanted = self._offline.get(key)
         if wanted is None:  # removed meanwhile
             return
@@ -352,7 +358,7 @@ class ReplicaManager:
     def shrink_isrs(self) -> None:
         """Every lag/2: leaders drop followers that fell behind."""
         for partition in self.partitions:
-            partition.shrink_isr()
+            in_sync.shrink_isr(partition)
 
     async def close(self) -> None:
         """Stop fetching and every role, of all at once; logs stay open for the storage to close."""
@@ -377,11 +383,11 @@ class ReplicaManager:
         for partition in self.partitions:
             if not partition.removed:
                 logger.warning("%s: stops in the middle of a change", partition.tp)
-                partition.retire()
+                roles.retire(partition)
 
     async def _retire(self, partition: Partition) -> None:
         async with partition.lock:
-            partition.retire()
+            roles.retire(partition)
 
     async def _gather(self, work: Iterable[Change]) -> list[control.PartitionError]:
         return [error for error in await asyncio.gather(*work) if error is not None]

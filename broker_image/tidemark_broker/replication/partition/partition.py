@@ -1,6 +1,8 @@
 """What one hosted replica is: its log, the state it was given, its role. No decisions here.
 
-The loop thread owns it. Everything that changes the log's end or the role holds ``lock``: a role
+What is done with it stands in modules that import this one: roles are taken in :mod:`roles`, records
+are appended in :mod:`produce` and read in :mod:`reads`, the ISR is :mod:`in_sync`'s, the log start
+:mod:`log_start`'s. The loop thread owns it. Everything that changes the log's end or the role holds ``lock``: a role
 change never overtakes a truncation that is still under way in a thread. State is written to the
 replica's folder before it is in force (persist before acting).
 """
@@ -8,20 +10,26 @@ replica's folder before it is in force (persist before acting).
 import asyncio
 import enum
 import uuid
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
-from tidemark_broker.replication import isr, prefix
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.leader import LeaderRole
-from tidemark_broker.replication.metadata import TopicView, is_newer
-from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing
-from tidemark_broker.replication.retention_mode import retention_mode
-from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.turns import Turns
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
+from tidemark_broker.replication.partition import isr, prefix
+from tidemark_broker.replication.partition.leader import LeaderRole
+from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.partition.retention_mode import retention_mode
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.partition.state_writer import StateWriter
+from tidemark_broker.replication.partition.storage_failures import StorageFailures
+from tidemark_broker.replication.partition.turns import Turns
+from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
+from tidemark_broker.replication.stall import Stall
 from tidemark_broker.replication.types import TopicPartition
 
 _EVERY_EPOCH = 2**31 - 1
@@ -37,8 +45,31 @@ class Role(enum.Enum):
     TAKING_OVER = enum.auto()
 
 
-class Replica:
-    """State and figures; :class:`Partition` is the whole."""
+@dataclass(slots=True, kw_only=True)
+class ReplicaContext:
+    """What the replicas of a broker share. ``monotonic`` in seconds, ``wall_ms`` in milliseconds
+    since the epoch; ``persist`` returns once the file is durable; ``checkpoint_log_start`` asks for a
+    durable log start soon."""
+
+    node_id: int
+    metadata: MetadataCache
+    purgatory: Purgatory
+    lag_max_s: float
+    monotonic: Callable[[], float]
+    wall_ms: Callable[[], int]
+    propose_isr: Callable[["Partition", control.IsrChange], None]
+    persist: Callable[[Path, StoredState], Awaitable[None]]
+    checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
+    failures: StorageFailures = field(default_factory=StorageFailures)
+    states: StateWriter = field(default_factory=StateWriter)
+    stall: Stall = field(default_factory=Stall)
+    remote: "RemoteLog[Partition] | None" = None
+    #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
+    records_lost: Callable[[], None] | None = None
+
+
+class Partition:
+    """State and figures of one hosted replica."""
 
     def __init__(
         self,
@@ -69,7 +100,8 @@ class Replica:
         self.lost_in_epoch = -1
         #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
         self.offline_reason = self.offline_message = ""
-        self._durable_log_start_seen = log.durable_log_start_offset
+        #: The durable log start that the purgatory was last notified of.
+        self.durable_log_start_notified = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: On a follower: its leader's log start when that last told the head's tiered epoch.

@@ -12,10 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
-from tidemark_broker.replication import divergence, reads
-from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
+from tidemark_broker.replication.partition import Partition, Role, divergence, log_start, reads
 from tidemark_broker.replication.threads import in_role_thread
-from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +107,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
             await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
     partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
-    partition.raise_log_start(min(result.log_start_offset, partition.high_watermark))
+    log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
 
 

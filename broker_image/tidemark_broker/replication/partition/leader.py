@@ -11,8 +11,8 @@ round costs nothing for a partition at rest.
 from collections.abc import Mapping
 
 from tidemark.wire import control
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import FetchSeen, FollowerProgress
+from tidemark_broker.replication.partition import isr
+from tidemark_broker.replication.partition.isr import FetchSeen, FollowerProgress
 
 
 class FetchRounds:
