@@ -30,7 +30,8 @@ from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.following.fetcher import FetchLimits
+from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.service import ReplicaFetchService
 from tidemark_broker.replication.following.wire import REPLICA_FETCH, ReplicaFetchRequest
 from tidemark_broker.replication.hosting.manager import ReplicaManager
@@ -131,7 +132,7 @@ class Broker:
         self.client: ControlClient
 
     def _dispatcher(self) -> Dispatcher:
-        service = ReplicaFetchService(self.manager, self.purgatory)
+        service = ReplicaFetchService(self.context, self.manager.by_id)
         return Dispatcher(
             Services(
                 replicas=self.manager,

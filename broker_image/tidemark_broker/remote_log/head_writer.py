@@ -20,7 +20,7 @@ from tidemark.tier.views import Totals
 from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.partition import Partition, in_sync, log_start, roles
+from tidemark_broker.replication.partition import Partition, in_sync, log_start, remote_end, roles
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +218,8 @@ class HeadWriter:
             if durable is not None:
                 durable.add_done_callback(lambda _: self.tell_replica())
         if partition.log_start_offset >= head.log_start_offset:
-            partition.learn_remote_end(
-                head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
+            remote_end.learn(
+                partition, head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
             )
 
     @property

@@ -13,7 +13,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following import service
+from tidemark_broker.replication.following import answers
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
 from tidemark_broker.replication.partition import (
     Partition,
@@ -23,6 +23,7 @@ from tidemark_broker.replication.partition import (
     log_start,
     produce,
     reads,
+    remote_end,
     roles,
 )
 from tidemark_broker.replication.partition.isr import FetchSeen
@@ -378,7 +379,7 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
-    partition.note_remote_end(7, 5)
+    remote_end.note(partition, 7, 5)
     await roles.apply(
         partition, tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
     )
@@ -409,13 +410,13 @@ async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(ho
     tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
     await roles.apply(partition, tiered, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
-    partition.learn_remote_end(0, 7, 5)
+    remote_end.learn(partition, 0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    told = service.answer(partition, ErrorCode.none)
+    told = answers.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    told = service.answer(partition, ErrorCode.none)
+    told = answers.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
 
 
@@ -464,12 +465,12 @@ async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> 
     enabled = replace(VIEW, tiering_state=control.TieringState.ENABLED)
     await roles.apply(partition, enabled, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
-    partition.learn_remote_end(0, 7, 5)
+    remote_end.learn(partition, 0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
     again = replace(enabled, tiered_epoch=1)
     await roles.apply(partition, again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    partition.learn_remote_end(1, 3, 5)
+    remote_end.learn(partition, 1, 3, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=3)

@@ -8,7 +8,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
-from tidemark_broker.replication.partition import Role, log_start
+from tidemark_broker.replication.partition import Role, log_start, remote_end
 from tidemark_broker.replication.partition.prefix import RemoteEnd
 
 #: Broker 3 is elected though it was not in the ISR.
@@ -95,7 +95,7 @@ async def test_a_leader_with_an_older_end_in_mind_takes_over_all_of_it(
     await cluster.stop(1)
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
-    host.partition.note_remote_end(leader_end_then := 20, 2)
+    remote_end.note(host.partition, leader_end_then := 20, 2)
     await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
     await host.until(lambda: host.partition.role is Role.LEADER)
@@ -115,7 +115,7 @@ async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
     await cluster.stop(1)
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
-    host.partition.note_remote_end(20, 2)
+    remote_end.note(host.partition, 20, 2)
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.log_start_offset == host.partition.next_offset == start
@@ -152,7 +152,7 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
     await cluster.stop(1)
     tiered = {"manifest": True, "tiering_state": int(control.TieringState.ENABLED)}
     await cluster.apply(3, leader=1, leader_epoch=4, replicas=(1, 3), isr=(1,), **tiered)
-    host.partition.replace_remote_end(RemoteEnd(20, 3))
+    remote_end.replace(host.partition, RemoteEnd(20, 3))
     assert host.partition.next_offset > end
     return host
 
@@ -275,7 +275,7 @@ async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(
     await leader.produce(300)
     await leader.copied()
     end = leader.partition.next_offset
-    leader.partition.replace_remote_end(RemoteEnd(end + 1000, 2))
+    remote_end.replace(leader.partition, RemoteEnd(end + 1000, 2))
     await leader.partition.write_changes()
     await cluster.stop(1)
     row = leader.row

@@ -9,7 +9,8 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.config import parse
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following.fetchers import Fetchers, FetchLimits
+from tidemark_broker.replication.following.fetcher import FetchLimits
+from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower import Outcome, apply_answer, next_request
 from tidemark_broker.replication.following.service import ReplicaFetchService
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
@@ -117,7 +118,7 @@ class Node:
         self.manager = ReplicaManager(
             self.context, logs=self.storage, fetchers=self.fetchers, broker_config={}
         )
-        self.service = ReplicaFetchService(self.manager, purgatory)
+        self.service = ReplicaFetchService(self.context, self.manager.by_id)
         self.storage.attach(self.manager)
         self.manager.load(self.storage.found())
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.replication.replica_nodes import Node, row
 from tidemark.wire.control import DisablePolicy, IsrChange, TieringState
 from tidemark_broker.replication.following.follower import Outcome
-from tidemark_broker.replication.partition import log_start
+from tidemark_broker.replication.partition import log_start, remote_end
 
 Nodes = Callable[[int], Node]
 DELETING = {
@@ -35,7 +35,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
     for each in (one, two):
         await each.told(state, **DELETING)
     log_start.raise_to(one.partition, START)
-    one.partition.learn_remote_end(1, -1, -1)
+    remote_end.learn(one.partition, 1, -1, -1)
     await one.storage.checkpoint()
     await one.partition.write_changes()
     assert one.partition.log_start_offset == START

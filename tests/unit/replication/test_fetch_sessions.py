@@ -15,7 +15,7 @@ from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import service
 from tidemark_broker.replication.following.fetch_session import FetchSessionCache, after
-from tidemark_broker.replication.following.fetchers import Fetcher, FetchLimits
+from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
@@ -23,7 +23,7 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
-from tidemark_broker.replication.partition import Partition, in_sync, log_start, produce
+from tidemark_broker.replication.partition import Partition, in_sync, log_start, produce, remote_end
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.threads import in_read_thread
 
@@ -134,7 +134,7 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
 async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
     """The end of the tier is announced by nobody: it is found within a second."""
     pair = await Pair(node(1), node(2)).start()
-    pair.led(3).note_remote_end(41, 0)
+    remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()

@@ -36,8 +36,8 @@ _EPOCH_MAX = 2**31 - 1
 _KINDS = ("leo", "hw", "lw")
 
 
-class Said(NamedTuple):
-    """What a follower is told of a partition beside records; as in :class:`ReplicaFetchResult`."""
+class LeaderState(NamedTuple):
+    """What a leader reports of a partition beside records; as in :class:`ReplicaFetchResult`."""
 
     leader_epoch: int
     high_watermark: int
@@ -50,12 +50,12 @@ class Said(NamedTuple):
 class CachedPartition:
     """One partition of a session (Kafka's name): what its follower last asked and was last told."""
 
-    __slots__ = ("is_forgotten", "key", "said", "tp", "wanted")
+    __slots__ = ("is_forgotten", "key", "reported", "tp", "wanted")
 
     def __init__(self, key: TopicIdPartition, wanted: ReplicaFetchPartition) -> None:
         self.key = key
         self.wanted = wanted
-        self.said: Said | None = None
+        self.reported: LeaderState | None = None
         #: Under which name it is watched; None while it is not hosted here.
         self.tp: TopicPartition | None = None
         self.is_forgotten = False

@@ -13,7 +13,14 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
-from tidemark_broker.replication.partition import Partition, Role, divergence, log_start, reads
+from tidemark_broker.replication.partition import (
+    Partition,
+    Role,
+    divergence,
+    log_start,
+    reads,
+    remote_end,
+)
 from tidemark_broker.replication.threads import in_role_thread
 
 logger = logging.getLogger(__name__)
@@ -123,8 +130,8 @@ async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
-        partition.learn_remote_end(
-            result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
+        remote_end.learn(
+            partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
         )
     if result.head_tiered_epoch >= partition.head_tiered_epoch:
         partition.head_log_start_offset = result.log_start_offset

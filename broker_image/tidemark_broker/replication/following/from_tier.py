@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.following.follower import Outcome, start_at, still_asked
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, remote_end
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
     RemoteOffsetOutOfRange,
@@ -117,4 +117,6 @@ async def _start(partition: Partition, leader: ReplicaFetchResult, point: Bootst
     """The caller holds ``lock``; nothing has changed since the tier was asked."""
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(partition, point.next_offset, log_start, tuple(point.epochs))
-    partition.note_remote_end(point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1)
+    remote_end.note(
+        partition, point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1
+    )

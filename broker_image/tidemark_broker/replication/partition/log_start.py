@@ -63,8 +63,17 @@ def low_watermark(partition: Partition) -> int:
     if leader is None:
         return UNKNOWN
     reported = {node: seen.log_start_offset for node, seen in leader.followers.items()}
-    others = (partition.alive_followers() | leader.electable) - {partition.context.node_id}
+    others = (_alive_followers(partition) | leader.electable) - {partition.context.node_id}
     return smallest(partition.durable_log_start_offset, reported, others)
+
+
+def _alive_followers(partition: Partition) -> frozenset[int]:
+    """Assigned followers that are registered and unfenced."""
+    node_id, row = partition.context.node_id, partition.row
+    if row is None:
+        return frozenset()
+    others = (node for node in row.replicas if node >= 0 and node != node_id)
+    return partition.context.metadata.alive(others)
 
 
 def smallest(

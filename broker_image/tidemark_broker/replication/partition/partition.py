@@ -32,8 +32,6 @@ from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
 from tidemark_broker.replication.stall import Stall
 from tidemark_broker.replication.types import TopicPartition
 
-_EVERY_EPOCH = 2**31 - 1
-
 
 class Role(enum.Enum):
     """``IDLE``: no role was given (just started, offline, removed); ``TAKING_OVER``: elected, but
@@ -115,15 +113,6 @@ class Partition:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:
             self.settle_log_start()
-
-    def note_loss(self) -> None:
-        """The disk lost records: it does not lead at all until the controller knows."""
-        self.lost_in_epoch = _EVERY_EPOCH
-
-    def loss_is_known(self) -> None:
-        """Whatever the controller says of a later epoch, it says knowing of the loss."""
-        if self.lost_in_epoch == _EVERY_EPOCH:
-            self.lost_in_epoch = self.leader_epoch
 
     def settle_log_start(self) -> None:
         """After a start: where nothing is in the tier, nothing below the local start can be read,
@@ -261,13 +250,6 @@ class Partition:
         """Is the committed ISR too small to accept acks=all?"""
         return len(self.isr) < self.min_isr
 
-    def alive_followers(self) -> frozenset[int]:
-        """Assigned followers that are registered and unfenced."""
-        if self.row is None:
-            return frozenset()
-        others = (node for node in self.row.replicas if node >= 0 and node != self.context.node_id)
-        return self.context.metadata.alive(others)
-
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Why a request for the leader cannot be served here; ``none`` if it can."""
         context = self.context
@@ -286,35 +268,6 @@ class Partition:
             self.context.failures.failed(self.tp, error, self.context.monotonic())
 
     # ------------------------------------------------------------ the tier
-
-    def note_remote_end(self, offset: int, epoch: int) -> None:
-        """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
-        durable soon."""
-        end = prefix.later(self.remote_end, offset, epoch)
-        self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
-        if end != self.remote_end:
-            self.remote_end = end
-            self.context.states.soon(self)
-
-    def replace_remote_end(self, end: RemoteEnd) -> None:
-        """What the tier itself said: nothing that was heard before holds against it; durable with
-        the next :meth:`write_state`."""
-        self.remote_end = end
-        self.log.highest_remote_offset = end.offset
-
-    def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
-        """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).
-
-        A newer tiered epoch replaces what was known (after Delete nothing of the older ones counts),
-        the same one only adds to it, an older one is out of date.
-        """
-        if tiered_epoch < self.head_tiered_epoch:
-            return
-        if tiered_epoch > self.head_tiered_epoch:
-            self.head_tiered_epoch = tiered_epoch
-            self.remote_end = None
-            self.log.highest_remote_offset = -1
-        self.note_remote_end(offset, epoch)
 
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
         """What local retention may do now; None: as for a log without a tier. An end that was told

@@ -1,12 +1,10 @@
 """How a replica takes a role, and gives one up.
 
 The state comes from the controller and is on disk before the role is taken. A leader whose log may
-lack what is in the tier asks the tier and takes over from there first (the prefix rule; KIP-704's
-recovery of a leader elected uncleanly); one whose disk lost records leads no more in that epoch,
-since others may hold what it acknowledged.
+lack what is in the tier asks the tier first (:mod:`taking_over`); one whose disk lost records leads no
+more in that epoch, since others may hold what it acknowledged.
 """
 
-import asyncio
 import logging
 
 from tidemark.wire import control
@@ -17,13 +15,13 @@ from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition, Role
 from tidemark_broker.replication.partition.prefix import Doubt
 from tidemark_broker.replication.partition.state_file import StoredState
-from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable, TierEnd
+from tidemark_broker.replication.remote import TierEnd
 from tidemark_broker.replication.threads import in_role_thread, in_thread
 
 logger = logging.getLogger(__name__)
 
-_TIER_TIMEOUT_S = 10.0
-_SAID = "; the tier: "
+#: A loss that the controller does not know of yet: it may not lead in any.
+_EVERY_EPOCH = 2**31 - 1
 
 
 async def apply(
@@ -121,7 +119,7 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
 
 async def become_leader(partition: Partition) -> None:
     """Lead in the epoch of the current row, unless the log may lack what is in the tier: then
-    :func:`take_over` asks the tier. The caller holds ``lock``.
+    :mod:`taking_over` asks the tier. The caller holds ``lock``.
     """
     row = partition.row
     if row is None:
@@ -130,7 +128,7 @@ async def become_leader(partition: Partition) -> None:
     if question:
         _wait_for_tier(partition, question)
     else:
-        await _lead(partition, row)
+        await lead(partition, row)
 
 
 def found_lacking(partition: Partition, tier: TierEnd) -> bool:
@@ -163,7 +161,8 @@ def _wait_for_tier(partition: Partition, doubt: str) -> None:
         partition.context.remote.on_follower(partition)
 
 
-async def _lead(partition: Partition, row: control.PartitionState) -> None:
+async def lead(partition: Partition, row: control.PartitionState) -> None:
+    """Lead in the epoch of that row. The caller holds ``lock``."""
     await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     doubt = partition.doubt
     if doubt is not None and doubt.refuted:  # a claim of the epoch before has shown it meanwhile
@@ -229,84 +228,6 @@ def retire(partition: Partition) -> None:
     stop_leading(partition, Role.IDLE)
 
 
-async def take_over(partition: Partition) -> None:
-    """The prefix rule, one try: an elected leader asks the tier for its end, under a claim of its
-    own epoch, and starts its log from the tier where it lacks or contradicts that; then it leads.
-
-    The tier is asked without ``lock``: a newer state never waits for it, and voids the answer.
-    """
-    asked = _term(partition)
-    if partition.role is not Role.TAKING_OVER:
-        return
-    try:
-        async with asyncio.timeout(_TIER_TIMEOUT_S):
-            tier, point = await _ask_tier(partition)
-        async with partition.lock:
-            if partition.role is Role.TAKING_OVER and asked == _term(partition):
-                await _lead_from(partition, tier, point)
-    except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
-        _stay_offline(partition, error)
-
-
-def _term(partition: Partition) -> tuple[int, int, control.TieringState]:
-    return partition.leader_epoch, partition.tiered_epoch, partition.tiering_state
-
-
-async def _ask_tier(partition: Partition) -> tuple[TierEnd, BootstrapPoint | None]:
-    """The tier's end, and where the log must start if it lacks that."""
-    remote = partition.context.remote
-    if remote is None:
-        raise RemoteUnavailable("this broker has no remote storage")
-    tier = await remote.claimed_end(partition)
-    if not _lacks(partition, tier):
-        return tier, None
-    return tier, await remote.bootstrap(partition, tier.next_offset)
-
-
-def _lacks(partition: Partition, tier: TierEnd) -> bool:
-    return prefix.lacks(tier, partition.log.epochs, next_offset=partition.next_offset)
-
-
-async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint | None) -> None:
-    """The caller holds ``lock``; nothing has changed since the tier was asked."""
-    row, log = partition.row, partition.log
-    if row is None or partition.stored is None or (point is None and _lacks(partition, tier)):
-        return
-    if point is not None:
-        logger.warning(
-            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it starts "
-            "anew at %d",
-            partition.tp,
-            partition.next_offset,
-            tier.end.offset,
-            tier.log_start_offset,
-            point.next_offset,
-        )
-        await in_role_thread(
-            log.truncate_fully_and_start_at,
-            point.next_offset,
-            log_start_offset=min(
-                max(point.log_start_offset, partition.log_start_offset), point.next_offset
-            ),
-            epochs=tuple(point.epochs),
-        )
-    partition.doubt = None
-    partition.replace_remote_end(tier.end)
-    await partition.write_state(partition.stored)
-    await _lead(partition, row)
-
-
-def _stay_offline(partition: Partition, error: Exception) -> None:
-    said = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
-    logger.warning("%s: taking over from the tier failed: %s", partition.tp, said)
-    if partition.role is not Role.TAKING_OVER:
-        return
-    disk = isinstance(error, StorageError)
-    partition.offline_reason = "StorageError" if disk else "TierUnavailable"
-    doubt = partition.offline_message.split(_SAID, 1)[0]
-    partition.offline_message = f"{doubt}{_SAID}{said}"
-
-
 async def reopen(partition: Partition) -> None:
     """Open the log again after its disk failed; raises :class:`StorageError` if it still fails.
 
@@ -323,10 +244,16 @@ async def reopen(partition: Partition) -> None:
                 partition.tp,
                 partition.next_offset,
             )
-            partition.note_loss()
+            partition.lost_in_epoch = _EVERY_EPOCH
             partition.doubt = prefix.RECORDS_LOST
             if partition.role in (Role.LEADER, Role.TAKING_OVER):
                 _step_down(partition, Role.IDLE)
             if partition.context.records_lost is not None:
                 partition.context.records_lost()
         partition.wake_all()
+
+
+def loss_is_known(partition: Partition) -> None:
+    """Whatever the controller says of a later epoch, it says knowing of the loss."""
+    if partition.lost_in_epoch == _EVERY_EPOCH:
+        partition.lost_in_epoch = partition.leader_epoch

@@ -1,0 +1,290 @@
+"""Everything that this broker follows from one leader: one task, one connection.
+
+The task asks the leader for all partitions that are not backing off, in one request that names those
+of which something has changed (KIP-227); what comes back is applied before the next request. A lost
+connection, an unknown address or an error only ever means trying again, later each time, and with a
+request that names everything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.framing import FrameError
+from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
+from tidemark_broker.replication.following.follower import (
+    Outcome,
+    apply_answer,
+    is_as_asked,
+    next_request,
+)
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.wire import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+#: How long the next fetch waits for raised log starts to become durable, so as to report them.
+_CHECKPOINT_WAIT_S = 1.0
+#: What changes beside the fetching (retention, a late checkpoint) is looked for this often.
+_LOOK_S = 1.0
+_SESSION_ERRORS = frozenset(
+    int(each.value)
+    for each in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Kafka's ``replica.fetch.*``; ``timeout_s`` bounds one request on top of its wait."""
+
+    wait_max_ms: int = 500
+    min_bytes: int = 1
+    response_max_bytes: int = 10 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    backoff_s: float = 0.2
+    backoff_max_s: float = 5.0
+    timeout_s: float = 30.0
+
+
+class Fetcher:
+    """Everything this broker follows from one leader."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        *,
+        node_id: int,
+        metadata: MetadataCache,
+        limits: FetchLimits,
+        broker_epoch: Callable[[], int],
+        monotonic: Callable[[], float],
+        from_tier: FromTier,
+    ) -> None:
+        self.leader_id = leader_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._node_id = node_id
+        self._metadata = metadata
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._monotonic = monotonic
+        self._from_tier = from_tier
+        self._backoffs: dict[TopicPartition, Backoff] = {}
+        self._changed = asyncio.Event()
+        self._turn = 0
+        self._handler = FetchSessionHandler()
+        self._by_key: dict[TopicIdPartition, Partition] = {}
+        self._marked: dict[TopicPartition, None] = {}
+        self._unwanted: dict[TopicIdPartition, None] = {}
+        self._looked_s = float("-inf")
+
+    def add(self, partition: Partition) -> None:
+        """Follow a partition (again: its backoff ends, and the leader is to answer of it)."""
+        self._drop(partition.tp)
+        key = _key(partition)
+        self.partitions[partition.tp] = self._by_key[key] = partition
+        self._marked[partition.tp] = None
+        self._handler.renew(key)
+        self._from_tier.give_up(partition.tp, unless_epoch=partition.leader_epoch)
+        self._changed.set()
+
+    def remove(self, tp: TopicPartition) -> None:
+        """Follow it no more; an answer under way is ignored by its role check."""
+        self._drop(tp)
+        self._from_tier.give_up(tp)
+
+    def _drop(self, tp: TopicPartition) -> None:
+        partition = self.partitions.pop(tp, None)
+        self._backoffs.pop(tp, None)
+        if partition is not None:
+            del self._by_key[_key(partition)]
+            self._unwanted[_key(partition)] = None
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        pause = self._connection_backoff()
+        while True:
+            began = self._monotonic()
+            try:
+                await self._session()
+            except (OSError, TimeoutError, FrameError) as error:
+                if self._monotonic() - began > self._limits.backoff_max_s:
+                    pause = self._connection_backoff()
+                logger.info("fetching from broker %d: %s", self.leader_id, error)
+            except Exception:
+                logger.exception("fetching from broker %d failed", self.leader_id)
+            now = self._monotonic()
+            pause = pause.failed(now)
+            await self._pause(pause.until_s - now)
+
+    def _connection_backoff(self) -> Backoff:
+        return Backoff(first_s=self._limits.backoff_s, most_s=self._limits.backoff_max_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but a newly given partition (a new address, perhaps) ends it."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(max(seconds, 0.01)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _session(self) -> None:
+        endpoint = self._metadata.endpoint(self.leader_id)
+        if endpoint is None:
+            raise ConnectionError(f"broker {self.leader_id} has no known address")
+        connection = await KafkaConnection.connect(
+            endpoint.host, endpoint.port, client_id=f"broker-{self._node_id}-fetcher"
+        )
+        self._handler.reset()
+        try:
+            while endpoint == self._metadata.endpoint(self.leader_id):
+                await self._round(connection)
+        finally:
+            await connection.close()
+
+    async def _round(self, connection: KafkaConnection) -> None:
+        request = self._request()
+        asked = self._handler.asked
+        if not asked:
+            self._handler.reset()
+            await self._pause(self._limits.backoff_s)
+            return
+        answer = await connection.request(
+            request,
+            ReplicaFetchResponse,
+            self._limits.timeout_s + self._limits.wait_max_ms / 1000,
+        )
+        if answer.error_code in _SESSION_ERRORS:
+            logger.info("broker %d began the fetch session anew", self.leader_id)
+            self._handler.reset()
+            return
+        if answer.error_code:
+            raise ConnectionError(f"the leader answers with error {answer.error_code}")
+        self._handler.answered(answer.session_id)
+        await self._apply(asked, answer)
+
+    def _request(self) -> ReplicaFetchRequest:
+        """The next request; it names what the session does not know yet."""
+        session_id, epoch = self._handler.session_id, self._handler.epoch
+        wanted = [
+            next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
+        ]
+        for each in wanted if self._unwanted else ():
+            self._unwanted.pop((each.topic_id, each.partition), None)
+        named, forgotten = self._handler.name(wanted, self._unwanted)
+        self._unwanted.clear()
+        return ReplicaFetchRequest(
+            replica_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            max_wait_ms=self._limits.wait_max_ms,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.response_max_bytes,
+            partitions=named,
+            session_id=session_id,
+            session_epoch=epoch,
+            forgotten=forgotten,
+        )
+
+    def _candidates(self) -> list[Partition]:
+        """Partitions to be fetched of which the session may not know the present state; in turning
+        order where each request names all."""
+        now_s = self._monotonic()
+        tps: Iterable[TopicPartition] = [*self._marked, *self._backoffs]
+        if self._handler.is_full:
+            self._turn += 1
+            every = tuple(self.partitions)
+            first = self._turn % max(len(every), 1)
+            tps = every[first:] + every[:first]
+        elif now_s - self._looked_s >= _LOOK_S:
+            tps = [*tps, *self._moved()]
+            self._looked_s = now_s
+        self._marked.clear()
+        return [
+            self.partitions[tp]
+            for tp in dict.fromkeys(tps)
+            if tp in self.partitions
+            and tp not in self._from_tier
+            and (tp not in self._backoffs or self._backoffs[tp].ready(now_s))
+        ]
+
+    def _moved(self) -> list[TopicPartition]:
+        """Look at all: nothing tells of what changes beside the fetching."""
+        asked = self._handler.asked
+        return [
+            partition.tp
+            for key, partition in self._by_key.items()
+            if key not in asked or not is_as_asked(partition, asked[key])
+        ]
+
+    async def _apply(
+        self, asked: Mapping[TopicIdPartition, ReplicaFetchPartition], answer: ReplicaFetchResponse
+    ) -> None:
+        raised = []
+        for result in answer.partitions:
+            key = (result.topic_id, result.partition)
+            partition, wanted = self._by_key.get(key), asked.get(key)
+            if partition is None or wanted is None:
+                continue
+            outcome = await self._apply_one(partition, wanted, result)
+            if outcome is Outcome.FROM_TIER:
+                self._begin_from_tier(partition, wanted, result)
+            else:
+                self._note(partition, outcome)
+            if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
+                raised.append(partition.context.checkpoint_log_start(partition))
+        if raised:
+            await asyncio.wait(raised, timeout=_CHECKPOINT_WAIT_S)
+
+    async def _apply_one(
+        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+    ) -> Outcome:
+        """One partition's trouble must not stop the others that follow the same leader."""
+        try:
+            return await apply_answer(partition, wanted, result)
+        except Exception:
+            logger.exception("%s: the leader's answer cannot be applied", partition.tp)
+            return Outcome.BACK_OFF
+
+    def _begin_from_tier(
+        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+    ) -> None:
+        """The next rounds go on without it."""
+        if self.partitions.get(partition.tp) is not partition:
+            return
+
+        def ended(outcome: Outcome) -> None:
+            self._note(partition, outcome)
+            self._changed.set()
+
+        self._unwanted[_key(partition)] = None
+        self._from_tier.begin(partition, wanted, result, ended)
+
+    def _note(self, partition: Partition, outcome: Outcome) -> None:
+        tp = partition.tp
+        if self.partitions.get(tp) is not partition:
+            return
+        self._marked[tp] = None
+        if outcome is Outcome.BACK_OFF:
+            backoff = self._backoffs.get(tp) or self._connection_backoff()
+            self._backoffs[tp] = backoff.failed(self._monotonic())
+            self._handler.renew(_key(partition))
+            self._unwanted[_key(partition)] = None
+        else:
+            self._backoffs.pop(tp, None)
+
+
+def _key(partition: Partition) -> TopicIdPartition:
+    return partition.topic_id, partition.partition
