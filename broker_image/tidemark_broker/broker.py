@@ -40,6 +40,7 @@ from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.storage import Storage
+from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class Broker:
             checkpoint_log_start=storage.checkpoint_log_start,
             failures=storage.failures,
             stall=self.clock.stall,
+            records_lost=self._records_lost,
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)
@@ -128,8 +130,9 @@ class Broker:
             self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
         )
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
+        self.upkeep = Upkeep(storage, self.manager)
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
-        self.client: ControlClient
+        self.client = self._control_client()
 
     def _dispatcher(self) -> Dispatcher:
         service = ReplicaFetchService(self.context, self.manager.by_id)
@@ -154,10 +157,8 @@ class Broker:
         False where calls to the store still hang in threads, which nothing can end: all else is
         done, and the process is to end without them.
         """
-        self.storage.attach(self.manager)
         self.manager.load(self.storage.found())
         await self.server.bind(self.config.listener.host, self.config.listener.port)
-        self.client = self._control_client()
         metrics = self._metrics_server()
         try:
             async with asyncio.TaskGroup() as group:
@@ -184,12 +185,12 @@ class Broker:
             self._announce(metrics_port, ready),
             every(1.0, self.manager.retry),
             every(self.context.lag_max_s / 2, self._shrink_isrs),
-            every(retention_s, self.storage.apply_retention),
+            every(retention_s, self.upkeep.apply_retention),
             every(
                 config.milliseconds("replica.high.watermark.checkpoint.interval.ms", 5000),
-                self.storage.checkpoint,
+                self.upkeep.checkpoint,
             ),
-            every(config.milliseconds("log.flush.scheduler.interval.ms", 1000), self.storage.flush),
+            every(config.milliseconds("log.flush.scheduler.interval.ms", 1000), self.upkeep.flush),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -243,34 +244,35 @@ class Broker:
         logger.warning("calls to the store did not return within %.0f s", _STORE_TIMEOUT_S)
         return False
 
+    def _records_lost(self) -> None:
+        self.client.records_lost()
+
     def _control_client(self) -> ControlClient:
         config = self.config
-        client = ControlClient(
+        return ControlClient(
             Identity(
                 broker_id=config.node_id,
                 cluster_id=config.cluster_id,
                 incarnation_id=uuid.uuid4(),
                 directory_id=self.storage.directory_id,
                 rack=config.rack,
-                listeners=(config.advertised_endpoint(self.server.port),),
             ),
             tuple((each.host, each.port) for each in config.controllers),
+            listeners=lambda: (config.advertised_endpoint(self.server.port),),
             manager=self.manager,
+            commands=Commands(
+                self.manager,
+                self.epoch,
+                self.disablements,
+                serve_kafka=self.dispatcher.serve,
+                snapshot_applied=self._snapshot_applied,
+            ),
             epoch=self.epoch,
             isr_changes=self.isr_changes,
             clock=self.clock,
             storage_error=self.storage.error,
             clean_broker_epoch=self.storage.clean_broker_epoch,
         )
-        self.context.records_lost = client.records_lost
-        client.commands = Commands(
-            self.manager,
-            self.epoch,
-            self.disablements,
-            serve_kafka=self.dispatcher.serve,
-            snapshot_applied=self._snapshot_applied,
-        )
-        return client
 
     def _metrics_server(self) -> MetricsServer:
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms", 10_000, least=100)

@@ -195,12 +195,9 @@ class BrokerProcess:
                 world = self.world
                 world.at(world.now_s + 1.0, self.loop, self._boot)
             return
-        self.broker = broker = Broker(self.machine.config, storage, self._remote)
-        broker.server = _Listener()  # type: ignore[assignment]
-        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
-        self.machine.opened(self)
+        self.machine.opened(storage)
         self.stop = asyncio.Event()
-        self.loop.create_task(self._run()).add_done_callback(self._ended)
+        self.loop.create_task(self._run(storage)).add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -214,13 +211,14 @@ class BrokerProcess:
             pool._executor = PooledThreads(self.loop)
         return remote
 
-    async def _run(self) -> None:
-        broker, stop = self.broker, self.stop
-        assert broker is not None
+    async def _run(self, storage: Storage) -> None:
+        stop = self.stop
         assert stop is not None
-        broker.storage.attach(broker.manager)
-        broker.manager.load(broker.storage.found())
-        broker.client = broker._control_client()
+        self.broker = broker = Broker(self.machine.config, storage, self._remote)
+        broker.server = _Listener()  # type: ignore[assignment]
+        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
+        self.loop.watch = self.machine.cluster.checks.watcher(self)
+        broker.manager.load(storage.found())
         works = broker._background(0, lambda _: None)
         tasks = [self.loop.create_task(work) for work in works]
         await stop.wait()
@@ -364,20 +362,15 @@ class Machine:
         self.world.network.reset(process.beats)
         self._gone()
 
-    def opened(self, process: BrokerProcess) -> None:
+    def opened(self, storage: Storage) -> None:
         """Its logs were opened: what is missing of what the former process had?"""
-        assert process.broker is not None
-        logs = {
-            (found.log.topic, found.log.partition): found.log
-            for found in process.broker.storage._found
-        }
+        logs = {(found.log.topic, found.log.partition): found.log for found in storage._found}
         for key, (start, end) in self.ends.items():
             log = logs.get(key)
             left = start if log is None else log.next_offset
             if left < end:
                 self.cluster.checks.lost(self.node_id, key, left, end)
         self.ends.clear()
-        process.loop.watch = self.cluster.checks.watcher(process)
 
 
 def leads(partition: Partition) -> bool:

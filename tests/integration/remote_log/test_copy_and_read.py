@@ -21,7 +21,7 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     await host.copied()
     closed = [s for s in partition.log.segments() if not s.is_active]
     assert host.live() == [(s.base_offset, s.next_base_offset - 1) for s in closed]
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert partition.log.local_log_start_offset == closed[-1].next_base_offset
     assert partition.log_start_offset == 0
 
@@ -92,7 +92,7 @@ async def test_a_restart_goes_on_where_the_tier_ends(make_host, host: TieredHost
     await host.apply()
     await host.produce(250)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     row = host.row
     await host.close()
 

@@ -42,7 +42,7 @@ async def test_above_the_limit_copying_stops_and_nothing_is_recorded(
     host.cluster_config[LIMIT] = "128"
     await host.apply()
     await host.produce(100)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert host.partition.log.local_log_start_offset == 0
     log_start.delete_records(host.partition, 50)
     await host.until(lambda: host.head().log_start_offset == 50)

@@ -35,8 +35,8 @@ async def tiered(cluster: TieredCluster, records: int = 400) -> tuple[TieredHost
     await leader.copied()
     end = leader.partition.log.highest_remote_offset
     await follower.until(lambda: follower.partition.log.highest_remote_offset == end)
-    await leader.storage.apply_retention()
-    await follower.storage.apply_retention()
+    await leader.upkeep.apply_retention()
+    await follower.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset == end + 1
     return leader, follower
 
@@ -73,7 +73,7 @@ async def test_retain_keeps_what_is_in_the_tier(cluster: TieredCluster) -> None:
     assert leader.live() == before
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
     assert leader.partition.log_start_offset == follower.partition.log_start_offset == 0
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset == end
 
 
@@ -86,7 +86,7 @@ async def test_enabled_again_after_retain_without_gap_or_overlap(cluster: Tiered
     ranges = leader.live()
     assert ranges[0][0] == 0
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     end = leader.partition.log.local_log_start_offset
     assert end > 600
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
@@ -128,7 +128,7 @@ async def test_enabled_again_after_delete_begins_at_the_log_start(cluster: Tiere
     ranges = leader.live()
     assert ranges[0][0] == start
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     end = leader.partition.log.local_log_start_offset
     assert await leader.read_tier(start, end) == list(range(start + 4, end, 5))
     remote_end = leader.partition.remote_end
@@ -197,7 +197,7 @@ async def test_a_leader_that_begins_behind_the_log_start_raises_it(cluster: Tier
     await leader.copied()
     end = leader.partition.log.highest_remote_offset
     await follower.until(lambda: follower.partition.log.highest_remote_offset == end)
-    await follower.storage.apply_retention()
+    await follower.upkeep.apply_retention()
     await cluster.stop(2)
     await cluster.apply(isr=(1,))
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))

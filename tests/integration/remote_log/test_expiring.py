@@ -16,7 +16,7 @@ async def tiered(host: TieredHost, records: int = 500) -> list[tuple[int, int]]:
     await host.apply()
     await host.produce(records)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     return host.live()
 
 
@@ -54,7 +54,7 @@ async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost
     assert reads.fetch(host.partition, 0, max_bytes=10, min_one=True).error.name == "none"
     with pytest.raises(RemoteUnavailable, match="being deleted"):
         await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
-    await host.storage.checkpoint()
+    await host.upkeep.checkpoint()
     assert host.partition.log_start_offset == wanted
     assert host.partition.durable_log_start_offset == wanted
     with pytest.raises(RemoteOffsetOutOfRange):
@@ -72,9 +72,9 @@ async def test_all_of_a_quiet_partition_is_copied_and_expires(host: TieredHost) 
     assert host.partition.log.highest_remote_offset is not None
     assert host.partition.log.highest_remote_offset < end - 1
     clock_ms += 50_000
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     await host.until(lambda: host.partition.log.highest_remote_offset == end - 1)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert (host.partition.log.local_log_start_offset, host.partition.log.size_bytes) == (end, 0)
     clock_ms += 200_000
     await host.until(lambda: host.partition.log_start_offset == end)
@@ -86,7 +86,7 @@ async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredH
     await tiered(host)
     await host.produce(20)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     before, log = host.live(), host.partition.log
     local_only = sum(s.size_bytes for s in log.segments())
     live_bytes = host.summary.size_bytes

@@ -31,7 +31,7 @@ async def alone(cluster: TieredCluster, records: int = 400) -> TieredHost:
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(records)
     await leader.copied()
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset > 0
     return leader
 
@@ -342,7 +342,7 @@ async def test_a_manifest_that_is_gone_is_unavailable_and_not_empty(
     await again.apply(leader_epoch=2)
     await again.until(lambda: again.summary.error_reason == "ManifestNotFound")
     await again.produce(300)
-    await again.storage.apply_retention()
+    await again.upkeep.apply_retention()
     await again.until(lambda: len(again.partition.log.segments()) > 1)
     assert not head.exists()
     head.parent.mkdir(parents=True, exist_ok=True)

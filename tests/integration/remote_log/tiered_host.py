@@ -68,7 +68,7 @@ class TieredHost:
         self.context.propose_isr = self._grant
         assert isinstance(self.context.remote, RemoteLogManager)
         self.remote: RemoteLogManager = self.context.remote
-        self.storage.attach(self.broker.manager)
+        self.upkeep = self.broker.upkeep
         self.broker.manager.load(self.storage.found())
         self.topic = control.TopicState(
             topic_id=TOPIC_ID,
@@ -154,7 +154,6 @@ class TieredHost:
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
         await (await self.broker.server.bind("127.0.0.1", 0)).listen()
-        self.broker.client = self.broker._control_client()
 
     async def delete(self) -> None:
         """The topic's tombstone."""

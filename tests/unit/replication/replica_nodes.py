@@ -18,6 +18,7 @@ from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext, produce
 from tidemark_broker.storage import Storage
+from tidemark_broker.upkeep import Upkeep
 
 TOPIC = "t"
 TOPIC_ID = uuid.UUID(int=0x77)
@@ -119,7 +120,7 @@ class Node:
             self.context, logs=self.storage, fetchers=self.fetchers, broker_config={}
         )
         self.service = ReplicaFetchService(self.context, self.manager.by_id)
-        self.storage.attach(self.manager)
+        self.upkeep = Upkeep(self.storage, self.manager)
         self.manager.load(self.storage.found())
 
     def _lost(self) -> None:

@@ -36,7 +36,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
         await each.told(state, **DELETING)
     log_start.raise_to(one.partition, START)
     remote_end.learn(one.partition, 1, -1, -1)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     await one.partition.write_changes()
     assert one.partition.log_start_offset == START
     return one, two, proposals
@@ -49,7 +49,7 @@ async def test_it_fetches_again_before_it_is_let_into_the_isr(node: Nodes) -> No
     log = two.partition.log
     assert (log.log_start_offset, log.local_log_start_offset, log.next_offset) == (START,) * 3
     await two.fetch_once(one)
-    await two.storage.checkpoint()
+    await two.upkeep.checkpoint()
     await two.fetch_once(one)
     assert log.next_offset == END
     assert proposals[-1].new_isr == (1, 2)

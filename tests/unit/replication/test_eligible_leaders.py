@@ -80,7 +80,7 @@ async def test_a_deletion_is_not_acknowledged_that_an_eligible_leader_may_not_ha
     """Were broker 2 elected now, its log start would lie below the one that was acknowledged."""
     one, _ = await _left_behind(node)
     log_start.delete_records(one.partition, 6)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
     assert log_start.low_watermark(one.partition) == 0
     known = one.partition.row

@@ -147,7 +147,7 @@ async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nod
     await append(pair.led(5))
     await pair.settle()
     log_start.raise_to(pair.followed(5), 1)
-    await pair.two.storage.checkpoint()
+    await pair.two.upkeep.checkpoint()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()
     assert pair.line.named == [5]

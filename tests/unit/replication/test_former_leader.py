@@ -115,7 +115,7 @@ async def test_a_log_that_ends_within_the_first_batch_that_is_left_begins_anew(n
             await produce.append(one.partition, batch(3), acks=1, timeout_ms=0)
         ).error.name == "none"
     log_start.delete_records(one.partition, 4)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 4
     await two.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
     for _ in range(3):

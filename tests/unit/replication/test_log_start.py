@@ -28,7 +28,7 @@ async def test_a_raised_log_start_is_shown_once_a_crash_cannot_take_it_back(node
     in_sync.after_change(one.partition)
     assert log_start.delete_records(one.partition, 6).low_watermark == 0
     assert await seen_by_clients(one) == 0
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert await seen_by_clients(one) == 6
     assert log_start.low_watermark(one.partition) == 6
     assert log_start.delete_records(one.partition, 4).low_watermark == 6
@@ -42,11 +42,11 @@ async def test_a_follower_tells_a_log_start_only_once_it_is_durable(node: Nodes)
     await two.catch_up(one)
     await two.fetch_once(one)
     log_start.delete_records(one.partition, 6)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     for _ in range(3):
         await two.fetch_once(one)
     assert log_start.low_watermark(one.partition) == two.partition.log_start_offset == 0
-    await two.storage.checkpoint()
+    await two.upkeep.checkpoint()
     assert two.partition.log_start_offset == 6
     await two.fetch_once(one)
     assert log_start.low_watermark(one.partition) == 6
@@ -68,7 +68,7 @@ async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
     one.fence(2)
     in_sync.after_change(one.partition)
     log_start.delete_records(one.partition, 6)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert log_start.low_watermark(one.partition) == 6
     one.fence(2, fenced=False)
     await two.follow(1, 1)
@@ -76,7 +76,7 @@ async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
         await two.fetch_once(one)
     assert two.partition.next_offset == 10
     assert not proposals
-    await two.storage.checkpoint()
+    await two.upkeep.checkpoint()
     await two.fetch_once(one)
     assert proposals[-1].new_isr == (1, 2)
 
@@ -90,7 +90,7 @@ async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) ->
     await two.catch_up(one)
     one.fence(2)
     log_start.delete_records(one.partition, 6)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert log_start.low_watermark(one.partition) == 0
 
 
@@ -110,7 +110,7 @@ async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_i
     await one.told(alone)
     one.fence(2)
     log_start.delete_records(one.partition, 6)
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
     assert log_start.low_watermark(one.partition) == 0
     await one.told(newer(alone, has_eligible_leaders=False))
