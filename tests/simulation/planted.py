@@ -296,7 +296,7 @@ BUGS: tuple[Bug, ...] = (
         "leader epochs are not compared",
         KILLS,
         frozenset({"1", "3", "convergence"}),
-        replaced("tidemark_broker.replication.following.answers.diverging_end", lambda *_: None),
+        replaced("tidemark_broker.replication.partition.reads.diverging_end", lambda *_: None),
     ),
     Bug(
         "a placeholder goes to whom has a replica",

@@ -26,7 +26,7 @@ from tidemark_broker.replication.partition import (
     remote_end,
     roles,
 )
-from tidemark_broker.replication.partition.isr import FetchSeen
+from tidemark_broker.replication.partition.isr import FollowerFetch
 from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 from tidemark_broker.replication.threads import in_thread
@@ -108,8 +108,8 @@ def batch(count: int = 1) -> bytes:
     )
 
 
-def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FetchSeen:
-    return FetchSeen(
+def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FollowerFetch:
+    return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=log_start,
         local_log_start_offset=log_start,

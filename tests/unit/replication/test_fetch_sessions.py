@@ -374,7 +374,7 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
     pair = await Pair(node(1), node(2)).start(2)
     serve, led = pair.one.service, pair.led()
     key = (TOPIC_ID, 0)
-    wanted = pair.fetcher._handler.asked[key]
+    wanted = pair.fetcher._handler.session_partitions[key]
     await append(led)
 
     def not_cached(*_: object, **__: object) -> None:
@@ -413,7 +413,10 @@ async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
     """Whatever it asks for: it is read on the loop, and into memory."""
     monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
     pair = await Pair(node(1), node(2)).start(2)
-    wanted = [replace(each, max_bytes=2**31 - 1) for each in pair.fetcher._handler.asked.values()]
+    wanted = [
+        replace(each, max_bytes=2**31 - 1)
+        for each in pair.fetcher._handler.session_partitions.values()
+    ]
     for number in (0, 0, 1, 1):
         await append(pair.led(number))
     request = replace(

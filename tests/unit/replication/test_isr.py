@@ -11,7 +11,7 @@ from tidemark.wire import control
 from tidemark_broker.replication.partition import isr
 from tidemark_broker.replication.partition.isr import (
     Answer,
-    FetchSeen,
+    FollowerFetch,
     FollowerProgress,
     LeaderView,
 )
@@ -55,8 +55,8 @@ def view(
     )
 
 
-def seen(offset: int, *, leader: int, now_s: float) -> FetchSeen:
-    return FetchSeen(
+def seen(offset: int, *, leader: int, now_s: float) -> FollowerFetch:
+    return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=0,
         local_log_start_offset=0,

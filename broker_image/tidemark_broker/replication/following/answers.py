@@ -39,53 +39,42 @@ def state_in(result: ReplicaFetchResult) -> LeaderState:
     )
 
 
-def check(partition: Partition, replica_id: int, wanted: ReplicaFetchPartition) -> ErrorCode:
+def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartition) -> ErrorCode:
     """Why a follower is not given what it asks for; ``none`` if it is."""
-    error = partition.check_leader(wanted.current_leader_epoch)
+    error = partition.check_leader(requested.current_leader_epoch)
     if error is not ErrorCode.none:
         return error
     if partition.leader is None or replica_id not in partition.leader.followers:
         return ErrorCode.unknown_leader_epoch
     log = partition.log
-    if wanted.fetch_offset < log.log_start_offset:
+    if requested.fetch_offset < log.log_start_offset:
         return ErrorCode.offset_out_of_range
     if in_sync.must_fetch_again(
-        partition, partition.leader, replica_id, wanted.local_log_start_offset
+        partition, partition.leader, replica_id, requested.local_log_start_offset
     ):
         return ErrorCode.offset_out_of_range
-    if wanted.last_fetched_epoch != divergence.UNKNOWN:
-        end = reads.epoch_end(log, wanted.last_fetched_epoch)
+    if requested.last_fetched_epoch != divergence.UNKNOWN:
+        end = reads.epoch_end(log, requested.last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
             return ErrorCode.offset_out_of_range
-    elif wanted.fetch_offset > log.next_offset:
+    elif requested.fetch_offset > log.next_offset:
         return ErrorCode.offset_out_of_range
-    if wanted.fetch_offset < log.local_log_start_offset:
+    if requested.fetch_offset < log.local_log_start_offset:
         return ErrorCode.offset_moved_to_tiered_storage
     return ErrorCode.none
 
 
-def diverging_end(partition: Partition, wanted: ReplicaFetchPartition) -> EpochEnd | None:
-    """Where the follower\'s log parts from the leader\'s, None where it does not."""
-    if wanted.last_fetched_epoch == divergence.UNKNOWN:
-        return None
-    return divergence.diverging(
-        fetch_offset=wanted.fetch_offset,
-        last_fetched_epoch=wanted.last_fetched_epoch,
-        leaders_end=reads.epoch_end(partition.log, wanted.last_fetched_epoch),
-    )
-
-
 async def records(
-    partition: Partition, wanted: ReplicaFetchPartition, left: int
+    partition: Partition, requested: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
     """At most ``left`` bytes of records, from memory or from the disk; the first batch comes whole."""
     log = partition.log
-    if left <= 0 or wanted.fetch_offset >= log.next_offset:
+    if left <= 0 or requested.fetch_offset >= log.next_offset:
         return answer(partition, ErrorCode.none)
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return answer(partition, ErrorCode.kafka_storage_error)
-    offset, max_bytes, end = wanted.fetch_offset, min(wanted.max_bytes, left), log.next_offset
+    offset, max_bytes, end = requested.fetch_offset, min(requested.max_bytes, left), log.next_offset
     try:
         try:
             read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
@@ -94,7 +83,7 @@ async def records(
                 log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
             )
             # What was read is of the epoch that was asked for; the offsets answered must be too.
-            error = partition.check_leader(wanted.current_leader_epoch)
+            error = partition.check_leader(requested.current_leader_epoch)
             if error is not ErrorCode.none:
                 return answer(partition, error)
     except OffsetOutOfRange:
@@ -105,11 +94,11 @@ async def records(
     return answer(partition, ErrorCode.none, records=read.data)
 
 
-def refusal(wanted: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:
+def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:
     """An answer about a partition that is not here."""
     return ReplicaFetchResult(
-        topic_id=wanted.topic_id,
-        partition=wanted.partition,
+        topic_id=requested.topic_id,
+        partition=requested.partition,
         error_code=int(error.value),
         leader_epoch=-1,
         high_watermark=-1,
@@ -129,12 +118,12 @@ def answer(
     partition: Partition,
     error: ErrorCode,
     *,
-    parted: EpochEnd | None = None,
+    diverging: EpochEnd | None = None,
     records: bytes = b"",
 ) -> ReplicaFetchResult:
     """An answer with the leader's offsets and the end of the tier."""
     log = partition.log
-    point = parted or UNDEFINED_END
+    point = diverging or UNDEFINED_END
     end = partition.durable_remote_end
     return ReplicaFetchResult(
         topic_id=partition.topic_id,

@@ -50,11 +50,11 @@ class LeaderState(NamedTuple):
 class CachedPartition:
     """One partition of a session (Kafka's name): what its follower last asked and was last told."""
 
-    __slots__ = ("is_forgotten", "key", "reported", "tp", "wanted")
+    __slots__ = ("is_forgotten", "key", "reported", "requested", "tp")
 
-    def __init__(self, key: TopicIdPartition, wanted: ReplicaFetchPartition) -> None:
+    def __init__(self, key: TopicIdPartition, requested: ReplicaFetchPartition) -> None:
         self.key = key
-        self.wanted = wanted
+        self.requested = requested
         self.reported: LeaderState | None = None
         #: Under which name it is watched; None while it is not hosted here.
         self.tp: TopicPartition | None = None
@@ -70,7 +70,7 @@ class FetchSession:
         self.session_id = session_id
         self.broker_epoch = request.broker_epoch
         self.epoch = INITIAL_EPOCH
-        self.used_s = self.looked_s = now_s
+        self.used_s = self.checked_s = now_s
         self.rounds = FetchRounds()
         #: A round that waits for the disk meanwhile has nobody left to answer.
         self.ended = False
@@ -80,13 +80,13 @@ class FetchSession:
         self.due: dict[CachedPartition, None] = {}
         self._purgatory = purgatory
 
-    def name(self, wanted: ReplicaFetchPartition) -> CachedPartition:
+    def name(self, requested: ReplicaFetchPartition) -> CachedPartition:
         """The follower adds or changes a partition."""
-        key = (wanted.topic_id, wanted.partition)
+        key = (requested.topic_id, requested.partition)
         cached = self.cached.get(key)
         if cached is None:
-            cached = self.cached[key] = CachedPartition(key, wanted)
-        cached.wanted = wanted
+            cached = self.cached[key] = CachedPartition(key, requested)
+        cached.requested = requested
         self.due[cached] = None
         return cached
 

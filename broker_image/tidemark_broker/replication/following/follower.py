@@ -52,26 +52,26 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
     )
 
 
-def is_as_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -> bool:
     """Would :func:`next_request` ask the same? Cheaper than asking it."""
     log = partition.log
     return (
-        log.next_offset == asked.fetch_offset
-        and log.local_log_start_offset == asked.local_log_start_offset
-        and log.durable_log_start_offset == asked.log_start_offset
-        and partition.leader_epoch == asked.current_leader_epoch
-        and partition.tiered_epoch == asked.tiered_epoch
-        and log.epochs.latest_epoch == asked.last_fetched_epoch
+        log.next_offset == requested.fetch_offset
+        and log.local_log_start_offset == requested.local_log_start_offset
+        and log.durable_log_start_offset == requested.log_start_offset
+        and partition.leader_epoch == requested.current_leader_epoch
+        and partition.tiered_epoch == requested.tiered_epoch
+        and log.epochs.latest_epoch == requested.last_fetched_epoch
     )
 
 
 async def apply_answer(
-    partition: Partition, asked: ReplicaFetchPartition, result: ReplicaFetchResult
+    partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
 ) -> Outcome:
     """Take over one partition's answer, unless role, epoch or log end have changed since."""
     context = partition.context
     async with partition.lock:
-        if not still_asked(partition, asked):
+        if not still_applies(partition, requested):
             return Outcome.IDLE
         try:
             outcome = await _apply(partition, result)
@@ -86,12 +86,12 @@ async def apply_answer(
         return outcome
 
 
-def still_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+def still_applies(partition: Partition, requested: ReplicaFetchPartition) -> bool:
     """Have role, epoch and log end stayed as they were? The caller holds ``lock``."""
     return (
         partition.role is Role.FOLLOWER
-        and partition.leader_epoch == asked.current_leader_epoch
-        and partition.next_offset == asked.fetch_offset
+        and partition.leader_epoch == requested.current_leader_epoch
+        and partition.next_offset == requested.fetch_offset
     )
 
 

@@ -26,8 +26,8 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync
-from tidemark_broker.replication.partition.isr import FetchSeen
+from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, reads
+from tidemark_broker.replication.partition.isr import FollowerFetch
 
 #: A hosted partition by the id of its topic and its number.
 Find = Callable[[uuid.UUID, int], Partition | None]
@@ -40,7 +40,7 @@ MAX_WAIT_MS = 30_000
 #: as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
 #: What no watch tells (the end of the tier) is looked for this often.
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 
 class ReplicaFetchService:
@@ -95,11 +95,11 @@ class _Round:
         request = self._request
         self._take()
         results = await self._collect(arrived=True)
-        if not self._enough(results):
+        if not self._is_enough(results):
             wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
-            await purgatory.wait([self._session.watch], self._something, wait_ms / 1000)
+            await purgatory.wait([self._session.watch], self._has_news, wait_ms / 1000)
             results = await self._collect(arrived=False)
-        return tuple(self._told(results))
+        return tuple(self._reported(results))
 
     def _take(self) -> None:
         session = self._session
@@ -108,18 +108,18 @@ class _Round:
             if partition is not None:
                 self._left(partition)
             session.forget((each.topic_id, each.partition))
-        for wanted in self._request.partitions:
-            cached = session.name(wanted)
+        for requested in self._request.partitions:
+            cached = session.name(requested)
             self._named.add(cached)
             partition = None if cached.tp else self._find(*cached.key)
             if partition is not None:
                 session.watch_over(cached, partition.tp)
         session.changes()
-        if self._now_s - session.looked_s >= LOOK_S:
-            session.looked_s = self._now_s
-            self._look_at_all()
+        if self._now_s - session.checked_s >= CHECK_INTERVAL_S:
+            session.checked_s = self._now_s
+            self._check_all()
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         """What changes without a notification becomes due here."""
         session = self._session
         for cached in session.cached.values():
@@ -127,20 +127,20 @@ class _Round:
             if partition is None or answers.state_of(partition) != cached.reported:
                 session.due[cached] = None
 
-    def _something(self) -> bool:
+    def _has_news(self) -> bool:
         """Has anything changed that the follower should hear of now? Reads nothing from disk."""
         return any(self._is_urgent(cached) for cached in self._session.changes())
 
     def _is_urgent(self, cached: CachedPartition) -> bool:
-        wanted, partition = cached.wanted, self._find(*cached.key)
+        requested, partition = cached.requested, self._find(*cached.key)
         return (
             partition is None
-            or partition.check_leader(wanted.current_leader_epoch) is not ErrorCode.none
-            or partition.next_offset > wanted.fetch_offset
+            or partition.check_leader(requested.current_leader_epoch) is not ErrorCode.none
+            or partition.next_offset > requested.fetch_offset
             or partition.log_start_offset > _known_log_start(cached)
         )
 
-    def _enough(self, results: Results) -> bool:
+    def _is_enough(self, results: Results) -> bool:
         size = 0
         for cached, (_, result) in results.items():
             if result.error_code or result.diverging_epoch >= 0:
@@ -159,7 +159,7 @@ class _Round:
             if session.ended:
                 return {}
             partition = self._find(*cached.key)
-            result = await self._one(partition, cached.wanted, left, arrived=arrived)
+            result = await self._one(partition, cached.requested, left, arrived=arrived)
             results[cached] = (partition, result)
             left -= len(result.records)
         if arrived:
@@ -169,35 +169,39 @@ class _Round:
     async def _one(
         self,
         partition: Partition | None,
-        wanted: ReplicaFetchPartition,
+        requested: ReplicaFetchPartition,
         left: int,
         *,
         arrived: bool,
     ) -> ReplicaFetchResult:
         if partition is None:
-            return answers.refusal(wanted, ErrorCode.unknown_topic_id)
-        error = answers.check(partition, self._request.replica_id, wanted)
-        parted = None if error is not ErrorCode.none else answers.diverging_end(partition, wanted)
-        if error is not ErrorCode.none or parted is not None:
+            return answers.refusal(requested, ErrorCode.unknown_topic_id)
+        error = answers.check(partition, self._request.replica_id, requested)
+        diverging = None
+        if error is ErrorCode.none:
+            diverging = reads.diverging_end(
+                partition.log, requested.fetch_offset, requested.last_fetched_epoch
+            )
+        if error is not ErrorCode.none or diverging is not None:
             self._left(partition)
-            return answers.answer(partition, error, parted=parted)
+            return answers.answer(partition, error, diverging=diverging)
         if arrived:
-            self._fetched(partition, wanted)
-        return await answers.records(partition, wanted, left)
+            self._fetched(partition, requested)
+        return await answers.records(partition, requested, left)
 
-    def _fetched(self, partition: Partition, wanted: ReplicaFetchPartition) -> None:
+    def _fetched(self, partition: Partition, requested: ReplicaFetchPartition) -> None:
         replica_id, session = self._request.replica_id, self._session
         in_sync.follower_fetched(
             partition,
             replica_id,
-            FetchSeen(
-                fetch_offset=wanted.fetch_offset,
-                log_start_offset=wanted.log_start_offset,
-                local_log_start_offset=wanted.local_log_start_offset,
+            FollowerFetch(
+                fetch_offset=requested.fetch_offset,
+                log_start_offset=requested.log_start_offset,
+                local_log_start_offset=requested.local_log_start_offset,
                 broker_epoch=self._request.broker_epoch,
                 leader_next_offset=partition.next_offset,
                 now_s=self._now_s,
-                tiered_epoch=wanted.tiered_epoch,
+                tiered_epoch=requested.tiered_epoch,
             ),
         )
         if partition.leader is not None and session.session_id != NO_SESSION:
@@ -207,7 +211,7 @@ class _Round:
         if partition.leader is not None:
             partition.leader.left_session(self._request.replica_id)
 
-    def _told(self, results: Results) -> Iterable[ReplicaFetchResult]:
+    def _reported(self, results: Results) -> Iterable[ReplicaFetchResult]:
         """What is sent: of the partitions that are named, and where there is news. Who was given
         records and is not done goes to the end of the queue, so that none starves."""
         due = self._session.due
@@ -232,7 +236,7 @@ class _Round:
             partition is not None
             and partition.leader is not None
             and cached.tp is not None
-            and cached.wanted.fetch_offset >= partition.next_offset
+            and cached.requested.fetch_offset >= partition.next_offset
             and partition.high_watermark >= partition.next_offset
             and self._request.replica_id in partition.leader.row.isr
         )
@@ -241,7 +245,7 @@ class _Round:
 def _known_log_start(cached: CachedPartition) -> int:
     """The leader's log start as the follower was told it, or its own where it was not."""
     state = cached.reported
-    return cached.wanted.log_start_offset if state is None else state.log_start_offset
+    return cached.requested.log_start_offset if state is None else state.log_start_offset
 
 
 def _refused(error: ErrorCode) -> ReplicaFetchResponse:

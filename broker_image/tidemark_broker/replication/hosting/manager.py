@@ -17,7 +17,7 @@ from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
 from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
-from tidemark_broker.replication.hosting.placing import Placement, WantedReplica
+from tidemark_broker.replication.hosting.placing import Assignment, Placement
 from tidemark_broker.replication.hosting.removal import Removals
 from tidemark_broker.replication.hosting.removing import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
@@ -164,17 +164,17 @@ class ReplicaManager:
         removals: Removals,
     ) -> list[Change]:
         """``before``: the topics as they were known until now."""
-        wanted = []
+        assignments = []
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
             if view is not None:
                 whole = request.full or view is not before[topic.topic_id]
-                wanted += [
-                    WantedReplica(view, row, request.controller_epoch)
+                assignments += [
+                    Assignment(view, row, request.controller_epoch)
                     for row in self._rows_for(view, topic, whole=whole)
                     if not self._goes(removals, (view.topic_id, row.partition))
                 ]
-        return [self._placement.place(each) for each in wanted]
+        return [self._placement.place(each) for each in assignments]
 
     def _goes(self, removals: Removals, key: TopicIdPartition) -> bool:
         """Is it removed by the same message?"""
@@ -207,11 +207,11 @@ class ReplicaManager:
                     partition.topic_id,
                 )
 
-    def _remove_all(self, wanted: Removals) -> list[Change]:
-        if not wanted.topic_ids:
+    def _remove_all(self, removals: Removals) -> list[Change]:
+        if not removals.topic_ids:
             return []
-        self._placement.forget(wanted)
-        return self._remover.begin(wanted)
+        self._placement.forget(removals)
+        return self._remover.begin(removals)
 
     # ------------------------------------------------------------ now and then
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WantedReplica:
+class Assignment:
     """A replica that the controller wants here, under which controller epoch."""
 
     view: TopicView
@@ -61,7 +61,7 @@ class Placement:
         self._hosted = hosted
         self._take_overs = take_overs
         self._broker_config = broker_config
-        self._offline: dict[TopicIdPartition, WantedReplica] = {}
+        self._offline: dict[TopicIdPartition, Assignment] = {}
 
     @property
     def offline(self) -> Collection[TopicIdPartition]:
@@ -80,10 +80,10 @@ class Placement:
         self._hosted.add(partition)
         return partition
 
-    async def place(self, wanted: WantedReplica) -> control.PartitionError | None:
+    async def place(self, assignment: Assignment) -> control.PartitionError | None:
         """One replica: open or create it, persist its state, give it its role."""
-        key = (wanted.view.topic_id, wanted.row.partition)
-        tp = wanted.tp
+        key = (assignment.view.topic_id, assignment.row.partition)
+        tp = assignment.tp
         async with self._hosted.lock(tp), self._hosted.at_work:
             try:
                 partition = self._hosted.by_key.get(key)
@@ -93,21 +93,23 @@ class Placement:
                         return partition_error(
                             key, ErrorCode.inconsistent_topic_id, _name_taken(other)
                         )
-                    partition = await self._create(wanted)
+                    partition = await self._create(assignment)
                 else:
                     self.reconfigure((partition,))
-                await roles.apply(partition, wanted.view, wanted.row, wanted.controller_epoch)
+                await roles.apply(
+                    partition, assignment.view, assignment.row, assignment.controller_epoch
+                )
             except StorageError as error:
                 self._context.failures.failed(tp, error, self._context.monotonic())
-                self._offline[key] = wanted
+                self._offline[key] = assignment
                 return partition_error(key, ErrorCode.kafka_storage_error, str(error))
         self._offline.pop(key, None)
         self._follow(partition)
         return None
 
-    async def _create(self, wanted: WantedReplica) -> Partition:
-        view, row = wanted.view, wanted.row
-        state = StoredState.of(view, row, wanted.controller_epoch)
+    async def _create(self, assignment: Assignment) -> Partition:
+        view, row = assignment.view, assignment.row
+        state = StoredState.of(view, row, assignment.controller_epoch)
         log = await in_thread(
             self._logs.create,
             topic=view.name,
@@ -134,13 +136,13 @@ class Placement:
 
     async def place_again(self, key: TopicIdPartition, now_s: float) -> None:
         """One that is offline, with what the controller wants of it by now."""
-        wanted = self._offline.get(key)
-        if wanted is None:  # removed meanwhile
+        assignment = self._offline.get(key)
+        if assignment is None:  # removed meanwhile
             return
-        if self._context.failures.may_try(wanted.tp, now_s):
-            view = self._context.metadata.by_id(wanted.view.topic_id) or wanted.view
-            row = view.partitions.get(wanted.row.partition, wanted.row)
-            self._offline[key] = latest = WantedReplica(view, row, wanted.controller_epoch)
+        if self._context.failures.may_try(assignment.tp, now_s):
+            view = self._context.metadata.by_id(assignment.view.topic_id) or assignment.view
+            row = view.partitions.get(assignment.row.partition, assignment.row)
+            self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)
             await self.place(latest)
 
     def _config(self, view: TopicView) -> LogConfig:

@@ -34,22 +34,22 @@ class Remover:
         self._fetchers = fetchers
         self._hosted = hosted
 
-    def begin(self, wanted: Removals) -> list[Removal]:
+    def begin(self, removals: Removals) -> list[Removal]:
         """What is to be awaited: one for each replica that may have to go. Each takes the lock of
         its name in its first step, before a replica of that name that is to be made can."""
-        return [*self._hosted_ones(wanted), *self._unopened_ones(wanted)]
+        return [*self._hosted_ones(removals), *self._unopened_ones(removals)]
 
-    def _hosted_ones(self, wanted: Removals) -> Iterable[Removal]:
-        for topic_id in wanted.topic_ids:
+    def _hosted_ones(self, removals: Removals) -> Iterable[Removal]:
+        for topic_id in removals.topic_ids:
             for partition in tuple(self._hosted.by_topic.get(topic_id, {}).values()):
                 key = (topic_id, partition.partition)
-                if wanted.take(key, partition.row):
+                if removals.take(key, partition.row):
                     yield self._remove(partition, key)
 
-    def _unopened_ones(self, wanted: Removals) -> Iterable[Removal]:
+    def _unopened_ones(self, removals: Removals) -> Iterable[Removal]:
         for each in self._logs.unopened():
-            if each.topic_id is not None and wanted.name((each.topic_id, each.tp.partition)):
-                yield self._discard(each, (each.topic_id, each.tp.partition), wanted)
+            if each.topic_id is not None and removals.name((each.topic_id, each.tp.partition)):
+                yield self._discard(each, (each.topic_id, each.tp.partition), removals)
 
     async def _remove(
         self, partition: Partition, key: TopicIdPartition
@@ -69,13 +69,13 @@ class Remover:
         return None
 
     async def _discard(
-        self, unopened: UnopenedLog, key: TopicIdPartition, wanted: Removals
+        self, unopened: UnopenedLog, key: TopicIdPartition, removals: Removals
     ) -> control.PartitionError | None:
         """Remove a replica whose log does not open."""
         async with self._hosted.lock(unopened.tp):
             try:
                 state = await in_thread(self._logs.state_of, unopened)
-                if not wanted.take(key, None if state is None else state.row):
+                if not removals.take(key, None if state is None else state.row):
                     return None
                 await in_thread(self._logs.discard, unopened.tp)
             except StorageError as error:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.replication.partition import isr
-from tidemark_broker.replication.partition.isr import FetchSeen, LeaderView
+from tidemark_broker.replication.partition.isr import FollowerFetch, LeaderView
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition
 
@@ -33,8 +33,8 @@ def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
         followers=leader.progress(),
         eligible=frozenset(
             node
-            for node, seen in leader.followers.items()
-            if metadata.is_alive(node) and metadata.broker_epoch(node) == seen.broker_epoch
+            for node, progress in leader.followers.items()
+            if metadata.is_alive(node) and metadata.broker_epoch(node) == progress.broker_epoch
         ),
         min_isr=partition.min_isr,
         now_s=partition.context.monotonic(),
@@ -61,13 +61,13 @@ def after_change(partition: Partition) -> None:
     partition.context.purgatory.notify(("lw", partition.tp))
 
 
-def follower_fetched(partition: Partition, node: int, seen: FetchSeen) -> None:
+def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
     """A follower has everything below its fetch offset: commit, and let it into the ISR."""
     leader = partition.leader
     if leader is None:
         return
-    before = leader.seen(node, seen)
-    if before.log_start_offset != seen.log_start_offset:
+    before = leader.record_fetch(node, fetch)
+    if before.log_start_offset != fetch.log_start_offset:
         partition.context.purgatory.notify(("lw", partition.tp))
     advance_high_watermark(partition)
     if leader.pending is None and node not in leader.row.isr:

@@ -30,13 +30,13 @@ def delete_records(partition: Partition, offset: int) -> DeleteResult:
     error = partition.check_leader()
     if error is ErrorCode.none and not partition.log.config.deletes:
         error = ErrorCode.policy_violation
-    wanted = partition.high_watermark if offset == -1 else offset
-    if error is ErrorCode.none and not 0 <= wanted <= partition.high_watermark:
+    target = partition.high_watermark if offset == -1 else offset
+    if error is ErrorCode.none and not 0 <= target <= partition.high_watermark:
         error = ErrorCode.offset_out_of_range
     if error is not ErrorCode.none:
-        return DeleteResult(error, wanted, UNKNOWN)
-    raise_to(partition, wanted)
-    return DeleteResult(ErrorCode.none, wanted, low_watermark(partition))
+        return DeleteResult(error, target, UNKNOWN)
+    raise_to(partition, target)
+    return DeleteResult(ErrorCode.none, target, low_watermark(partition))
 
 
 def raise_to(partition: Partition, offset: int) -> "asyncio.Future[None] | None":
@@ -62,7 +62,7 @@ def low_watermark(partition: Partition) -> int:
     leader = partition.leader
     if leader is None:
         return UNKNOWN
-    reported = {node: seen.log_start_offset for node, seen in leader.followers.items()}
+    reported = {node: progress.log_start_offset for node, progress in leader.followers.items()}
     others = (_alive_followers(partition) | leader.electable) - {partition.context.node_id}
     return smallest(partition.durable_log_start_offset, reported, others)
 

@@ -39,6 +39,18 @@ def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
     return log.epochs.end_offset_for(epoch, log.next_offset)
 
 
+def diverging_end(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    """Where the log of who asks for ``offset`` parts from this one (KIP-595), None where it does not
+    or where its epoch is not known."""
+    if last_fetched_epoch == divergence.UNKNOWN:
+        return None
+    return divergence.diverging(
+        fetch_offset=offset,
+        last_fetched_epoch=last_fetched_epoch,
+        leaders_end=epoch_end(log, last_fetched_epoch),
+    )
+
+
 def offset_for_leader_epoch(
     partition: Partition, current_leader_epoch: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
@@ -86,9 +98,9 @@ def fetch(
     answer = leader_answer(partition, ErrorCode.none)
     if not log.log_start_offset <= offset <= log.next_offset:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
-    parted = _parted(log, offset, last_fetched_epoch)
-    if parted is not None:
-        return _with(answer, diverging=parted)
+    diverging = diverging_end(log, offset, last_fetched_epoch)
+    if diverging is not None:
+        return _with(answer, diverging=diverging)
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
     if offset >= log.high_watermark:
@@ -102,16 +114,6 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
     return _with(leader_answer(partition, ErrorCode.none), remote=need)
-
-
-def _parted(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    if last_fetched_epoch == divergence.UNKNOWN:
-        return None
-    return divergence.diverging(
-        fetch_offset=offset,
-        last_fetched_epoch=last_fetched_epoch,
-        leaders_end=epoch_end(log, last_fetched_epoch),
-    )
 
 
 def _read(
@@ -137,12 +139,12 @@ def _read(
     return _with(answer, data=read.data)
 
 
-async def read_from_disk(partition: Partition, asked: FetchResult) -> FetchResult:
-    """``asked`` with the records that it lacked because they were not in memory. Who leads may be
+async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
+    """``fetched`` with the records that it lacked because they were not in memory. Who leads may be
     another by then: the caller asks once more."""
-    need = asked.from_disk
+    need = fetched.from_disk
     if need is None:
-        return asked
+        return fetched
     try:
         read = await in_read_thread(
             partition.log.read,
@@ -156,7 +158,7 @@ async def read_from_disk(partition: Partition, asked: FetchResult) -> FetchResul
     except StorageError as error:
         partition.storage_failed(error)
         return leader_answer(partition, ErrorCode.kafka_storage_error)
-    return replace(asked, from_disk=None, data=read.data)
+    return replace(fetched, from_disk=None, data=read.data)
 
 
 def _with(

@@ -27,14 +27,14 @@ async def take_over(partition: Partition) -> None:
 
     The tier is asked without ``lock``: a newer state never waits for it, and voids the answer.
     """
-    asked = _term(partition)
+    term = _term(partition)
     if partition.role is not Role.TAKING_OVER:
         return
     try:
         async with asyncio.timeout(_TIER_TIMEOUT_S):
             tier, point = await _ask_tier(partition)
         async with partition.lock:
-            if partition.role is Role.TAKING_OVER and asked == _term(partition):
+            if partition.role is Role.TAKING_OVER and term == _term(partition):
                 await _lead_from(partition, tier, point)
     except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
         _stay_offline(partition, error)
@@ -89,11 +89,11 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
 
 
 def _stay_offline(partition: Partition, error: Exception) -> None:
-    said = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
-    logger.warning("%s: taking over from the tier failed: %s", partition.tp, said)
+    answer = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
+    logger.warning("%s: taking over from the tier failed: %s", partition.tp, answer)
     if partition.role is not Role.TAKING_OVER:
         return
     disk = isinstance(error, StorageError)
     partition.offline_reason = "StorageError" if disk else "TierUnavailable"
     doubt = partition.offline_message.split(_TIER_SAYS, 1)[0]
-    partition.offline_message = f"{doubt}{_TIER_SAYS}{said}"
+    partition.offline_message = f"{doubt}{_TIER_SAYS}{answer}"
