@@ -6,7 +6,7 @@ TIER   ?= directory
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds
+.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds pages
 .DEFAULT_GOAL := demo
 
 $(READY): requirements.txt pyproject.toml
@@ -35,6 +35,7 @@ lint: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
+	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.brokers
@@ -57,6 +58,10 @@ bench-scale: $(READY)
 
 crds: $(READY)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
+
+# The pages of docs/ that are made from tables.
+pages: $(READY)
+	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 
 # Renew requirements.txt from pyproject.toml: hashes, no addresses.
 pins: $(READY)

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Self
 
+from tidemark.configuration.layers import effective
 from tidemark_broker.config import BrokerConfig, ConfigError
 from tidemark_broker.log import (
     LogConfig,
@@ -20,7 +21,6 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.replication import topic_config
 from tidemark_broker.replication.hosting.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
@@ -54,7 +54,7 @@ class Storage:
         """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
         is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
         try:
-            defaults = LogConfig.of(topic_config.effective(config.entries))
+            defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
             raise ConfigError(str(error)) from error
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)

@@ -4,10 +4,12 @@ All of it blocks, so it runs in threads. A disk that refuses is reported and tri
 ends the broker once it runs.
 """
 
+import asyncio
 from collections.abc import Callable
 
-from tidemark.wire.control import TieringState
+from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import StorageError
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.threads import in_thread
@@ -21,6 +23,7 @@ class Upkeep:
         self._storage = storage
         self._manager = manager
         self._failed: set[Partition] = set()
+        self._flush_ages = FlushAges()
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks and log starts; wake who waits for a log start."""
@@ -29,9 +32,13 @@ class Upkeep:
             log_start.after_checkpoint(partition)
 
     async def flush(self) -> None:
-        """Make closed segments durable, so that recovery has little to read."""
-        for partition in self._manager.partitions:
-            if partition.log.needs_flush and not partition.removed:
+        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so that
+        recovery has little to read."""
+        hosted = {each.tp: each for each in self._manager.partitions if not each.removed}
+        logs = {tp: each.log for tp, each in hosted.items()}
+        overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
+        for tp, partition in hosted.items():
+            if (partition.log.needs_flush or tp in overdue) and not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
     async def apply_retention(self) -> None:
@@ -41,7 +48,7 @@ class Upkeep:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
-        if partition.tiering_state is not TieringState.NONE:
+        if partition.tiering.ever_tiered:
             await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
@@ -52,7 +59,7 @@ class Upkeep:
         before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify(("roll", partition.tp))
+            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             partition.context.checkpoint_log_start(partition)

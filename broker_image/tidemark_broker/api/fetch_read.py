@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.ports import Services
+from tidemark_broker.api.services import Services
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult

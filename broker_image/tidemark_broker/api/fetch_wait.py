@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Asked, Read, read_all, total_bytes
-from tidemark_broker.api.ports import Services
-from tidemark_broker.purgatory import Watch
+from tidemark_broker.api.services import Services
+from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
 
 
@@ -81,9 +81,9 @@ async def _wait_for(reads: Sequence[Read], missing: int, services: Services, lef
 
     watched = [_Before(read.partition) for read in reads if read.partition is not None]
     for each in watched:
-        services.purgatory.watch(watch, ("hw", each.partition.tp), each)
+        services.purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
     try:
         return await services.purgatory.wait([watch], enough, left_s)
     finally:
         for each in watched:
-            services.purgatory.unwatch(watch, ("hw", each.partition.tp))
+            services.purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import Tiering
 
 #: A hosted replica. Replicas know this seam, so it does not name their class.
 ReplicaT_contra = TypeVar("ReplicaT_contra", contravariant=True)
@@ -116,7 +116,7 @@ class RemoteLog(Protocol[ReplicaT_contra]):
         """The replica goes (or its log is closed): end every task of it, waiting for none."""
 
     def on_tiering_change(self, partition: ReplicaT_contra) -> None:
-        """State, epoch or policy of the topic's tiering changed in ``partition.topic_state``."""
+        """``partition.tiering`` is another one now."""
 
     async def read(
         self, partition: ReplicaT_contra, offset: int, max_bytes: int, deadline_s: float
@@ -129,9 +129,7 @@ class RemoteLog(Protocol[ReplicaT_contra]):
     ) -> RemoteOffset | None:
         """First record of the tier at or after a time; None: the tier has none."""
 
-    async def disable(
-        self, partition: ReplicaT_contra, tiered_epoch: int, policy: DisablePolicy
-    ) -> None:
+    async def disable(self, partition: ReplicaT_contra, disabling: Tiering) -> None:
         """This replica's part of a disablement; returns when it may be acknowledged."""
 
     async def delete_topic(

@@ -47,7 +47,7 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
         last_fetched_epoch=log.epochs.latest_epoch,
         log_start_offset=partition.durable_log_start_offset,
         local_log_start_offset=log.local_log_start_offset,
-        tiered_epoch=partition.tiered_epoch,
+        tiered_epoch=partition.tiering.epoch,
         max_bytes=max_bytes,
     )
 
@@ -60,7 +60,7 @@ def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -
         and log.local_log_start_offset == requested.local_log_start_offset
         and log.durable_log_start_offset == requested.log_start_offset
         and partition.leader_epoch == requested.current_leader_epoch
-        and partition.tiered_epoch == requested.tiered_epoch
+        and partition.tiering.epoch == requested.tiered_epoch
         and log.epochs.latest_epoch == requested.last_fetched_epoch
     )
 
@@ -172,7 +172,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
-    gone = partition.remote_part_is_gone(leader.head_tiered_epoch)
+    gone = partition.tiering.remote_part_is_gone(leader.head_tiered_epoch)
     if (
         gone
         and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset

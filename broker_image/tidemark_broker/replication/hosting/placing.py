@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.configuration.layers import effective
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
-from tidemark_broker.replication import topic_config
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
 from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
@@ -147,9 +147,7 @@ class Placement:
 
     def _config(self, view: TopicView) -> LogConfig:
         return LogConfig.of(
-            topic_config.effective(
-                self._broker_config, self._context.metadata.cluster_config, view.config
-            )
+            effective(self._broker_config, self._context.metadata.cluster_config, view.config)
         )
 
     def reconfigure(self, partitions: Iterable[Partition]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import isr
 from tidemark_broker.replication.partition.isr import FollowerFetch, LeaderView
 from tidemark_broker.replication.partition.leader import LeaderRole
@@ -51,14 +52,14 @@ def advance_high_watermark(partition: Partition) -> None:
         return
     offset = isr.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
-        partition.context.purgatory.notify(("hw", partition.tp))
+        partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
 def after_change(partition: Partition) -> None:
     """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who waits
     for records or for the high watermark is woken only if that has moved."""
     advance_high_watermark(partition)
-    partition.context.purgatory.notify(("lw", partition.tp))
+    partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
 
 
 def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
@@ -68,7 +69,7 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
         return
     before = leader.record_fetch(node, fetch)
     if before.log_start_offset != fetch.log_start_offset:
-        partition.context.purgatory.notify(("lw", partition.tp))
+        partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
     advance_high_watermark(partition)
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
@@ -86,7 +87,7 @@ def must_fetch_again(
     log = partition.log
     return (
         log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
-        and partition.remote_part_is_gone(partition.durable_head_tiered_epoch)
+        and partition.tiering.remote_part_is_gone(partition.durable_head_tiered_epoch)
         and node not in leader.maximal_isr
         and not leader.row.has_eligible_leaders
     )

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.types import DeleteResult
 
@@ -25,7 +26,7 @@ UNKNOWN = -1
 def delete_records(partition: Partition, offset: int) -> DeleteResult:
     """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high watermark).
 
-    The caller waits for ("lw", tp) until the low watermark has reached ``result.offset``.
+    The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached ``result.offset``.
     """
     error = partition.check_leader()
     if error is ErrorCode.none and not partition.log.config.deletes:
@@ -53,7 +54,7 @@ def after_checkpoint(partition: Partition) -> None:
         logger.info("%s: log start offset raised to %d", partition.tp, partition.log_start_offset)
     if partition.log.durable_log_start_offset != partition.durable_log_start_notified:
         partition.durable_log_start_notified = partition.log.durable_log_start_offset
-        partition.context.purgatory.notify(("lw", partition.tp))
+        partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
 
 
 def low_watermark(partition: Partition) -> int:

@@ -16,6 +16,7 @@ from tidemark_broker.log import (
     TimestampsInDoubt,
     record_times,
 )
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import in_sync
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.partition.turns import Turn
@@ -115,9 +116,9 @@ def _append(
     except LogError as error:
         return ProduceResult(error=error.error_code, message=str(error))
     context.failures.succeeded(partition.tp)
-    context.purgatory.notify(("leo", partition.tp))
+    context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:
-        context.purgatory.notify(("roll", partition.tp))
+        context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
     in_sync.advance_high_watermark(partition)
     return ProduceResult(
         error=ErrorCode.none,
@@ -139,7 +140,7 @@ async def _committed(
         return not led() or partition.log.high_watermark >= end_offset
 
     in_time = await partition.context.purgatory.wait(
-        [("hw", partition.tp)], satisfied, timeout_ms / 1000
+        [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000
     )
     if not led():
         return replace(appended, error=ErrorCode.not_leader_or_follower, base_offset=-1)

@@ -87,11 +87,7 @@ def _give_up_former_role(partition: Partition, row: control.PartitionState) -> N
 
 def _tiering_differs(partition: Partition, view: TopicView) -> bool:
     stored = partition.stored
-    return stored is None or (
-        stored.tiering_state,
-        stored.tiered_epoch,
-        stored.disable_policy,
-    ) != (view.tiering_state, view.tiered_epoch, view.disable_policy)
+    return stored is None or stored.tiering != view.tiering
 
 
 async def _persist(

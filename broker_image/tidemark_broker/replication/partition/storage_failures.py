@@ -7,7 +7,7 @@ is tried again after a growing pause.
 import logging
 from collections.abc import Callable
 
-from tidemark_broker.replication.backoff import Backoff
+from tidemark.backoff import Backoff
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ does it lead. While the tier does not answer, the partition stays offline and sa
 import asyncio
 import logging
 
-from tidemark.wire import control
+from tidemark.tiering import Tiering
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import prefix, remote_end, roles
 from tidemark_broker.replication.partition.partition import Partition, Role
@@ -40,8 +40,8 @@ async def take_over(partition: Partition) -> None:
         _stay_offline(partition, error)
 
 
-def _term(partition: Partition) -> tuple[int, int, control.TieringState]:
-    return partition.leader_epoch, partition.tiered_epoch, partition.tiering_state
+def _term(partition: Partition) -> tuple[int, Tiering]:
+    return partition.leader_epoch, partition.tiering
 
 
 async def _ask_tier(partition: Partition) -> tuple[TierEnd, BootstrapPoint | None]:
