@@ -31,19 +31,21 @@ from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
-from tidemark_broker.replication.manager import ReplicaManager
-from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.remote import RemoteLog
-from tidemark_broker.replication.service import ReplicaFetchService
-from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.fetcher import FetchLimits
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.wire import (
     REPLICA_FETCH,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
+from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition, ReplicaContext
+from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.storage import Storage
+from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ _STORE_TIMEOUT_S = 5.0
 CONTROLLER_EPOCH_FILE = "tidemark-controller-epoch.json"
 
 #: Makes the remote log manager of a broker, from what its replicas share and its configuration.
-RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog]
+RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Broker:
             checkpoint_log_start=storage.checkpoint_log_start,
             failures=storage.failures,
             stall=self.clock.stall,
+            records_lost=self._records_lost,
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)
@@ -129,11 +132,12 @@ class Broker:
             self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
         )
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
+        self.upkeep = Upkeep(storage, self.manager)
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
-        self.client: ControlClient
+        self.client = self._control_client()
 
     def _dispatcher(self) -> Dispatcher:
-        service = ReplicaFetchService(self.manager, self.purgatory)
+        service = ReplicaFetchService(self.context, self.manager.by_id)
         return Dispatcher(
             Services(
                 replicas=self.manager,
@@ -161,10 +165,8 @@ class Broker:
         False where calls to the store still hang in threads, which nothing can end: all else is
         done, and the process is to end without them.
         """
-        self.storage.attach(self.manager)
         self.manager.load(self.storage.found())
         await self.server.bind(self.config.listener.host, self.config.listener.port)
-        self.client = self._control_client()
         page = self._http_page()
         metrics_port = page.start(self.config.metrics.host, self.config.metrics.port)
         try:
@@ -192,12 +194,12 @@ class Broker:
             self._announce(metrics_port, ready),
             every(1.0, self.manager.retry),
             every(self.context.lag_max_s / 2, self._shrink_isrs),
-            every(retention_s, self.storage.apply_retention),
+            every(retention_s, self.upkeep.apply_retention),
             every(
                 config.seconds("replica.high.watermark.checkpoint.interval.ms"),
-                self.storage.checkpoint,
+                self.upkeep.checkpoint,
             ),
-            every(config.seconds("log.flush.scheduler.interval.ms"), self.storage.flush),
+            every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -251,34 +253,35 @@ class Broker:
         logger.warning("calls to the store did not return within %.0f s", _STORE_TIMEOUT_S)
         return False
 
+    def _records_lost(self) -> None:
+        self.client.records_lost()
+
     def _control_client(self) -> ControlClient:
         config = self.config
-        client = ControlClient(
+        return ControlClient(
             Identity(
                 broker_id=config.node_id,
                 cluster_id=config.cluster_id,
                 incarnation_id=uuid.uuid4(),
                 directory_id=self.storage.directory_id,
                 rack=config.rack,
-                listeners=(config.advertised_endpoint(self.server.port),),
             ),
             tuple((each.host, each.port) for each in config.controllers),
+            listeners=lambda: (config.advertised_endpoint(self.server.port),),
             manager=self.manager,
+            commands=Commands(
+                self.manager,
+                self.epoch,
+                self.disablements,
+                serve_kafka=self.dispatcher.serve,
+                snapshot_applied=self._snapshot_applied,
+            ),
             epoch=self.epoch,
             isr_changes=self.isr_changes,
             clock=self.clock,
             storage_error=self.storage.error,
             clean_broker_epoch=self.storage.clean_broker_epoch,
         )
-        self.context.records_lost = client.records_lost
-        client.commands = Commands(
-            self.manager,
-            self.epoch,
-            self.disablements,
-            serve_kafka=self.dispatcher.serve,
-            snapshot_applied=self._snapshot_applied,
-        )
-        return client
 
     def _http_page(self) -> HttpPage:
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")

@@ -1,4 +1,4 @@
-"""The broker's disk: one log folder, its checkpoints, flushing and retention, in threads.
+"""The broker's disk: one log folder and its checkpoints, in threads.
 
 A disk that refuses is reported and tried again; nothing here ends the broker once it runs.
 """
@@ -6,13 +6,11 @@ A disk that refuses is reported and tried again; nothing here ends the broker on
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from tidemark.configuration.layers import effective
 from tidemark_broker.config import BrokerConfig, ConfigError
-from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import (
     LogConfig,
     LogManager,
@@ -23,12 +21,10 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.purgatory import Change
-from tidemark_broker.replication.context import StorageFailures
-from tidemark_broker.replication.logs import FoundLog, UnopenedLog
-from tidemark_broker.replication.manager import ReplicaManager
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.hosting.logs import FoundLog, UnopenedLog
+from tidemark_broker.replication.partition import Partition, log_start
+from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.partition.storage_failures import StorageFailures
 from tidemark_broker.replication.threads import in_role_thread, in_thread
 from tidemark_broker.replication.types import TopicPartition
 
@@ -44,13 +40,13 @@ class Storage:
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
-        self._manager: ReplicaManager | None = None
-        self._found: list[FoundLog] = []
+        self._found = [
+            FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
+            for log in logs.logs()
+        ]
         self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
         self._wanted = asyncio.Event()
         self._checkpoint_error = ""
-        self._upkeep_failed: set[Partition] = set()
-        self._flush_ages = FlushAges()
         self.failures = StorageFailures()
 
     @classmethod
@@ -64,12 +60,7 @@ class Storage:
             raise ConfigError(str(error)) from error
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
         logs.open_all(lambda _: defaults)
-        storage = cls(logs)
-        storage._found = [
-            FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
-            for log in logs.logs()
-        ]
-        return storage
+        return cls(logs)
 
     # ------------------------------------------------------------ what it is
 
@@ -102,13 +93,6 @@ class Storage:
         """The logs that were there at the start, with their stored states; given out once."""
         found, self._found = self._found, []
         return found
-
-    def attach(self, manager: ReplicaManager) -> None:
-        """The replicas whose logs are looked after."""
-        self._manager = manager
-
-    def _partitions(self) -> tuple[Partition, ...]:
-        return () if self._manager is None else self._manager.partitions
 
     # ------------------------------------------------------------ LogStore
 
@@ -203,82 +187,24 @@ class Storage:
                 self._wanted.set()
                 continue
             for partition, future in batch:
-                partition.after_checkpoint()
+                log_start.after_checkpoint(partition)
                 if not future.done():
                     future.set_result(None)
 
     async def checkpoint(self) -> None:
-        """Write recovery points, high watermarks and log starts; wake who waits for a log start."""
+        """Write recovery points, high watermarks and log starts."""
         try:
             await in_thread(self._logs.checkpoint)
         except StorageError as error:
             self._checkpoint_error = str(error)
             raise
         self._checkpoint_error = ""
-        for partition in self._partitions():
-            partition.after_checkpoint()
 
-    # ------------------------------------------------------------ now and then
-
-    async def flush(self) -> None:
-        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so
-        that recovery has little to read."""
-        hosted = {each.tp: each for each in self._partitions() if not each.removed}
-        logs = {tp: each.log for tp, each in hosted.items()}
-        overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
-        for tp, partition in hosted.items():
-            if (partition.log.needs_flush or tp in overdue) and not partition.removed:
-                await self._guarded(partition, partition.log.flush)
-
-    async def apply_retention(self) -> None:
-        """Let go of what each topic's configuration and the state of its tiering allow."""
-        for partition in self._partitions():
-            if not partition.removed and partition.row is not None:
-                await self._retain(partition)
-
-    async def _retain(self, partition: Partition) -> None:
-        if partition.tiering.ever_tiered:
-            await partition.write_changes()
-        async with partition.retention_lock:
-            await self._retain_locked(partition)
-
-    async def _retain_locked(self, partition: Partition) -> None:
-        now_ms = partition.context.wall_ms()
-        mode = partition.local_retention(tier_available=_tier_available(partition))
-        before, active = partition.log_start_offset, partition.log.active_base_offset
-        await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
-        if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
-        if partition.log_start_offset > before:
-            partition.wake_all()
-            self.checkpoint_log_start(partition)
-
-    async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
-        """One partition's disk trouble must not keep the others waiting."""
-        context = partition.context
-        if partition.log.failure is not None:
-            return  # until it was opened again
-        if not context.failures.may_try(partition.tp, context.monotonic()):
-            return
-        try:
-            await in_thread(work)
-        except StorageError as error:
-            if not partition.removed:
-                self._upkeep_failed.add(partition)
-                partition.storage_failed(error)
-            return
-        if partition in self._upkeep_failed:
-            self._upkeep_failed.discard(partition)
-            context.failures.succeeded(partition.tp)
+    # ------------------------------------------------------------ the end
 
     async def close(self, broker_epoch: int) -> bool:
         """Flush and close everything; was it clean?"""
         return await self._logs.close(broker_epoch, in_thread)
-
-
-def _tier_available(partition: Partition) -> bool:
-    remote = partition.context.remote
-    return remote is not None and not remote.status().error
 
 
 def _state_of(log: PartitionLog) -> StoredState | None:

@@ -26,10 +26,10 @@ from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
 from tidemark_broker.purgatory import Change, Purgatory
-from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
-from tidemark_broker.replication.from_tier import FromTier
+from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, log_start, produce
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -105,7 +105,7 @@ async def _busy_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         busy = _hosted(one, count // 2)
 
         async def work() -> None:
-            await busy.append(batch(), acks=1, timeout_ms=0)
+            await produce.append(busy, batch(), acks=1, timeout_ms=0)
             for _ in range(2):  # the records; that the follower has them
                 await fetcher._round(line)  # type: ignore[arg-type]
 
@@ -171,9 +171,9 @@ async def _raised_log_start(folder: Path, count: int) -> AsyncIterator[Work]:
         writing = asyncio.create_task(one.storage.run_log_start_checkpoints())
 
         async def work() -> None:
-            await partition.append(batch(), acks=1, timeout_ms=0)
+            await produce.append(partition, batch(), acks=1, timeout_ms=0)
             partition.log.advance_high_watermark(partition.next_offset)
-            durable = partition.raise_log_start(partition.next_offset)
+            durable = log_start.raise_to(partition, partition.next_offset)
             assert durable is not None
             await durable
 

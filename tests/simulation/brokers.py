@@ -19,8 +19,8 @@ from tidemark_broker import config as broker_config
 from tidemark_broker.broker import Broker
 from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.manager import RemoteLogManager
-from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.wire import REPLICA_FETCH
+from tidemark_broker.replication.following.wire import REPLICA_FETCH
+from tidemark_broker.replication.partition import Partition, Role, in_sync
 from tidemark_broker.storage import Storage
 
 CLUSTER_ID = "simulated"
@@ -196,12 +196,9 @@ class BrokerProcess:
                 world = self.world
                 world.at(world.now_s + 1.0, self.loop, self._boot)
             return
-        self.broker = broker = Broker(self.machine.config, storage, self._remote)
-        broker.server = _Listener()  # type: ignore[assignment]
-        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
-        self.machine.opened(self)
+        self.machine.opened(storage)
         self.stop = asyncio.Event()
-        self.loop.create_task(self._run()).add_done_callback(self._ended)
+        self.loop.create_task(self._run(storage)).add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -215,13 +212,14 @@ class BrokerProcess:
             pool._executor = PooledThreads(self.loop)
         return remote
 
-    async def _run(self) -> None:
-        broker, stop = self.broker, self.stop
-        assert broker is not None
+    async def _run(self, storage: Storage) -> None:
+        stop = self.stop
         assert stop is not None
-        broker.storage.attach(broker.manager)
-        broker.manager.load(broker.storage.found())
-        broker.client = broker._control_client()
+        self.broker = broker = Broker(self.machine.config, storage, self._remote)
+        broker.server = _Listener()  # type: ignore[assignment]
+        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
+        self.loop.watch = self.machine.cluster.checks.watcher(self)
+        broker.manager.load(storage.found())
         works = broker._background(0, lambda _: None)
         tasks = [self.loop.create_task(work) for work in works]
         await stop.wait()
@@ -250,7 +248,7 @@ class BrokerProcess:
                 None if manager is None else manager.by_id(change.topic_id, change.partition)
             )
             if partition is not None:
-                partition.isr_answered(change, result)
+                in_sync.answered(partition, change, result)
 
     def partition(self, topic: str, number: int) -> Partition | None:
         return None if self.broker is None else self.broker.manager.get(topic, number)
@@ -363,20 +361,15 @@ class Machine:
         self.world.network.reset(process.beats)
         self._gone()
 
-    def opened(self, process: BrokerProcess) -> None:
+    def opened(self, storage: Storage) -> None:
         """Its logs were opened: what is missing of what the former process had?"""
-        assert process.broker is not None
-        logs = {
-            (found.log.topic, found.log.partition): found.log
-            for found in process.broker.storage._found
-        }
+        logs = {(found.log.topic, found.log.partition): found.log for found in storage._found}
         for key, (start, end) in self.ends.items():
             log = logs.get(key)
             left = start if log is None else log.next_offset
             if left < end:
                 self.cluster.checks.lost(self.node_id, key, left, end)
         self.ends.clear()
-        process.loop.watch = self.cluster.checks.watcher(process)
 
 
 def leads(partition: Partition) -> bool:

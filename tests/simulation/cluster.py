@@ -481,7 +481,7 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("time.time", lambda: world.wall_ms() / 1000),
             ("uuid.uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
             ("tidemark_broker.control.client.KafkaConnection", Connection),
-            ("tidemark_broker.replication.fetchers.KafkaConnection", Connection),
+            ("tidemark_broker.replication.following.fetcher.KafkaConnection", Connection),
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
             ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),

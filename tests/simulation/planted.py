@@ -19,16 +19,15 @@ from tidemark.tier.head import Head
 from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.leader import LeaderRole
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, isr, log_start
+from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import elections, placement, registration
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.storage.slices import SliceStore
 
-_delete_records = Partition.delete_records
+_delete_records = log_start.delete_records
 _after_restart = registration.after_restart
 _put = SliceStore._put
 _raise_floor = transitions._raise_floor
@@ -231,14 +230,16 @@ def _everybody_writes() -> Iterator[None]:
 def _nobody_asks_the_tier() -> Iterator[None]:
     """The prefix rule: no leader compares its log with the tier before it takes a produce."""
     with (
-        mock.patch("tidemark_broker.replication.prefix.question", return_value=""),
-        mock.patch("tidemark_broker.replication.roles.found_lacking", return_value=False),
+        mock.patch("tidemark_broker.replication.partition.prefix.question", return_value=""),
+        mock.patch("tidemark_broker.replication.partition.roles.found_lacking", return_value=False),
     ):
         yield
 
 
 def _property(function: Any) -> Any:
-    return replaced("tidemark_broker.replication.leader.LeaderRole.maximal_isr", property(function))
+    return replaced(
+        "tidemark_broker.replication.partition.leader.LeaderRole.maximal_isr", property(function)
+    )
 
 
 BUGS: tuple[Bug, ...] = (
@@ -252,7 +253,7 @@ BUGS: tuple[Bug, ...] = (
         "a late answer settles another proposal",
         ISR_CHANGES,
         frozenset({"1"}),
-        replaced("tidemark_broker.replication.isr.meaning", _any_answer),
+        replaced("tidemark_broker.replication.partition.isr.meaning", _any_answer),
     ),
     Bug(
         "the last of an ISR is believed",
@@ -272,7 +273,7 @@ BUGS: tuple[Bug, ...] = (
         ISR_CHANGES,
         frozenset({"1"}),
         replaced(
-            "tidemark_broker.replication.isr.may_join",
+            "tidemark_broker.replication.partition.isr.may_join",
             lambda view, node: node in view.followers and node not in view.maximal_isr,
         ),
     ),
@@ -298,7 +299,7 @@ BUGS: tuple[Bug, ...] = (
         "leader epochs are not compared",
         KILLS,
         frozenset({"1", "3", "convergence"}),
-        replaced("tidemark_broker.replication.service._parted", lambda *_: None),
+        replaced("tidemark_broker.replication.partition.reads.diverging_end", lambda *_: None),
     ),
     Bug(
         "a placeholder goes to whom has a replica",
@@ -311,7 +312,7 @@ BUGS: tuple[Bug, ...] = (
         dataclasses.replace(POWER, users={"delete records": 1}, user_s=2.0),
         frozenset({"13", "2"}),
         replaced(
-            "tidemark_broker.replication.partition.Partition.delete_records", _deletes_to_the_end
+            "tidemark_broker.replication.partition.log_start.delete_records", _deletes_to_the_end
         ),
     ),
     Bug(
@@ -319,7 +320,7 @@ BUGS: tuple[Bug, ...] = (
         DELETIONS,
         frozenset({"12"}),
         replaced(
-            "tidemark_broker.replication.partition.Partition.delete_records",
+            "tidemark_broker.replication.partition.log_start.delete_records",
             _refused_below_the_start,
         ),
     ),
@@ -328,7 +329,7 @@ BUGS: tuple[Bug, ...] = (
         DELETIONS,
         frozenset({"14"}),
         replaced(
-            "tidemark_broker.replication.partition.Partition.delete_records",
+            "tidemark_broker.replication.partition.log_start.delete_records",
             _to_the_end_of_its_segment,
         ),
     ),

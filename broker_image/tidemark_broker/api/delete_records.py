@@ -18,6 +18,7 @@ from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.purgatory import Change
+from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.types import TopicPartition
 
 
@@ -88,7 +89,7 @@ def _begin(topic: str, index: int, offset: int, services: Services) -> _Status:
     partition = services.replicas.get(topic, index)
     if partition is None:
         return _Status(topic, index, services.replicas.error_of(topic, index))
-    result = partition.delete_records(offset)
+    result = log_start.delete_records(partition, offset)
     if result.error is not ErrorCode.none:
         return _Status(topic, index, result.error)
     status = _Status(topic, index, ErrorCode.none, result.offset, result.low_watermark)
@@ -114,7 +115,7 @@ def _look(status: _Status, services: Services) -> None:
     if partition is None or error is not ErrorCode.none:
         status.error, status.low_watermark, status.pending = error, -1, False
         return
-    low_watermark = partition.low_watermark()
+    low_watermark = log_start.low_watermark(partition)
     if low_watermark >= status.wanted:
         status.error, status.low_watermark, status.pending = error, low_watermark, False
 

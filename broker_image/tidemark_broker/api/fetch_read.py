@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.services import Services
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
 
 
@@ -74,7 +75,7 @@ async def read_from_disk(reads: Sequence[Read]) -> None:
 
 async def _fill_from_disk(read: Read) -> None:
     if read.partition is not None:
-        read.result = await read.partition.read_from_disk(read.result)
+        read.result = await partition_reads.read_from_disk(read.partition, read.result)
 
 
 def check_leaders(reads: Sequence[Read], services: Services) -> None:
@@ -95,7 +96,8 @@ def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read
     if partition is None:
         error = services.replicas.error_of(asked.topic, asked.partition)
         return Read(asked, None, _with_leader(FetchResult(error=error), asked, services))
-    result = partition.fetch(
+    result = partition_reads.fetch(
+        partition,
         asked.offset,
         max_bytes=max(0, min(asked.max_bytes, left)),
         min_one=min_one,

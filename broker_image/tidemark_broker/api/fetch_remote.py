@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Read, total_bytes
 from tidemark_broker.api.services import Services
+from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
     RemoteLog,
@@ -64,13 +65,13 @@ def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFe
 
 
 async def _fill(
-    read: Read, need: RemoteFetchNeed, remote: RemoteLog | None, deadline_s: float
+    read: Read, need: RemoteFetchNeed, remote: RemoteLog[Partition] | None, deadline_s: float
 ) -> None:
     read.result = await _read(read, need, remote, deadline_s)
 
 
 async def _read(
-    read: Read, need: RemoteFetchNeed, remote: RemoteLog | None, deadline_s: float
+    read: Read, need: RemoteFetchNeed, remote: RemoteLog[Partition] | None, deadline_s: float
 ) -> FetchResult:
     local = replace(read.result, remote=None)
     if remote is None or read.partition is None:

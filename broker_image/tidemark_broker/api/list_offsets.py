@@ -13,6 +13,7 @@ from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffset
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.types import OffsetResult
 
 #: special value -> first version that may ask for it
@@ -88,8 +89,8 @@ async def _look_up(
         return OffsetResult(error=replicas.error_of(topic, asked.partition_index))
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await partition.list_offset(
-                asked.timestamp, current_leader_epoch=asked.current_leader_epoch
+            return await reads.list_offset(
+                partition, asked.timestamp, current_leader_epoch=asked.current_leader_epoch
             )
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)

@@ -12,6 +12,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.partition import reads
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,8 +63,8 @@ def _partition(topic: str, asked: OffsetForLeaderPartition, call: Call) -> Epoch
     if partition is None:
         error = replicas.error_of(topic, asked.partition)
     else:
-        error, epoch, end_offset = partition.offset_for_leader_epoch(
-            asked.current_leader_epoch, asked.leader_epoch
+        error, epoch, end_offset = reads.offset_for_leader_epoch(
+            partition, asked.current_leader_epoch, asked.leader_epoch
         )
     return EpochEndOffset(
         error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset

@@ -18,8 +18,8 @@ from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.net.connection import CloseConnection
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.produce import DelayedAppend
+from tidemark_broker.replication.partition import Partition, produce
+from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
@@ -121,15 +121,15 @@ def _begin(entry: _Entry, acks: int, call: Call) -> ProduceResult | DelayedAppen
     partition, refused = _found(entry, call.services)
     if partition is None or entry.records is None:
         return refused
-    return partition.begin_append(entry.records, acks=acks, peer=call.peer)
+    return produce.begin(partition, entry.records, acks=acks, peer=call.peer)
 
 
 async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
     partition, refused = _found(entry, call.services)
     if partition is None or entry.records is None:
         return refused
-    return await partition.append(
-        entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
+    return await produce.append(
+        partition, entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
     )
 
 

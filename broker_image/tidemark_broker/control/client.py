@@ -35,7 +35,7 @@ from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -49,25 +49,27 @@ _FORMER_PROCESS_PAUSE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this process is. ``listeners`` are the advertised ones, ports resolved."""
+    """Who this process is."""
 
     broker_id: int
     cluster_id: str
     incarnation_id: uuid.UUID
     directory_id: uuid.UUID
     rack: str | None
-    listeners: tuple[control.Endpoint, ...]
 
 
 class ControlClient:
-    """Owns the session; run :meth:`run` in a task."""
+    """Owns the session; run :meth:`run` in a task. ``listeners`` gives the advertised ones, ports
+    resolved."""
 
     def __init__(
         self,
         identity: Identity,
         addresses: tuple[Address, ...],
         *,
+        listeners: Callable[[], tuple[control.Endpoint, ...]],
         manager: ReplicaManager,
+        commands: Commands,
         epoch: ControllerEpoch,
         isr_changes: IsrChanges,
         clock: LoopClock,
@@ -76,7 +78,9 @@ class ControlClient:
     ) -> None:
         self._identity = identity
         self._addresses = addresses
+        self._listeners = listeners
         self._manager = manager
+        self._commands = commands
         self._epoch = epoch
         self._isr_changes = isr_changes
         self._clock = clock
@@ -94,7 +98,6 @@ class ControlClient:
         self.want_shut_down = False
         self.unfenced = asyncio.Event()
         self.may_shut_down = asyncio.Event()
-        self.commands: Commands | None = None
 
     # ------------------------------------------------------------ sessions
 
@@ -167,13 +170,11 @@ class ControlClient:
         commands: KafkaConnection,
         ended: "asyncio.Future[None]",
     ) -> None:
-        if self.commands is None:
-            raise SessionEnded("the broker is not ready for commands")
         node, epoch = self._identity.broker_id, self.broker_epoch
         reporter = StatusReporter(self._manager, self._storage_error)
         self._manager.context.failures.changed = reporter.kick
         await first_of(
-            self.commands.run(commands, epoch),
+            self._commands.run(commands, epoch),
             self._isr_changes.run(requests, node, epoch),
             reporter.run(requests, node, epoch),
             _wait(ended),
@@ -191,7 +192,7 @@ class ControlClient:
                 previous_broker_epoch=self._previous_broker_epoch,
                 highest_controller_epoch=self._epoch.highest,
                 rack=me.rack,
-                listeners=me.listeners,
+                listeners=self._listeners(),
             ),
             control.BrokerRegistrationResponse,
             _TIMEOUT_S,

@@ -29,7 +29,7 @@ from tidemark_broker.control.disablement import Disablements
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 logger = logging.getLogger(__name__)

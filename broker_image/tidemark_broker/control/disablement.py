@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)

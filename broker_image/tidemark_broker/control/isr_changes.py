@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
+from tidemark_broker.replication.partition import in_sync
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -78,7 +79,7 @@ class IsrChanges:
             if result is None:
                 logger.warning("%s: AlterPartition was not answered", partition.tp)
             else:
-                partition.isr_answered(change, result)
+                in_sync.answered(partition, change, result)
 
 
 def _still_meant(partition: "Partition", change: control.IsrChange) -> bool:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
-from tidemark_broker.replication.manager import ReplicaManager
-from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary
 
 PARTITIONS_MAX = 5000
@@ -61,7 +61,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
         high_watermark=log.high_watermark,
         next_offset=log.next_offset,
         highest_remote_offset=summary.highest_remote_offset,
-        low_watermark=partition.low_watermark(),
+        low_watermark=log_start.low_watermark(partition),
         local_bytes=log.size_bytes,
         remote_segments=summary.segments,
         remote_bytes=summary.size_bytes,

@@ -11,8 +11,12 @@ from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
-from tidemark_broker.replication.remote import BootstrapPoint, RemoteOffsetOutOfRange
+from tidemark_broker.replication.remote import (
+    BootstrapPoint,
+    RemoteEnd,
+    RemoteOffsetOutOfRange,
+    TierEnd,
+)
 
 
 def claimed_end(tier: Tier, partition: Partition, claim: Transition) -> TierEnd:

@@ -20,7 +20,7 @@ from tidemark.tier.views import Totals
 from tidemark.tiering import Tiering
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, in_sync, log_start, remote_end, roles
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class HeadWriter:
             known = self._loaded is not None or (row is not None and row.manifest)
             self._adopt(*await self._run(self._load, tier, known))
             if not known and not self._retired:
-                self.partition.report_manifest_created()
+                in_sync.report_manifest_created(self.partition)
 
     async def refresh(self) -> None:
         """Read the head again after a commit whose outcome is not known: what we decide upon must
@@ -187,12 +187,12 @@ class HeadWriter:
         head = self._loaded.head
         wanted = min(head.log_start_offset, partition.high_watermark)
         if wanted > partition.log_start_offset:
-            durable = partition.raise_log_start(wanted)
+            durable = log_start.raise_to(partition, wanted)
             if durable is not None:
                 durable.add_done_callback(lambda _: self.tell_replica())
         if partition.log_start_offset >= head.log_start_offset:
-            partition.learn_remote_end(
-                head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
+            remote_end.learn(
+                partition, head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
             )
 
     @property
@@ -226,7 +226,7 @@ class HeadWriter:
         partition = self.partition
         if self._retired or not partition.is_leader:
             return
-        if partition.found_lacking(tier_end(self.head)):
+        if roles.found_lacking(partition, tier_end(self.head)):
             raise Fenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread

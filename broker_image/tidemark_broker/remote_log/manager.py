@@ -32,9 +32,7 @@ from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.shared import Pools, Shared
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.prefix import TierEnd
+from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
     RemoteDataCorrupt,
@@ -43,6 +41,7 @@ from tidemark_broker.replication.remote import (
     RemoteStatus,
     RemoteSummary,
     RemoteUnavailable,
+    TierEnd,
 )
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
-from tidemark_broker.replication.context import ReplicaContext
+from tidemark_broker.replication.partition import ReplicaContext
 
 #: A wait lasts at least this long, unless what it waits for has happened.
 _LEAST_WAIT_S = 0.05

@@ -7,16 +7,15 @@ and copying know partitions, partitions know only this protocol.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.tiering import Tiering
-from tidemark_broker.replication.prefix import TierEnd
 
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
+#: A hosted replica. Replicas know this seam, so it does not name their class.
+ReplicaT_contra = TypeVar("ReplicaT_contra", contravariant=True)
 
 
 class RemoteUnavailable(Exception):
@@ -29,6 +28,32 @@ class RemoteDataCorrupt(RemoteUnavailable):
 
 class RemoteOffsetOutOfRange(Exception):
     """The offset is in no live segment of the tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEnd:
+    """The last copied offset (inclusive) and the leader epoch of the record there."""
+
+    offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierEnd:
+    """What the tier itself says, read under the asker's own claim: nobody else can add to it.
+    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted."""
+
+    end: RemoteEnd
+    log_start_offset: int
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was never in the tier."""
+        return max(self.end.offset + 1, self.log_start_offset)
+
+
+#: The end of an empty tier.
+NOTHING = RemoteEnd(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +103,33 @@ class RemoteStatus:
     store_id: str
 
 
-class RemoteLog(Protocol):
+class RemoteLog(Protocol[ReplicaT_contra]):
     """KIP-950's remote log manager as the replicas see it. Methods run on the loop thread."""
 
-    def on_leader(self, partition: "Partition") -> None:
+    def on_leader(self, partition: ReplicaT_contra) -> None:
         """This replica leads in a new epoch: claim, copy and expire."""
 
-    def on_follower(self, partition: "Partition") -> None:
+    def on_follower(self, partition: ReplicaT_contra) -> None:
         """This replica follows: stop what a leader does."""
 
-    def on_stop(self, partition: "Partition") -> None:
+    def on_stop(self, partition: ReplicaT_contra) -> None:
         """The replica goes (or its log is closed): end every task of it, waiting for none."""
 
-    def on_tiering_change(self, partition: "Partition") -> None:
+    def on_tiering_change(self, partition: ReplicaT_contra) -> None:
         """``partition.tiering`` is another one now."""
 
     async def read(
-        self, partition: "Partition", offset: int, max_bytes: int, deadline_s: float
+        self, partition: ReplicaT_contra, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Raises :class:`RemoteOffsetOutOfRange` or :class:`RemoteUnavailable`; ``deadline_s`` is
         monotonic."""
 
     async def offset_by_timestamp(
-        self, partition: "Partition", timestamp_ms: int
+        self, partition: ReplicaT_contra, timestamp_ms: int
     ) -> RemoteOffset | None:
         """First record of the tier at or after a time; None: the tier has none."""
 
-    async def disable(self, partition: "Partition", disabling: Tiering) -> None:
+    async def disable(self, partition: ReplicaT_contra, disabling: Tiering) -> None:
         """This replica's part of a disablement; returns when it may be acknowledged."""
 
     async def delete_topic(
@@ -112,16 +137,16 @@ class RemoteLog(Protocol):
     ) -> int:
         """Remove a deleted topic's objects; the number of segments that still remain."""
 
-    async def claimed_end(self, partition: "Partition") -> TierEnd:
+    async def claimed_end(self, partition: ReplicaT_contra) -> TierEnd:
         """The tier's end, after a claim of the head in the partition's leader epoch, so that no
         former leader adds to it. Raises :class:`RemoteUnavailable`, also where a later one has it.
         May be cancelled at any time; the claim may still come about then."""
 
-    async def bootstrap(self, partition: "Partition", up_to_offset: int) -> BootstrapPoint:
+    async def bootstrap(self, partition: ReplicaT_contra, up_to_offset: int) -> BootstrapPoint:
         """Where to start a log that needs all from ``up_to_offset`` (the leader's local start).
         May be cancelled at any time."""
 
-    def summary(self, partition: "Partition") -> RemoteSummary:
+    def summary(self, partition: ReplicaT_contra) -> RemoteSummary:
         """Figures for the status report; no I/O."""
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:

@@ -1,11 +1,15 @@
 """Values that pass between a partition, the api handlers and the purgatory."""
 
+import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
+
+#: A partition by its topic's id; names are given again, ids never are.
+TopicIdPartition = tuple[uuid.UUID, int]
 
 
 class TopicPartition(NamedTuple):

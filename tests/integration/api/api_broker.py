@@ -131,7 +131,6 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
     )
     storage = await asyncio.to_thread(Storage.open, config)
     broker = Broker(config, storage)
-    storage.attach(broker.manager)
     broker.manager.load(storage.found())
     await (await broker.server.bind("127.0.0.1", 0)).listen()
     checkpoints = asyncio.create_task(storage.run_log_start_checkpoints())

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import decode_response
-from tidemark_broker.replication.wire import REPLICA_FETCH
+from tidemark_broker.replication.following.wire import REPLICA_FETCH
 
 SERVED = {
     0: (0, 11),

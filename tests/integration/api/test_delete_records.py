@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,

@@ -23,13 +23,22 @@ from tidemark_broker.log import (
 from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication import service
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.isr import FetchSeen
+from tidemark_broker.replication.following import answers
 from tidemark_broker.replication.metadata import MetadataCache, TopicView
-from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.prefix import RemoteEnd, TierEnd
-from tidemark_broker.replication.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.partition import (
+    Partition,
+    ReplicaContext,
+    Role,
+    in_sync,
+    log_start,
+    produce,
+    reads,
+    remote_end,
+    roles,
+)
+from tidemark_broker.replication.partition.isr import FollowerFetch
+from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
+from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 from tidemark_broker.replication.threads import in_thread
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -103,8 +112,8 @@ def batch(count: int = 1) -> bytes:
     )
 
 
-def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FetchSeen:
-    return FetchSeen(
+def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FollowerFetch:
+    return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=log_start,
         local_log_start_offset=log_start,
@@ -128,7 +137,7 @@ def answer(change: control.IsrChange, row: control.PartitionState, code: int) ->
 
 async def test_the_state_is_on_disk_before_the_role_is_taken(host: Host) -> None:
     partition = host.partition()
-    assert await partition.apply(VIEW, ROW, 3)
+    assert await roles.apply(partition, VIEW, ROW, 3)
     assert partition.is_leader
     stored = read_state(partition.log.directory)
     assert stored is not None
@@ -138,34 +147,34 @@ async def test_the_state_is_on_disk_before_the_role_is_taken(host: Host) -> None
 
 async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    assert (await partition.append(batch(10), acks=1, timeout_ms=0)).base_offset == 0
+    await roles.apply(partition, VIEW, ROW, 3)
+    assert (await produce.append(partition, batch(10), acks=1, timeout_ms=0)).base_offset == 0
     assert partition.high_watermark == 10
-    partition.follower_fetched(2, seen(partition, 10))
+    in_sync.follower_fetched(partition, 2, seen(partition, 10))
     assert [change.new_isr for change in host.proposals] == [(1, 2)]
     host.clock.now_s += 60  # the follower is no more caught up, but it may be in the ISR already
-    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     assert partition.high_watermark == 10
-    await partition.apply(VIEW, ROW, 3)  # another partition of the topic changed
-    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await roles.apply(partition, VIEW, ROW, 3)  # another partition of the topic changed
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     assert partition.high_watermark == 10
 
     committed = replace(ROW, isr=(1, 2), partition_epoch=11)
-    partition.isr_answered(host.proposals[0], answer(host.proposals[0], committed, 0))
+    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], committed, 0))
     assert partition.isr == (1, 2)
-    partition.follower_fetched(2, seen(partition, 20))
+    in_sync.follower_fetched(partition, 2, seen(partition, 20))
     assert partition.high_watermark == 20
 
 
 async def test_a_refused_proposal_is_dropped_only_when_the_row_is_known(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.follower_fetched(2, seen(partition, 0))
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
     assert partition.leader is not None
     unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
-    partition.isr_answered(host.proposals[0], answer(host.proposals[0], unknown, 74))
+    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], unknown, 74))
     assert partition.leader.pending == (1, 2)
-    partition.isr_answered(host.proposals[0], answer(host.proposals[0], ROW, 107))
+    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], ROW, 107))
     assert partition.leader.pending is None
 
 
@@ -173,33 +182,33 @@ async def test_a_late_answer_settles_no_proposal_but_its_own(host: Host) -> None
     """Invariant 1: while replica 2 may be in the ISR already, nothing commits without it."""
     partition = host.partition()
     both = replace(ROW, isr=(1, 2))
-    await partition.apply(VIEW, both, 3)
-    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await roles.apply(partition, VIEW, both, 3)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     host.clock.now_s += 60
-    partition.shrink_isr()
+    in_sync.shrink_isr(partition)
     shrink = host.proposals[-1]
     assert shrink.new_isr == (1,)
     alone = replace(ROW, partition_epoch=11)
-    await partition.apply(VIEW, alone, 3)  # the push overtakes the answer
-    partition.follower_fetched(2, seen(partition, 5))
+    await roles.apply(partition, VIEW, alone, 3)  # the push overtakes the answer
+    in_sync.follower_fetched(partition, 2, seen(partition, 5))
     assert host.proposals[-1].new_isr == (1, 2)
-    partition.isr_answered(shrink, answer(shrink, alone, 0))
+    in_sync.answered(partition, shrink, answer(shrink, alone, 0))
     assert partition.leader is not None
     assert partition.leader.pending == (1, 2)
     host.clock.now_s += 60  # replica 2 is no more caught up, but it may have been taken in
-    await partition.append(batch(5), acks=1, timeout_ms=0)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     assert partition.high_watermark == 5
 
 
 async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
     """No answer waits behind another partition's fsync; the file follows soon."""
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.follower_fetched(2, seen(partition, 0))
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     async with partition.lock:  # a role change is under way
-        partition.isr_answered(change, answer(change, joined, 0))
+        in_sync.answered(partition, change, answer(change, joined, 0))
         assert partition.isr == (1, 2)
     await host.context.states.written()
     stored = read_state(partition.log.directory)
@@ -210,14 +219,14 @@ async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> Non
 async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
     """The answer comes while a push of the row before it is being written."""
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.follower_fetched(2, seen(partition, 0))
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
-    pushed = asyncio.create_task(partition.apply(VIEW, replace(ROW, manifest=True), 3))
+    pushed = asyncio.create_task(roles.apply(partition, VIEW, replace(ROW, manifest=True), 3))
     host.persisting.clear()
     await host.persisting.wait()
-    partition.isr_answered(change, answer(change, joined, 0))
+    in_sync.answered(partition, change, answer(change, joined, 0))
     await pushed
     assert partition.row == joined
     assert partition.leader is not None
@@ -226,29 +235,29 @@ async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
 
 async def test_an_unsettled_proposal_is_repeated(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.follower_fetched(2, seen(partition, 0))
-    partition.shrink_isr()
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    in_sync.shrink_isr(partition)
     assert host.proposals[0] == host.proposals[1]
 
 
 async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None:
     partition = host.partition(min_isr=2)
-    await partition.apply(VIEW, ROW, 3)
-    refused = await partition.append(batch(), acks=-1, timeout_ms=1000)
+    await roles.apply(partition, VIEW, ROW, 3)
+    refused = await produce.append(partition, batch(), acks=-1, timeout_ms=1000)
     assert refused.error is ErrorCode.not_enough_replicas
     assert partition.next_offset == 0
 
-    await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
-    waiting = asyncio.create_task(partition.append(batch(), acks=-1, timeout_ms=10_000))
+    await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
+    waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
-    partition.follower_fetched(2, seen(partition, 1))
+    in_sync.follower_fetched(partition, 2, seen(partition, 1))
     assert (await waiting).error is ErrorCode.none
 
-    waiting = asyncio.create_task(partition.append(batch(), acks=-1, timeout_ms=10_000))
+    waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
     moved = replace(ROW, leader=2, leader_epoch=6, partition_epoch=12, isr=(1, 2))
-    await partition.apply(VIEW, moved, 3)
+    await roles.apply(partition, VIEW, moved, 3)
     assert (await waiting).error is ErrorCode.not_leader_or_follower
     assert partition.role is Role.FOLLOWER
 
@@ -256,58 +265,58 @@ async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None
 async def test_a_stored_row_ahead_of_the_controllers_gives_no_role(host: Host) -> None:
     partition = host.partition()
     ahead = replace(ROW, partition_epoch=20)
-    await partition.apply(VIEW, ahead, 3)
+    await roles.apply(partition, VIEW, ahead, 3)
     restarted = Partition(host.context, partition.log, stored=partition.stored, view=None)
-    assert not await restarted.apply(VIEW, ROW, 3)
+    assert not await roles.apply(restarted, VIEW, ROW, 3)
     assert restarted.role is Role.IDLE
-    assert await restarted.apply(VIEW, ahead, 3)
+    assert await roles.apply(restarted, VIEW, ahead, 3)
     assert restarted.is_leader
 
 
 async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    await partition.append(batch(10), acks=1, timeout_ms=0)
-    assert partition.low_watermark() == -1
+    await roles.apply(partition, VIEW, ROW, 3)
+    await produce.append(partition, batch(10), acks=1, timeout_ms=0)
+    assert log_start.low_watermark(partition) == -1
     for node in (2, 3):
-        partition.follower_fetched(node, seen(partition, 10, node=node))
-    result = partition.delete_records(-1)
+        in_sync.follower_fetched(partition, node, seen(partition, 10, node=node))
+    result = log_start.delete_records(partition, -1)
     assert (result.error, result.offset, result.low_watermark) == (ErrorCode.none, 10, 0)
     for node in (2, 3):
-        partition.follower_fetched(node, seen(partition, 10, node=node, log_start=10))
-    assert partition.low_watermark() == 0  # the leader's own start is not on disk yet
+        in_sync.follower_fetched(partition, node, seen(partition, 10, node=node, log_start=10))
+    assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
     starts_recorded(partition.log.state, Starts(10, 10))
-    partition.after_checkpoint()
-    assert partition.low_watermark() == 10
-    assert partition.delete_records(11).error is ErrorCode.offset_out_of_range
-    assert partition.delete_records(3).low_watermark == 10
+    log_start.after_checkpoint(partition)
+    assert log_start.low_watermark(partition) == 10
+    assert log_start.delete_records(partition, 11).error is ErrorCode.offset_out_of_range
+    assert log_start.delete_records(partition, 3).low_watermark == 10
 
 
 async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.report_manifest_created()
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.report_manifest_created(partition)
     assert host.proposals[-1].remote_manifest
     assert host.proposals[-1].new_isr == ROW.isr
     noted = replace(ROW, partition_epoch=11)
-    partition.isr_answered(host.proposals[-1], answer(host.proposals[-1], noted, 0))
+    in_sync.answered(partition, host.proposals[-1], answer(host.proposals[-1], noted, 0))
     assert partition.row is not None
     assert partition.row.manifest
     before = len(host.proposals)
-    partition.shrink_isr()
+    in_sync.shrink_isr(partition)
     assert len(host.proposals) == before
 
 
 @pytest.mark.parametrize(
     ("apply", "error"),
     [
-        (lambda p: p.fetch(11, max_bytes=100, min_one=True), ErrorCode.offset_out_of_range),
+        (lambda p: reads.fetch(p, 11, max_bytes=100, min_one=True), ErrorCode.offset_out_of_range),
         (
-            lambda p: p.fetch(0, max_bytes=100, min_one=True, current_leader_epoch=4),
+            lambda p: reads.fetch(p, 0, max_bytes=100, min_one=True, current_leader_epoch=4),
             ErrorCode.fenced_leader_epoch,
         ),
         (
-            lambda p: p.fetch(0, max_bytes=100, min_one=True, current_leader_epoch=6),
+            lambda p: reads.fetch(p, 0, max_bytes=100, min_one=True, current_leader_epoch=6),
             ErrorCode.unknown_leader_epoch,
         ),
     ],
@@ -316,10 +325,10 @@ async def test_fetches_are_fenced_and_bounded(
     host: Host, apply: Callable[[Partition], object], error: ErrorCode
 ) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    await partition.append(batch(10), acks=1, timeout_ms=0)
+    await roles.apply(partition, VIEW, ROW, 3)
+    await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     assert getattr(apply(partition), "error") is error  # noqa: B009  the result's type is the api's
-    assert partition.fetch(10, max_bytes=100, min_one=True).data == b""
+    assert reads.fetch(partition, 10, max_bytes=100, min_one=True).data == b""
 
 
 async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_recovered(
@@ -328,37 +337,37 @@ async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_reco
     """KIP-704. What it proposes is lost once and said again."""
     partition = host.partition()
     recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
-    assert await partition.apply(VIEW, recovering, 3)
+    assert await roles.apply(partition, VIEW, recovering, 3)
     assert partition.is_leader
     assert partition.recovering
     (change,) = host.proposals
     assert change.new_isr == (1,)
     assert change.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
-    partition.follower_fetched(2, seen(partition, 0))
-    partition.shrink_isr()
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    in_sync.shrink_isr(partition)
     assert host.proposals == [change, change]
     recovered = replace(ROW, partition_epoch=11)
-    partition.isr_answered(change, answer(change, recovered, 0))
+    in_sync.answered(partition, change, answer(change, recovered, 0))
     assert not partition.recovering
     await host.context.states.written()
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == recovered
-    partition.follower_fetched(2, seen(partition, 0))
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
     assert host.proposals[-1].new_isr == (1, 2)
 
 
 async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
     partition = host.partition()
     recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
-    await partition.apply(VIEW, recovering, 3)
+    await roles.apply(partition, VIEW, recovering, 3)
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)
     told = replace(answer(change, newer, 95), leader_recovery_state=1)
-    partition.isr_answered(change, told)
+    in_sync.answered(partition, change, told)
     assert partition.recovering
     assert host.proposals[-1].partition_epoch == 11
-    await partition.apply(VIEW, replace(recovering, partition_epoch=12), 3)
+    await roles.apply(partition, VIEW, replace(recovering, partition_epoch=12), 3)
     assert host.proposals[-1].partition_epoch == 12
 
 
@@ -370,50 +379,54 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
 ) -> None:
     """Kafka's Partition.fetchOffsetForTimestamp, after an election."""
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    await partition.append(batch(5), acks=1, timeout_ms=0)
-    await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
-    await partition.append(batch(5), acks=1, timeout_ms=0)
-    partition.note_remote_end(7, 5)
-    await partition.apply(TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    await roles.apply(partition, VIEW, ROW, 3)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
+    await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
+    remote_end.note(partition, 7, 5)
+    await roles.apply(
+        partition, TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
+    )
     assert partition.high_watermark == 5
-    assert (await partition.list_offset(-1)).error is ErrorCode.offset_not_available
-    found = await partition.list_offset(timestamp)
+    assert (await reads.list_offset(partition, -1)).error is ErrorCode.offset_not_available
+    found = await reads.list_offset(partition, timestamp)
     assert (found.error, found.offset) == (ErrorCode.none, offset)
-    beyond = await partition.list_offset(1_700_000_000_000 - 1)
+    beyond = await reads.list_offset(partition, 1_700_000_000_000 - 1)
     assert (beyond.error, beyond.offset) == (ErrorCode.none, 0)
 
 
 async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, replace(ROW, isr=(1, 2)), 3)
-    await partition.append(batch(5), acks=1, timeout_ms=0)
-    assert (await partition.list_offset(1_600_000_000_000)).offset == -1
-    await partition.apply(VIEW, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2)), 3)
+    await produce.append(partition, batch(5), acks=1, timeout_ms=0)
+    assert (await reads.list_offset(partition, 1_600_000_000_000)).offset == -1
+    await roles.apply(
+        partition, VIEW, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
+    )
     for timestamp in (1_600_000_000_000, -3):
-        found = await partition.list_offset(timestamp)
+        found = await reads.list_offset(partition, timestamp)
         assert found.error is ErrorCode.offset_not_available
-    assert (await partition.list_offset(1_800_000_000_000)).error is ErrorCode.none
+    assert (await reads.list_offset(partition, 1_800_000_000_000)).error is ErrorCode.none
 
 
 async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(TIERED, ROW, 3)
-    await partition.append(batch(10), acks=1, timeout_ms=0)
-    partition.learn_remote_end(0, 7, 5)
+    await roles.apply(partition, TIERED, ROW, 3)
+    await produce.append(partition, batch(10), acks=1, timeout_ms=0)
+    remote_end.learn(partition, 0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    told = service.answer(partition, ErrorCode.none)
+    told = answers.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    told = service.answer(partition, ErrorCode.none)
+    told = answers.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
 
 
 async def elected_again(partition: Partition, row: control.PartitionState) -> "asyncio.Task[bool]":
     """A leader that is being made the leader of the next epoch: the row is in force, its own role
     is still the former one."""
-    task = asyncio.create_task(partition.apply(VIEW, row, 3))
+    task = asyncio.create_task(roles.apply(partition, VIEW, row, 3))
     while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0)
     assert partition.leader is not None
@@ -423,12 +436,14 @@ async def elected_again(partition: Partition, row: control.PartitionState) -> "a
 
 async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
-    partition.follower_fetched(2, seen(partition, 0))
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     again = replace(ROW, leader_epoch=6, partition_epoch=12)
     task = await elected_again(partition, again)
-    partition.isr_answered(change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0))
+    in_sync.answered(
+        partition, change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0)
+    )
     await task
     assert partition.row == again
     assert partition.leader is not None
@@ -437,12 +452,12 @@ async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> No
 
 async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host: Host) -> None:
     partition = host.partition()
-    await partition.apply(VIEW, ROW, 3)
+    await roles.apply(partition, VIEW, ROW, 3)
     task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))
-    assert partition.found_lacking(TierEnd(RemoteEnd(99, 5), 0))
+    assert roles.found_lacking(partition, TierEnd(RemoteEnd(99, 5), 0))
     await task
     assert partition.role is Role.TAKING_OVER
-    assert (await partition.append(batch(), acks=1, timeout_ms=0)).error is (
+    assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is (
         ErrorCode.not_leader_or_follower
     )
 
@@ -450,14 +465,14 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
 async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
     """The replica was away meanwhile: what its file says was in the tier is there no more."""
     partition = host.partition()
-    await partition.apply(TIERED, ROW, 3)
-    await partition.append(batch(10), acks=1, timeout_ms=0)
-    partition.learn_remote_end(0, 7, 5)
+    await roles.apply(partition, TIERED, ROW, 3)
+    await produce.append(partition, batch(10), acks=1, timeout_ms=0)
+    remote_end.learn(partition, 0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
     again = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 1))
-    await partition.apply(again, replace(ROW, partition_epoch=11), 3)
+    await roles.apply(partition, again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    partition.learn_remote_end(1, 3, 5)
+    remote_end.learn(partition, 1, 3, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=3)

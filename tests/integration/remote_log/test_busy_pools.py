@@ -5,6 +5,7 @@ from dataclasses import replace
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.held_storage import held
 from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.replication.partition import log_start
 
 
 async def test_copies_and_claims_go_on_while_every_deletion_hangs(make_host: MakeHost) -> None:
@@ -18,7 +19,7 @@ async def test_copies_and_claims_go_on_while_every_deletion_hangs(make_host: Mak
         await host.copied(number=number)
     with held(host, "deletions") as storage:
         for number in (0, 1):
-            host.at(number).delete_records(200)
+            log_start.delete_records(host.at(number), 200)
         await host.until(lambda: len({entry.key.split("/")[2] for entry in storage.begun}) == 2)
         assert _all_busy(host.remote)
 

@@ -11,6 +11,7 @@ from tidemark.records.batch import iter_headers
 from tidemark.tier import views
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
+from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -20,14 +21,14 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     await host.copied()
     closed = [s for s in partition.log.segments() if not s.is_active]
     assert host.live() == [(s.base_offset, s.next_base_offset - 1) for s in closed]
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert partition.log.local_log_start_offset == closed[-1].next_base_offset
     assert partition.log_start_offset == 0
 
     end = partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert await host.read_tier(123, end) == list(range(124, end, 5))
-    result = partition.fetch(17, max_bytes=1000, min_one=True)
+    result = reads.fetch(partition, 17, max_bytes=1000, min_one=True)
     assert result.remote is not None
     summary = host.remote.summary(partition)
     assert (summary.segments, summary.highest_remote_offset) == (len(closed), end - 1)
@@ -91,7 +92,7 @@ async def test_a_restart_goes_on_where_the_tier_ends(make_host, host: TieredHost
     await host.apply()
     await host.produce(250)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     row = host.row
     await host.close()
 

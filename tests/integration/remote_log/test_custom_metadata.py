@@ -7,6 +7,7 @@ from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
 from tidemark.tier import views
 from tidemark.tier.storage import decode_custom_metadata
 from tidemark_broker.remote_log import metrics
+from tidemark_broker.replication.partition import log_start
 
 LIMIT = "remote.log.metadata.custom.metadata.max.bytes"
 
@@ -41,9 +42,9 @@ async def test_above_the_limit_copying_stops_and_nothing_is_recorded(
     host.cluster_config[LIMIT] = "128"
     await host.apply()
     await host.produce(100)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert host.partition.log.local_log_start_offset == 0
-    host.partition.delete_records(50)
+    log_start.delete_records(host.partition, 50)
     await host.until(lambda: host.head().log_start_offset == 50)
     assert host.summary.error_reason == "CustomMetadataTooLarge"
     # A new leader epoch revives it.

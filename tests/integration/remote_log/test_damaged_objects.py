@@ -16,6 +16,7 @@ from tidemark.tier import views
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.storage import BucketStorageManager, Copied, SegmentData
 from tidemark_broker.remote_log import metrics
+from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteDataCorrupt
 
 
@@ -72,7 +73,7 @@ async def test_records_that_are_given_up_clear_the_status(client: Client) -> Non
     (part,) = await client.fetch(entry.start_offset)
     assert part.error_code is ErrorCode.corrupt_message
     assert "has 7 bytes, the manifest says" in host.summary.error_message
-    host.partition.delete_records(entry.end_offset_inclusive + 1)
+    log_start.delete_records(host.partition, entry.end_offset_inclusive + 1)
     await host.until(lambda: not host.summary.error_reason)
 
 

@@ -12,7 +12,7 @@ from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.disabling import fetch_key
-from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.partition import Role, reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 ENABLED, DISABLING, DISABLED = (
@@ -35,8 +35,8 @@ async def tiered(cluster: TieredCluster, records: int = 400) -> tuple[TieredHost
     await leader.copied()
     end = leader.partition.log.highest_remote_offset
     await follower.until(lambda: follower.partition.log.highest_remote_offset == end)
-    await leader.storage.apply_retention()
-    await follower.storage.apply_retention()
+    await leader.upkeep.apply_retention()
+    await follower.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset == end + 1
     return leader, follower
 
@@ -73,7 +73,7 @@ async def test_retain_keeps_what_is_in_the_tier(cluster: TieredCluster) -> None:
     assert leader.live() == before
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
     assert leader.partition.log_start_offset == follower.partition.log_start_offset == 0
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset == end
 
 
@@ -86,7 +86,7 @@ async def test_enabled_again_after_retain_without_gap_or_overlap(cluster: Tiered
     ranges = leader.live()
     assert ranges[0][0] == 0
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     end = leader.partition.log.local_log_start_offset
     assert end > 600
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
@@ -97,7 +97,7 @@ async def test_delete_leaves_no_object_and_no_offset_on_one_broker_only(
 ) -> None:
     leader, follower = await tiered(cluster)
     await leader.produce(100)
-    waiting = leader.partition.fetch(0, max_bytes=1000, min_one=True)
+    waiting = reads.fetch(leader.partition, 0, max_bytes=1000, min_one=True)
     assert waiting.remote is not None
     starts = [h.partition.log.local_log_start_offset for h in (leader, follower)]
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
@@ -109,7 +109,10 @@ async def test_delete_leaves_no_object_and_no_offset_on_one_broker_only(
         assert host.partition.log.local_log_start_offset <= max(starts)
     with pytest.raises(RemoteOffsetOutOfRange):
         await leader.remote.read(leader.partition, 0, 1000, now_s() + 5)
-    assert leader.partition.fetch(0, max_bytes=10, min_one=True).error.name == "offset_out_of_range"
+    assert (
+        reads.fetch(leader.partition, 0, max_bytes=10, min_one=True).error.name
+        == "offset_out_of_range"
+    )
     await cluster.apply(tiering_state=DISABLED)
     await leader.until(lambda: not leader.objects() and leader.head().is_empty)
     await leader.until(lambda: leader.summary.remaining_segments == 0)
@@ -125,7 +128,7 @@ async def test_enabled_again_after_delete_begins_at_the_log_start(cluster: Tiere
     ranges = leader.live()
     assert ranges[0][0] == start
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     end = leader.partition.log.local_log_start_offset
     assert await leader.read_tier(start, end) == list(range(start + 4, end, 5))
     remote_end = leader.partition.remote_end
@@ -196,7 +199,7 @@ async def test_a_leader_that_begins_behind_the_log_start_raises_it(cluster: Tier
     await leader.copied()
     end = leader.partition.log.highest_remote_offset
     await follower.until(lambda: follower.partition.log.highest_remote_offset == end)
-    await follower.storage.apply_retention()
+    await follower.upkeep.apply_retention()
     await cluster.stop(2)
     await cluster.apply(isr=(1,))
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
@@ -228,13 +231,13 @@ async def agrees(leader: TieredHost, start: int) -> None:
     """Fetch, ListOffsets and the log start say the same of where the log begins."""
     partition = leader.partition
     assert partition.log_start_offset == start
-    assert (await partition.list_offset(-2)).offset == start
-    first = partition.fetch(start, max_bytes=1000, min_one=True)
+    assert (await reads.list_offset(partition, -2)).offset == start
+    first = reads.fetch(partition, start, max_bytes=1000, min_one=True)
     assert (first.error.name, first.log_start_offset) == ("none", start)
     if first.remote is not None:
         assert (await leader.read_tier(start, start + 5))[0] >= start
     if start > 0:
-        below = partition.fetch(start - 1, max_bytes=1000, min_one=True)
+        below = reads.fetch(partition, start - 1, max_bytes=1000, min_one=True)
         assert below.error.name == "offset_out_of_range"
 
 
@@ -254,7 +257,7 @@ async def test_reads_go_on_until_the_commit_of_a_delete(
         await leader.until(lambda: leader.summary.error_reason == "AccessDenied")
         assert (await leader.disable(1, DELETE, timeout_ms=100)).error_code == 7
         await agrees(leader, 0)
-        found = await leader.partition.list_offset(NOW_MS + 7)
+        found = await reads.list_offset(leader.partition, NOW_MS + 7)
         assert found.offset == 7
     await cluster.disable(1, DELETE)
     await agrees(leader, start)

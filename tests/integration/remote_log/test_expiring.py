@@ -7,6 +7,7 @@ import pytest
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, TieredHost
 from tidemark.tier import views
+from tidemark_broker.replication.partition import log_start, reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -15,7 +16,7 @@ async def tiered(host: TieredHost, records: int = 500) -> list[tuple[int, int]]:
     await host.apply()
     await host.produce(records)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     return host.live()
 
 
@@ -47,11 +48,13 @@ async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost
     await host.apply()
     await host.until(lambda: host.head().log_start_offset == wanted)
     await host.until(lambda: host.partition.log.announced_log_start_offset == wanted)
-    assert host.partition.log_start_offset == (await host.partition.list_offset(-2)).offset == 0
-    assert host.partition.fetch(0, max_bytes=10, min_one=True).error.name == "none"
+    assert (
+        host.partition.log_start_offset == (await reads.list_offset(host.partition, -2)).offset == 0
+    )
+    assert reads.fetch(host.partition, 0, max_bytes=10, min_one=True).error.name == "none"
     with pytest.raises(RemoteUnavailable, match="being deleted"):
         await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
-    await host.storage.checkpoint()
+    await host.upkeep.checkpoint()
     assert host.partition.log_start_offset == wanted
     assert host.partition.durable_log_start_offset == wanted
     with pytest.raises(RemoteOffsetOutOfRange):
@@ -69,9 +72,9 @@ async def test_all_of_a_quiet_partition_is_copied_and_expires(host: TieredHost) 
     assert host.partition.log.highest_remote_offset is not None
     assert host.partition.log.highest_remote_offset < end - 1
     clock_ms += 50_000
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     await host.until(lambda: host.partition.log.highest_remote_offset == end - 1)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert (host.partition.log.local_log_start_offset, host.partition.log.size_bytes) == (end, 0)
     clock_ms += 200_000
     await host.until(lambda: host.partition.log_start_offset == end)
@@ -83,7 +86,7 @@ async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredH
     await tiered(host)
     await host.produce(20)
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     before, log = host.live(), host.partition.log
     local_only = sum(s.size_bytes for s in log.segments())
     live_bytes = host.summary.size_bytes
@@ -116,7 +119,7 @@ async def test_objects_outlive_the_mark_by_the_delay(make_host: MakeHost) -> Non
     host.cluster_config["remote.delete.delay.ms"] = "60000"
     host.context.wall_ms = lambda: clock_ms
     before = await tiered(host)
-    host.partition.delete_records(before[2][0])
+    log_start.delete_records(host.partition, before[2][0])
     await host.until(lambda: host.live() == before[2:])
     await host.until(lambda: host.summary.remaining_segments == 2)
     assert host.summary.segments == len(before) - 2
@@ -133,7 +136,7 @@ async def test_objects_outlive_the_mark_by_the_delay(make_host: MakeHost) -> Non
 async def test_delete_records_in_the_middle_of_a_remote_segment(host: TieredHost) -> None:
     before = await tiered(host)
     middle = before[1][0] + 3
-    assert host.partition.delete_records(middle).error.name == "none"
+    assert log_start.delete_records(host.partition, middle).error.name == "none"
     await host.until(lambda: host.head().log_start_offset == middle)
     assert host.partition.log_start_offset == middle
     await host.until(lambda: len(host.objects()) == 2 * len(before[1:]))
@@ -141,10 +144,10 @@ async def test_delete_records_in_the_middle_of_a_remote_segment(host: TieredHost
     seen = await host.read_tier(middle, end)
     assert seen[0] >= middle
     assert seen[-1] == end - 1
-    assert host.partition.fetch(middle - 1, max_bytes=1, min_one=True).error.name == (
+    assert reads.fetch(host.partition, middle - 1, max_bytes=1, min_one=True).error.name == (
         "offset_out_of_range"
     )
-    assert host.partition.delete_records(0).error.name == "none"
+    assert log_start.delete_records(host.partition, 0).error.name == "none"
     assert host.partition.log_start_offset == middle
 
 
@@ -152,7 +155,7 @@ async def test_delete_records_beyond_the_tier_skips_the_gap(host: TieredHost) ->
     await tiered(host)
     await host.produce(20)
     to = host.partition.high_watermark
-    host.partition.delete_records(-1)
+    log_start.delete_records(host.partition, -1)
     await host.until(lambda: not host.objects())
     assert host.partition.log_start_offset == host.head().log_start_offset == to
     await host.produce(300)
@@ -163,7 +166,7 @@ async def test_delete_records_beyond_the_tier_skips_the_gap(host: TieredHost) ->
 async def test_expiry_survives_a_new_leader(make_host: MakeHost, host: TieredHost) -> None:
     host.cluster_config["remote.delete.delay.ms"] = "600000"
     before = await tiered(host)
-    host.partition.delete_records(before[2][0])
+    log_start.delete_records(host.partition, before[2][0])
     await host.until(lambda: host.head().log_start_offset == before[2][0])
     row = host.row
     await host.close()
@@ -223,7 +226,7 @@ async def test_what_cannot_be_deleted_is_a_reason(host: TieredHost) -> None:
     victim = host.tier_path / host.objects()[1]
     victim.unlink()
     (victim / "child").mkdir(parents=True)
-    host.partition.delete_records(before[1][0])
+    log_start.delete_records(host.partition, before[1][0])
     await host.until(lambda: host.summary.error_reason == "StoreInputOutputError")
     assert "directory" in host.summary.error_message
     assert not host.remote.status().error

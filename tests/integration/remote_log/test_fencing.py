@@ -15,8 +15,7 @@ from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.uploads import Upload
-from tidemark_broker.replication import roles
-from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.partition import Role, roles
 
 DISABLING = int(TieringState.DISABLING)
 

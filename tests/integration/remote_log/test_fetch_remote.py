@@ -9,6 +9,7 @@ from tests.integration.remote_log.conftest import MakeClient
 from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.held_storage import held
 from tidemark.records.batch import iter_headers
+from tidemark_broker.replication.partition import log_start
 
 
 async def test_the_whole_log_is_read_through_both_tiers(client: Client) -> None:
@@ -68,7 +69,7 @@ async def test_the_limit_of_the_whole_answer_holds_over_the_partitions(client: C
 
 
 async def test_below_the_log_start_is_out_of_range(client: Client) -> None:
-    client.host.partition.delete_records(50)
+    log_start.delete_records(client.host.partition, 50)
     await client.host.until(lambda: client.host.partition.log_start_offset == 50)
     below, other = await client.fetch(49, 0)
     assert (below.error_code, below.log_start_offset) == (ErrorCode.offset_out_of_range, 50)

@@ -60,9 +60,9 @@ async def check_nothing_is_given_out_twice(host: TieredHost, end: int) -> None:
     await host.until(lambda: host.partition.is_leader)
     first = host.partition.next_offset
     await host.produce(200, timestamp_ms=LATER_MS)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     await host.copied()
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert first > end
     data = (await host.remote.read(host.partition, first, 3000, host.context.monotonic() + 10)).data
     (header, *_) = (header for _, header in iter_headers(data) if header.next_offset > first)

@@ -10,8 +10,8 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
-from tidemark_broker.replication.partition import Role
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.partition import Role, log_start, remote_end
+from tidemark_broker.replication.partition.prefix import RemoteEnd
 
 #: Broker 3 is elected though it was not in the ISR.
 UNCLEAN: dict[str, Any] = {
@@ -33,7 +33,7 @@ async def alone(cluster: TieredCluster, records: int = 400) -> TieredHost:
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(records)
     await leader.copied()
-    await leader.storage.apply_retention()
+    await leader.upkeep.apply_retention()
     assert leader.partition.log.local_log_start_offset > 0
     return leader
 
@@ -62,7 +62,7 @@ async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> 
 async def test_a_new_follower_starts_behind_deleted_records(cluster: TieredCluster) -> None:
     leader = await alone(cluster)
     middle = leader.live()[1][0] + 2
-    leader.partition.delete_records(middle)
+    log_start.delete_records(leader.partition, middle)
     await leader.until(lambda: leader.head().log_start_offset == middle)
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
@@ -97,7 +97,7 @@ async def test_a_leader_with_an_older_end_in_mind_takes_over_all_of_it(
     await cluster.stop(1)
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
-    host.partition.note_remote_end(leader_end_then := 20, 2)
+    remote_end.note(host.partition, leader_end_then := 20, 2)
     await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
     await host.until(lambda: host.partition.role is Role.LEADER)
@@ -110,14 +110,14 @@ async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
     cluster: TieredCluster,
 ) -> None:
     leader = await alone(cluster)
-    leader.partition.delete_records(-1)
+    log_start.delete_records(leader.partition, -1)
     await leader.until(lambda: leader.head().live_end is None)
     start = leader.head().log_start_offset
     await cluster.start(3)
     await cluster.stop(1)
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
-    host.partition.note_remote_end(20, 2)
+    remote_end.note(host.partition, 20, 2)
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.log_start_offset == host.partition.next_offset == start
@@ -154,7 +154,7 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
     await cluster.stop(1)
     tiered = {"manifest": True, "tiering_state": int(TieringState.ENABLED)}
     await cluster.apply(3, leader=1, leader_epoch=4, replicas=(1, 3), isr=(1,), **tiered)
-    host.partition.replace_remote_end(RemoteEnd(20, 3))
+    remote_end.replace(host.partition, RemoteEnd(20, 3))
     assert host.partition.next_offset > end
     return host
 
@@ -278,7 +278,7 @@ async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(
     await leader.produce(300)
     await leader.copied()
     end = leader.partition.next_offset
-    leader.partition.replace_remote_end(RemoteEnd(end + 1000, 2))
+    remote_end.replace(leader.partition, RemoteEnd(end + 1000, 2))
     await leader.partition.write_changes()
     await cluster.stop(1)
     row = leader.row
@@ -345,7 +345,7 @@ async def test_a_manifest_that_is_gone_is_unavailable_and_not_empty(
     await again.apply(leader_epoch=2)
     await again.until(lambda: again.summary.error_reason == "ManifestNotFound")
     await again.produce(300)
-    await again.storage.apply_retention()
+    await again.upkeep.apply_retention()
     await again.until(lambda: len(again.partition.log.segments()) > 1)
     assert not head.exists()
     head.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 
@@ -36,7 +37,7 @@ async def all_is_well(host: TieredHost, records: int) -> None:
     ranges = host.live()
     assert ranges[0][0] == 0
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     end = host.partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert host.partition.next_offset == records
@@ -52,7 +53,7 @@ async def unavailable(host: TieredHost, reason: str, *words: str) -> None:
     assert host.gauge(metrics.STORE_AVAILABLE) == 0
     assert host.gauge(metrics.PARTITION_ERRORS) == 1
     start = host.partition.log.local_log_start_offset
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     assert host.partition.log.local_log_start_offset == start
     with pytest.raises(RemoteUnavailable):
         await host.remote.read(host.partition, 0, 100, asyncio.get_running_loop().time() + 20)
@@ -82,7 +83,7 @@ async def test_a_file_where_the_folder_was(host: TieredHost) -> None:
 async def test_another_empty_folder_is_not_an_empty_tier(host: TieredHost) -> None:
     """The mount is gone and its mount point shows."""
     end = await copied_before(host)
-    await host.storage.apply_retention()
+    await host.upkeep.apply_retention()
     away = host.tier_path.rename(host.tier_path.with_name("away"))
     host.tier_path.mkdir()
     await host.produce(300)
@@ -232,7 +233,7 @@ async def test_an_unforeseen_error_is_tried_again_too(host: TieredHost) -> None:
         raise ZeroDivisionError("a clock without ticks")
 
     host.context.wall_ms = broken
-    host.partition.delete_records(50)
+    log_start.delete_records(host.partition, 50)
     await host.until(lambda: host.summary.error_reason == "RemoteLogError")
     assert "a clock without ticks" in host.summary.error_message
     assert host.head().log_start_offset == 0

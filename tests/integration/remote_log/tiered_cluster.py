@@ -13,7 +13,7 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_broker.broker import every
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, in_sync
 
 _STALE = 95  # INVALID_UPDATE_VERSION
 
@@ -115,5 +115,5 @@ class TieredCluster:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        partition.isr_answered(change, result)
+        in_sync.answered(partition, change, result)
         await self.push()

@@ -23,7 +23,7 @@ from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
 from tidemark_broker.remote_log.manager import RemoteLogManager
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import Partition, in_sync, produce
 from tidemark_broker.replication.remote import RemoteSummary
 from tidemark_broker.storage import Storage
 
@@ -70,7 +70,7 @@ class TieredHost:
         self.context.propose_isr = self._grant
         assert isinstance(self.context.remote, RemoteLogManager)
         self.remote: RemoteLogManager = self.context.remote
-        self.storage.attach(self.broker.manager)
+        self.upkeep = self.broker.upkeep
         self.broker.manager.load(self.storage.found())
         self.topic = control.TopicState(
             topic_id=TOPIC_ID,
@@ -156,7 +156,6 @@ class TieredHost:
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
         await (await self.broker.server.bind("127.0.0.1", 0)).listen()
-        self.broker.client = self.broker._control_client()
 
     async def delete(self) -> None:
         """The topic's tombstone."""
@@ -231,7 +230,7 @@ class TieredHost:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        asyncio.get_running_loop().call_soon(partition.isr_answered, change, result)
+        asyncio.get_running_loop().call_soon(in_sync.answered, partition, change, result)
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0
@@ -252,7 +251,7 @@ class TieredHost:
                     for n in range(count)
                 ]
             )
-            result = await partition.append(data, acks=1, timeout_ms=1000)
+            result = await produce.append(partition, data, acks=1, timeout_ms=1000)
             assert result.error.value == 0, result
             records -= count
 

@@ -25,7 +25,7 @@ from tidemark.wire.framing import (
 from tidemark_broker.api import api_versions, fetch, schema
 from tidemark_broker.api.dispatcher import APIS
 from tidemark_broker.api.schema import ZERO, timestamp
-from tidemark_broker.replication.wire import ReplicaFetchRequest
+from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 
 ALL = {api.key: api for api in (*APIS, api_versions.api_of({}))}
 SERVED = [(key, v) for key, api in ALL.items() for v in range(api.version_min, api.version_max + 1)]

@@ -9,15 +9,16 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.config import parse
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers, FetchLimits
-from tidemark_broker.replication.follower import Outcome, apply_answer, next_request
-from tidemark_broker.replication.manager import ReplicaManager
+from tidemark_broker.replication.following.fetcher import FetchLimits
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.following.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.following.service import ReplicaFetchService
+from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
+from tidemark_broker.replication.hosting.manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.service import ReplicaFetchService
-from tidemark_broker.replication.wire import ReplicaFetchRequest, ReplicaFetchResult
+from tidemark_broker.replication.partition import Partition, ReplicaContext, produce
 from tidemark_broker.storage import Storage
+from tidemark_broker.upkeep import Upkeep
 
 TOPIC = "t"
 TOPIC_ID = uuid.UUID(int=0x77)
@@ -118,8 +119,8 @@ class Node:
         self.manager = ReplicaManager(
             self.context, logs=self.storage, fetchers=self.fetchers, broker_config={}
         )
-        self.service = ReplicaFetchService(self.manager, purgatory)
-        self.storage.attach(self.manager)
+        self.service = ReplicaFetchService(self.context, self.manager.by_id)
+        self.upkeep = Upkeep(self.storage, self.manager)
         self.manager.load(self.storage.found())
 
     def _lost(self) -> None:
@@ -165,7 +166,7 @@ class Node:
 
     async def append(self, count: int = 1) -> None:
         for _ in range(count):
-            result = await self.partition.append(batch(), acks=1, timeout_ms=0)
+            result = await produce.append(self.partition, batch(), acks=1, timeout_ms=0)
             assert result.error.name == "none", result
 
     async def fetch_once(self, leader: "Node") -> Outcome:

@@ -8,7 +8,8 @@ import pytest
 from tests.unit.replication.replica_nodes import Node, row
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire.control import IsrChange
-from tidemark_broker.replication.follower import Outcome
+from tidemark_broker.replication.following.follower import Outcome
+from tidemark_broker.replication.partition import log_start, remote_end
 
 Nodes = Callable[[int], Node]
 DELETING = {
@@ -34,9 +35,9 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
     state = row(leader=1, leader_epoch=1, partition_epoch=2, **changes)
     for each in (one, two):
         await each.told(state, **DELETING)
-    one.partition.raise_log_start(START)
-    one.partition.learn_remote_end(1, -1, -1)
-    await one.storage.checkpoint()
+    log_start.raise_to(one.partition, START)
+    remote_end.learn(one.partition, 1, -1, -1)
+    await one.upkeep.checkpoint()
     await one.partition.write_changes()
     assert one.partition.log_start_offset == START
     return one, two, proposals
@@ -49,7 +50,7 @@ async def test_it_fetches_again_before_it_is_let_into_the_isr(node: Nodes) -> No
     log = two.partition.log
     assert (log.log_start_offset, log.local_log_start_offset, log.next_offset) == (START,) * 3
     await two.fetch_once(one)
-    await two.storage.checkpoint()
+    await two.upkeep.checkpoint()
     await two.fetch_once(one)
     assert log.next_offset == END
     assert proposals[-1].new_isr == (1, 2)

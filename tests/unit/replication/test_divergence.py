@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd, LeaderEpochs
-from tidemark_broker.replication import divergence
+from tidemark_broker.replication.partition import divergence
 
 
 def test_agreeing_logs_do_not_diverge() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, newer, row
 from tidemark.wire import control
 from tidemark_broker.remote_log import disabling
-from tidemark_broker.replication import in_sync
+from tidemark_broker.replication.partition import in_sync, log_start
 
 Nodes = Callable[[int], Node]
 
@@ -70,7 +70,7 @@ async def _left_behind(node: Nodes) -> tuple[Node, Node]:
     assert known is not None
     await one.told(newer(known, isr=(1,), has_eligible_leaders=True))
     one.fence(2)
-    one.partition.after_change()
+    in_sync.after_change(one.partition)
     return one, two
 
 
@@ -79,15 +79,15 @@ async def test_a_deletion_is_not_acknowledged_that_an_eligible_leader_may_not_ha
 ) -> None:
     """Were broker 2 elected now, its log start would lie below the one that was acknowledged."""
     one, _ = await _left_behind(node)
-    one.partition.delete_records(6)
-    await one.storage.checkpoint()
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
-    assert one.partition.low_watermark() == 0
+    assert log_start.low_watermark(one.partition) == 0
     known = one.partition.row
     assert known is not None
     await one.told(newer(known, has_eligible_leaders=False))
     one.fence(2)
-    assert one.partition.low_watermark() == 6
+    assert log_start.low_watermark(one.partition) == 6
 
 
 async def test_an_eligible_leader_has_its_part_in_where_a_delete_lets_the_log_begin(

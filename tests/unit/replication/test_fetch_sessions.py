@@ -14,19 +14,19 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication import service
-from tidemark_broker.replication.fetch_session import FetchSessionCache, after
-from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
-from tidemark_broker.replication.from_tier import FromTier
-from tidemark_broker.replication.isr import FollowerProgress
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.threads import in_read_thread
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following import service
+from tidemark_broker.replication.following.fetch_session import FetchSessionCache, after
+from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
+from tidemark_broker.replication.partition import Partition, in_sync, log_start, produce, remote_end
+from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.threads import in_read_thread
 
 Nodes = Callable[[int], Node]
 PARTITIONS = 20
@@ -112,7 +112,7 @@ def hosted(node: Node, number: int) -> Partition:
 
 
 async def append(partition: Partition) -> None:
-    result = await partition.append(batch(), acks=1, timeout_ms=0)
+    result = await produce.append(partition, batch(), acks=1, timeout_ms=0)
     assert result.error is ErrorCode.none
 
 
@@ -135,7 +135,7 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
 async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
     """The end of the tier is announced by nobody: it is found within a second."""
     pair = await Pair(node(1), node(2)).start()
-    pair.led(3).note_remote_end(41, 0)
+    remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()
@@ -147,8 +147,8 @@ async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nod
     pair = await Pair(node(1), node(2)).start()
     await append(pair.led(5))
     await pair.settle()
-    pair.followed(5).raise_log_start(1)
-    await pair.two.storage.checkpoint()
+    log_start.raise_to(pair.followed(5), 1)
+    await pair.two.upkeep.checkpoint()
     pair.at(pair.one.now_s + 1.5)
     await pair.round()
     assert pair.line.named == [5]
@@ -170,12 +170,12 @@ async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> No
         assert pair.line.named == []
     await append(pair.led(1))
     pair.at(start_s + 85)
-    pair.led(1).shrink_isr()
+    in_sync.shrink_isr(pair.led(1))
     assert pair.progress(1).last_caught_up_s == start_s + 80
     assert not proposed
 
     pair.at(start_s + 111)  # it fetches no more: 31 s behind
-    pair.led(1).shrink_isr()
+    in_sync.shrink_isr(pair.led(1))
     assert [change.new_isr for change in proposed] == [(1,)]
 
 
@@ -375,7 +375,7 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
     pair = await Pair(node(1), node(2)).start(2)
     serve, led = pair.one.service, pair.led()
     key = (TOPIC_ID, 0)
-    wanted = pair.fetcher._handler.asked[key]
+    wanted = pair.fetcher._handler.session_partitions[key]
     await append(led)
 
     def not_cached(*_: object, **__: object) -> None:
@@ -414,7 +414,10 @@ async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
     """Whatever it asks for: it is read on the loop, and into memory."""
     monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
     pair = await Pair(node(1), node(2)).start(2)
-    wanted = [replace(each, max_bytes=2**31 - 1) for each in pair.fetcher._handler.asked.values()]
+    wanted = [
+        replace(each, max_bytes=2**31 - 1)
+        for each in pair.fetcher._handler.session_partitions.values()
+    ]
     for number in (0, 0, 1, 1):
         await append(pair.led(number))
     request = replace(

@@ -56,8 +56,8 @@ async def test_the_broker_makes_such_records_durable(node: Callable[[int], Node]
     one = node(1)
     await one.told(row(replicas=(1,), isr=(1,)))
     await one.append(3)
-    await one.storage.flush()
+    await one.upkeep.flush()
     assert one.partition.log.recovery_point == 0
     one.partition.log.config = LogConfig(flush_ms=0)
-    await one.storage.flush()
+    await one.upkeep.flush()
     assert one.partition.log.recovery_point == 3

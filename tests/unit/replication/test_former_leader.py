@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.replication.replica_nodes import Node, batch, row
-from tidemark_broker.replication.follower import Outcome, next_request
+from tidemark_broker.replication.following.follower import Outcome, next_request
+from tidemark_broker.replication.partition import log_start, produce
 
 Nodes = Callable[[int], Node]
 
@@ -110,9 +111,11 @@ async def test_a_log_that_ends_within_the_first_batch_that_is_left_begins_anew(n
     await two.append(4)
     await one.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
     for _ in range(2):
-        assert (await one.partition.append(batch(3), acks=1, timeout_ms=0)).error.name == "none"
-    one.partition.delete_records(4)
-    await one.storage.checkpoint()
+        assert (
+            await produce.append(one.partition, batch(3), acks=1, timeout_ms=0)
+        ).error.name == "none"
+    log_start.delete_records(one.partition, 4)
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 4
     await two.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
     for _ in range(3):

@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
-from tidemark_broker.replication.follower import Outcome
-from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.following.follower import Outcome
+from tidemark_broker.replication.partition import Role, produce
 
 Nodes = Callable[[int], Node]
 STORAGE_ERROR = int(ErrorCode.kafka_storage_error.value)
@@ -30,7 +30,7 @@ def full_disk(room: int = 0) -> Iterator[None]:
 
 
 async def refused(node: Node) -> None:
-    result = await node.partition.append(batch(), acks=1, timeout_ms=0)
+    result = await produce.append(node.partition, batch(), acks=1, timeout_ms=0)
     assert result.error is ErrorCode.kafka_storage_error
 
 
@@ -39,14 +39,16 @@ async def test_a_leader_that_can_write_nothing_gives_up_what_another_is_to_lead(
 ) -> None:
     one = node(1)
     await one.lead(1)
-    waiting = asyncio.create_task(one.partition.append(batch(), acks=-1, timeout_ms=60_000))
+    waiting = asyncio.create_task(
+        produce.append(one.partition, batch(), acks=-1, timeout_ms=60_000)
+    )
     await asyncio.sleep(0)
     with full_disk():
         [error] = await one.told(row(leader=2, leader_epoch=2, partition_epoch=2))
         assert error.error_code == STORAGE_ERROR
         async with asyncio.timeout(5):
             assert (await waiting).error is ErrorCode.not_leader_or_follower
-        late = await one.partition.append(batch(), acks=1, timeout_ms=0)
+        late = await produce.append(one.partition, batch(), acks=1, timeout_ms=0)
         assert late.error is ErrorCode.not_leader_or_follower
         assert one.manager.failed_replicas() == FAILED
     one.now_s += 40

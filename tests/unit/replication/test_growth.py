@@ -18,6 +18,7 @@ from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row,
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.purgatory import Change
+from tidemark_broker.replication.partition import produce
 
 Nodes = Callable[[int], Node]
 
@@ -108,10 +109,10 @@ async def test_a_change_of_brokers_reaches_the_leaders_of_their_replicas(node: N
     brokers = states().brokers
     third = replace(brokers[1], broker_id=3, broker_epoch=3)
     joins = await calls(lambda: one.manager.apply(replace(states(), brokers=(*brokers, third))))
-    assert "Partition.after_change" not in joins
+    assert "after_change" not in joins
     fenced = (brokers[0], replace(brokers[1], fenced=True), third)
     leaves = await calls(lambda: one.manager.apply(replace(states(), brokers=fenced)))
-    assert leaves["Partition.after_change"] == MANY
+    assert leaves["after_change"] == MANY
 
 
 async def test_an_isr_that_changes_wakes_nobody_who_waits_for_records(node: Nodes) -> None:
@@ -153,7 +154,7 @@ async def test_a_report_puts_together_the_figures_of_what_moved(node: Nodes) -> 
     assert "partition_status" not in await calls(report)
     partition = one.manager.get(TOPIC, 9)
     assert partition is not None
-    await partition.append(batch(), acks=1, timeout_ms=0)
+    await produce.append(partition, batch(), acks=1, timeout_ms=0)
     (status,) = reporter._changed()
     assert (status.partition, status.next_offset) == (9, 1)
     assert (await calls(report))["partition_status"] == 1

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.wire import control
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import Answer, FetchSeen, FollowerProgress, LeaderView
+from tidemark_broker.replication.partition import isr
+from tidemark_broker.replication.partition.isr import (
+    Answer,
+    FollowerFetch,
+    FollowerProgress,
+    LeaderView,
+)
 
 LAG = 30.0
 
@@ -50,8 +55,8 @@ def view(
     )
 
 
-def seen(offset: int, *, leader: int, now_s: float) -> FetchSeen:
-    return FetchSeen(
+def seen(offset: int, *, leader: int, now_s: float) -> FollowerFetch:
+    return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=0,
         local_log_start_offset=0,

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from tests.unit.replication.replica_nodes import Node, newer
-from tidemark_broker.replication.reads import EARLIEST
+from tidemark_broker.replication.partition import in_sync, log_start, reads
+from tidemark_broker.replication.partition.reads import EARLIEST
 
 Nodes = Callable[[int], Node]
 
@@ -11,8 +12,8 @@ Nodes = Callable[[int], Node]
 async def seen_by_clients(one: Node) -> int:
     """Fetch, ListOffsets and the replica agree on it."""
     partition = one.partition
-    start = (await partition.list_offset(EARLIEST)).offset
-    first = partition.fetch(start, max_bytes=1000, min_one=True)
+    start = (await reads.list_offset(partition, EARLIEST)).offset
+    first = reads.fetch(partition, start, max_bytes=1000, min_one=True)
     assert (first.error.name, first.log_start_offset) == ("none", start)
     assert partition.log_start_offset == start
     return start
@@ -24,13 +25,13 @@ async def test_a_raised_log_start_is_shown_once_a_crash_cannot_take_it_back(node
     await one.append(10)
     await one.told_alone(2)
     one.fence(2)
-    one.partition.after_change()
-    assert one.partition.delete_records(6).low_watermark == 0
+    in_sync.after_change(one.partition)
+    assert log_start.delete_records(one.partition, 6).low_watermark == 0
     assert await seen_by_clients(one) == 0
-    await one.storage.checkpoint()
+    await one.upkeep.checkpoint()
     assert await seen_by_clients(one) == 6
-    assert one.partition.low_watermark() == 6
-    assert one.partition.delete_records(4).low_watermark == 6
+    assert log_start.low_watermark(one.partition) == 6
+    assert log_start.delete_records(one.partition, 4).low_watermark == 6
 
 
 async def test_a_follower_tells_a_log_start_only_once_it_is_durable(node: Nodes) -> None:
@@ -40,15 +41,15 @@ async def test_a_follower_tells_a_log_start_only_once_it_is_durable(node: Nodes)
     await one.append(10)
     await two.catch_up(one)
     await two.fetch_once(one)
-    one.partition.delete_records(6)
-    await one.storage.checkpoint()
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
     for _ in range(3):
         await two.fetch_once(one)
-    assert one.partition.low_watermark() == two.partition.log_start_offset == 0
-    await two.storage.checkpoint()
+    assert log_start.low_watermark(one.partition) == two.partition.log_start_offset == 0
+    await two.upkeep.checkpoint()
     assert two.partition.log_start_offset == 6
     await two.fetch_once(one)
-    assert one.partition.low_watermark() == 6
+    assert log_start.low_watermark(one.partition) == 6
 
 
 async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
@@ -65,17 +66,17 @@ async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
     await two.catch_up(one)
     await one.told_alone(2)
     one.fence(2)
-    one.partition.after_change()
-    one.partition.delete_records(6)
-    await one.storage.checkpoint()
-    assert one.partition.low_watermark() == 6
+    in_sync.after_change(one.partition)
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
+    assert log_start.low_watermark(one.partition) == 6
     one.fence(2, fenced=False)
     await two.follow(1, 1)
     for _ in range(3):
         await two.fetch_once(one)
     assert two.partition.next_offset == 10
     assert not proposals
-    await two.storage.checkpoint()
+    await two.upkeep.checkpoint()
     await two.fetch_once(one)
     assert proposals[-1].new_isr == (1, 2)
 
@@ -88,9 +89,9 @@ async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) ->
     await one.append(10)
     await two.catch_up(one)
     one.fence(2)
-    one.partition.delete_records(6)
-    await one.storage.checkpoint()
-    assert one.partition.low_watermark() == 0
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
+    assert log_start.low_watermark(one.partition) == 0
 
 
 async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_isr(
@@ -108,10 +109,10 @@ async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_i
     alone = newer(known, isr=(1,), has_eligible_leaders=True)
     await one.told(alone)
     one.fence(2)
-    one.partition.delete_records(6)
-    await one.storage.checkpoint()
+    log_start.delete_records(one.partition, 6)
+    await one.upkeep.checkpoint()
     assert one.partition.log_start_offset == 6
-    assert one.partition.low_watermark() == 0
+    assert log_start.low_watermark(one.partition) == 0
     await one.told(newer(alone, has_eligible_leaders=False))
     one.fence(2)
-    assert one.partition.low_watermark() == 6
+    assert log_start.low_watermark(one.partition) == 6

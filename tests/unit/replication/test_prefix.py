@@ -7,8 +7,9 @@ import pytest
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import PartitionState
-from tidemark_broker.replication import prefix
-from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing, TierEnd
+from tidemark_broker.replication.partition import prefix
+from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 
 DELETING = Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
 DELETED = Tiering(TieringState.DISABLED, 1, DisablePolicy.DELETE)

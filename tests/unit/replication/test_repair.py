@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.partition import Role
+from tidemark_broker.replication.partition import Role, produce, reads
 
 Nodes = Callable[[int], Node]
 ALONE = row(replicas=(1,), isr=(1,))
@@ -36,7 +36,7 @@ def _last_segment(node: Node) -> Path:
 
 
 async def _refused(node: Node) -> None:
-    result = await node.partition.append(batch(), acks=1, timeout_ms=0)
+    result = await produce.append(node.partition, batch(), acks=1, timeout_ms=0)
     assert result.error is ErrorCode.kafka_storage_error
 
 
@@ -175,7 +175,7 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
     assert one.partition.stored is not None
     assert one.partition.stored.row == newer(ALONE, leader_epoch=1)
     assert (one.storage.error(), one.manager.offline_count) == ("", 0)
-    assert one.partition.fetch(0, max_bytes=1 << 20, min_one=True).data == one.bytes()
+    assert reads.fetch(one.partition, 0, max_bytes=1 << 20, min_one=True).data == one.bytes()
     await one.append(1)
     await one.stop()
     again = node(1)
@@ -216,7 +216,7 @@ async def test_a_tombstone_takes_a_log_that_does_not_open(
 async def test_a_replica_asked_for_twice_at_once_is_made_once(
     node: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tidemark_broker.replication.manager")
+    caplog.set_level(logging.INFO, "tidemark_broker.replication.hosting.placing")
     one = node(1)
     await asyncio.gather(one.told(ALONE), one.told(ALONE), one.manager.retry())
     assert len([each for each in caplog.messages if each.startswith("t-0: created")]) == 1

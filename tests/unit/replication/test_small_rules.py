@@ -8,21 +8,21 @@ import pytest
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication import state_file
-from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
-from tidemark_broker.replication.prefix import RemoteEnd
-from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.partition import state_file
+from tidemark_broker.replication.partition.log_start import smallest
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.remote import RemoteEnd
 
 UNTIERED = Tiering(TieringState.NONE, -1, DisablePolicy.RETAIN)
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
 def test_the_low_watermark_waits_for_every_alive_follower() -> None:
-    assert low_watermark(10, {2: 5, 3: 7}, {2, 3}) == 5
-    assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
-    assert low_watermark(10, {3: 12}, {2, 3}) == -1
-    assert low_watermark(10, {}, ()) == 10
+    assert smallest(10, {2: 5, 3: 7}, {2, 3}) == 5
+    assert smallest(10, {2: 5, 3: 7}, {3}) == 7
+    assert smallest(10, {3: 12}, {2, 3}) == -1
+    assert smallest(10, {}, ()) == 10
 
 
 def row(**changes: object) -> control.PartitionState:

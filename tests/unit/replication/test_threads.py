@@ -10,6 +10,7 @@ import pytest
 from tests.unit.replication.replica_nodes import T0, Node, row
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
+from tidemark_broker.replication.partition import produce, reads
 from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
 from tidemark_broker.replication.types import ProduceResult
 
@@ -49,7 +50,7 @@ async def test_a_look_up_waits_for_no_upkeep(node: Callable[[int], Node]) -> Non
     await one.append(3)
     async with _occupied(in_thread, MANY):
         async with asyncio.timeout(20):
-            found = await one.partition.list_offset(T0)
+            found = await reads.list_offset(one.partition, T0)
         assert (found.error.name, found.offset) == ("none", 0)
 
 
@@ -60,9 +61,9 @@ async def test_look_ups_beyond_the_limit_are_refused_and_may_be_tried_again(
     await one.told(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 102):
-        found = await one.partition.list_offset(T0)
+        found = await reads.list_offset(one.partition, T0)
         assert found.error.name == "request_timed_out"
-    assert (await one.partition.list_offset(T0)).offset == 0
+    assert (await reads.list_offset(one.partition, T0)).offset == 0
 
 
 async def test_a_cancelled_caller_waits_for_its_thread() -> None:
@@ -99,13 +100,13 @@ async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
     await one.told(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 2):
-        asked = [asyncio.ensure_future(one.partition.list_offset(T0)) for _ in range(100)]
+        asked = [asyncio.ensure_future(reads.list_offset(one.partition, T0)) for _ in range(100)]
         await asyncio.sleep(0)
         for each in asked:
             each.cancel()
         async with asyncio.timeout(20):
             await asyncio.wait(asked)
-        other = asyncio.ensure_future(one.partition.list_offset(T0))
+        other = asyncio.ensure_future(reads.list_offset(one.partition, T0))
         await asyncio.sleep(0)
         assert not other.done()
     assert (await other).offset == 0
@@ -120,7 +121,8 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
     plain = build_batch([Record(b"plain", b"v", (), T0)])
     sent = [plain, odd, plain, plain, odd, odd, plain]
     appends = [
-        asyncio.ensure_future(one.partition.append(data, acks=1, timeout_ms=1000)) for data in sent
+        asyncio.ensure_future(produce.append(one.partition, data, acks=1, timeout_ms=1000))
+        for data in sent
     ]
     results = await asyncio.gather(*appends)
     assert [result.error.name for result in results] == ["none"] * len(sent)
@@ -139,7 +141,9 @@ async def test_nobody_waits_for_the_batches_of_another_client(node: Callable[[in
     plain = build_batch([Record(b"plain", b"v", (), T0)])
 
     def append(data: bytes, peer: str) -> "asyncio.Future[ProduceResult]":
-        return asyncio.ensure_future(one.partition.append(data, acks=1, timeout_ms=1000, peer=peer))
+        return asyncio.ensure_future(
+            produce.append(one.partition, data, acks=1, timeout_ms=1000, peer=peer)
+        )
 
     async with _occupied(in_lookup_thread, 2):
         held = [append(data, "a") for data in (odd, odd, plain)]
@@ -157,7 +161,7 @@ async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was
     await one.told(ALONE)
     odd = build_batch([Record(b"odd", b"v", (), -1)])
     async with _occupied(in_lookup_thread, 2):
-        append = asyncio.ensure_future(one.partition.append(odd, acks=-1, timeout_ms=1000))
+        append = asyncio.ensure_future(produce.append(one.partition, odd, acks=-1, timeout_ms=1000))
         await one.told(row(leader=2, leader_epoch=1, partition_epoch=1))
     assert (await append).error.name == "not_leader_or_follower"
     assert one.partition.next_offset == 0

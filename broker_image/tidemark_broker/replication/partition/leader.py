@@ -11,8 +11,8 @@ round costs nothing for a partition at rest.
 from collections.abc import Mapping
 
 from tidemark.wire import control
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import FetchSeen, FollowerProgress
+from tidemark_broker.replication.partition import isr
+from tidemark_broker.replication.partition.isr import FollowerFetch, FollowerProgress
 
 
 class FetchRounds:
@@ -78,7 +78,7 @@ class LeaderRole:
         known = self.followers.get(node)
         return isr.after_leaving(known) if known is not None and left else known
 
-    def seen(self, node: int, fetch: FetchSeen) -> FollowerProgress:
+    def record_fetch(self, node: int, fetch: FollowerFetch) -> FollowerProgress:
         """A follower fetched; gives what was known of it before."""
         before = self._progress_of(node)
         self.followers[node] = isr.after_fetch(before, fetch)

@@ -8,23 +8,20 @@ knows that an uncleanly elected leader has recovered (KIP-704).
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.purgatory import Change
-from tidemark_broker.replication import isr
-from tidemark_broker.replication.isr import FetchSeen, LeaderView
-from tidemark_broker.replication.leader import LeaderRole
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition import isr
+from tidemark_broker.replication.partition.isr import FollowerFetch, LeaderView
+from tidemark_broker.replication.partition.leader import LeaderRole
+from tidemark_broker.replication.partition.partition import Partition
 
 logger = logging.getLogger(__name__)
 
 
-def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
+def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
     """What :mod:`isr` decides upon."""
     metadata = partition.context.metadata
     return LeaderView(
@@ -37,8 +34,8 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
         followers=leader.progress(),
         eligible=frozenset(
             node
-            for node, seen in leader.followers.items()
-            if metadata.is_alive(node) and metadata.broker_epoch(node) == seen.broker_epoch
+            for node, progress in leader.followers.items()
+            if metadata.is_alive(node) and metadata.broker_epoch(node) == progress.broker_epoch
         ),
         min_isr=partition.min_isr,
         now_s=partition.context.monotonic(),
@@ -48,7 +45,7 @@ def leader_view(partition: "Partition", leader: LeaderRole) -> LeaderView:
     )
 
 
-def advance_high_watermark(partition: "Partition") -> None:
+def advance_high_watermark(partition: Partition) -> None:
     """Commit what enough replicas have."""
     leader = partition.leader
     if leader is None:
@@ -58,13 +55,20 @@ def advance_high_watermark(partition: "Partition") -> None:
         partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
-def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None:
+def after_change(partition: Partition) -> None:
+    """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who
+    waits for records or for the high watermark is woken only if that has moved."""
+    advance_high_watermark(partition)
+    partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
+
+
+def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
     """A follower has everything below its fetch offset: commit, and let it into the ISR."""
     leader = partition.leader
     if leader is None:
         return
-    before = leader.seen(node, seen)
-    if before.log_start_offset != seen.log_start_offset:
+    before = leader.record_fetch(node, fetch)
+    if before.log_start_offset != fetch.log_start_offset:
         partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
     advance_high_watermark(partition)
     if leader.pending is None and node not in leader.row.isr:
@@ -74,7 +78,7 @@ def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None
 
 
 def must_fetch_again(
-    partition: "Partition", leader: LeaderRole, node: int, local_log_start_offset: int
+    partition: Partition, leader: LeaderRole, node: int, local_log_start_offset: int
 ) -> bool:
     """Does a follower begin behind what a disablement with Delete has left, so that nothing but
     this log has what it lacks? It fetches all of it again before it is let into the ISR. Decided
@@ -89,7 +93,7 @@ def must_fetch_again(
     )
 
 
-def shrink_isr(partition: "Partition") -> None:
+def shrink_isr(partition: Partition) -> None:
     """Called every lag/2: propose an ISR without those who fell behind; repeat a proposal that
     was never settled (the same epochs: it cannot take effect twice)."""
     leader = partition.leader
@@ -104,7 +108,7 @@ def shrink_isr(partition: "Partition") -> None:
         _propose(partition, isr.shrunk(leader.row.isr, gone))
 
 
-def _propose(partition: "Partition", new_isr: tuple[int, ...]) -> None:
+def _propose(partition: Partition, new_isr: tuple[int, ...]) -> None:
     leader = partition.leader
     if leader is None:
         return
@@ -115,7 +119,7 @@ def _propose(partition: "Partition", new_isr: tuple[int, ...]) -> None:
 
 
 def _change(
-    partition: "Partition", leader: LeaderRole, new_isr: tuple[int, ...]
+    partition: Partition, leader: LeaderRole, new_isr: tuple[int, ...]
 ) -> control.IsrChange:
     return control.IsrChange(
         topic_id=partition.topic_id,
@@ -128,7 +132,7 @@ def _change(
     )
 
 
-def answered(partition: "Partition", change: control.IsrChange, result: control.IsrResult) -> None:
+def answered(partition: Partition, change: control.IsrChange, result: control.IsrResult) -> None:
     """The controller answered a proposal: in force at once, as it is in the slices already; the
     file follows. See :func:`isr.meaning`."""
     leader, row = partition.leader, partition.row
@@ -146,11 +150,11 @@ def answered(partition: "Partition", change: control.IsrChange, result: control.
             "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
         )
     propose_news(partition)
-    partition.after_change()
+    after_change(partition)
 
 
 def _adopt_answer(
-    partition: "Partition", leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
+    partition: Partition, leader: LeaderRole, change: control.IsrChange, result: control.IsrResult
 ) -> None:
     if partition.stored is None:
         return
@@ -169,7 +173,13 @@ def _adopt_answer(
     logger.info("%s: ISR is %s (partition epoch %d)", partition.tp, row.isr, row.partition_epoch)
 
 
-def propose_news(partition: "Partition") -> None:
+def report_manifest_created(partition: Partition) -> None:
+    """The leader made the partition's head object: the slice must remember it."""
+    partition.manifest_created = True
+    propose_news(partition)
+
+
+def propose_news(partition: Partition) -> None:
     """Have the slice remember what it does not know yet: that the head object was created, that a
     leader which was elected uncleanly has recovered (only then does it lead, see :mod:`roles`)."""
     leader = partition.leader

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemark_broker.log import LogConfig, PartitionLog
-from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.types import TopicPartition
 
 

@@ -1,38 +1,31 @@
 """How a replica takes a role, and gives one up.
 
 The state comes from the controller and is on disk before the role is taken. A leader whose log may
-lack what is in the tier asks the tier and takes over from there first (the prefix rule; KIP-704's
-recovery of a leader elected uncleanly); one whose disk lost records leads no more in that epoch,
-since others may hold what it acknowledged.
+lack what is in the tier asks the tier first (:mod:`taking_over`); one whose disk lost records leads
+no more in that epoch, since others may hold what it acknowledged.
 """
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING
 
-from tidemark.tiering import Tiering
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication import in_sync, prefix
-from tidemark_broker.replication.leader import LeaderRole
 from tidemark_broker.replication.metadata import TopicView, is_newer
-from tidemark_broker.replication.prefix import Doubt, TierEnd
-from tidemark_broker.replication.remote import BootstrapPoint, RemoteUnavailable
-from tidemark_broker.replication.replica import Role
-from tidemark_broker.replication.state_file import StoredState
+from tidemark_broker.replication.partition import in_sync, prefix
+from tidemark_broker.replication.partition.leader import LeaderRole
+from tidemark_broker.replication.partition.partition import Partition, Role
+from tidemark_broker.replication.partition.prefix import Doubt
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.remote import TierEnd
 from tidemark_broker.replication.threads import in_role_thread, in_thread
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-_TIER_TIMEOUT_S = 10.0
-_SAID = "; the tier: "
+#: A loss that the controller does not know of yet: it may not lead in any.
+_EVERY_EPOCH = 2**31 - 1
 
 
 async def apply(
-    partition: "Partition", view: TopicView, row: control.PartitionState, controller_epoch: int
+    partition: Partition, view: TopicView, row: control.PartitionState, controller_epoch: int
 ) -> bool:
     """Take over a state from the controller; gives False if it must not be obeyed.
 
@@ -83,7 +76,7 @@ async def apply(
         return True
 
 
-def _give_up_former_role(partition: "Partition", row: control.PartitionState) -> None:
+def _give_up_former_role(partition: Partition, row: control.PartitionState) -> None:
     """A state that cannot be kept gives no role, but leadership that it takes away is gone: another
     leads now, or nobody, and who waits here must hear it."""
     leads = partition.role in (Role.LEADER, Role.TAKING_OVER)
@@ -92,18 +85,18 @@ def _give_up_former_role(partition: "Partition", row: control.PartitionState) ->
         _step_down(partition, Role.IDLE)
 
 
-def _tiering_differs(partition: "Partition", view: TopicView) -> bool:
+def _tiering_differs(partition: Partition, view: TopicView) -> bool:
     stored = partition.stored
     return stored is None or stored.tiering != view.tiering
 
 
 async def _persist(
-    partition: "Partition", view: TopicView, row: control.PartitionState, controller_epoch: int
+    partition: Partition, view: TopicView, row: control.PartitionState, controller_epoch: int
 ) -> None:
     await partition.write_state(StoredState.of(view, row, controller_epoch))
 
 
-async def _take_role(partition: "Partition", row: control.PartitionState) -> None:
+async def _take_role(partition: Partition, row: control.PartitionState) -> None:
     if row.leader == partition.context.node_id:
         if row.leader_epoch <= partition.lost_in_epoch:
             stop_leading(partition, Role.IDLE)
@@ -111,7 +104,7 @@ async def _take_role(partition: "Partition", row: control.PartitionState) -> Non
         if partition.leader is not None and partition.leader.epoch == row.leader_epoch:
             partition.leader.adopt(row, partition.context.monotonic())
             in_sync.propose_news(partition)
-            partition.after_change()
+            in_sync.after_change(partition)
         else:
             await become_leader(partition)
     else:
@@ -120,9 +113,9 @@ async def _take_role(partition: "Partition", row: control.PartitionState) -> Non
         )
 
 
-async def become_leader(partition: "Partition") -> None:
+async def become_leader(partition: Partition) -> None:
     """Lead in the epoch of the current row, unless the log may lack what is in the tier: then
-    :func:`take_over` asks the tier. The caller holds ``lock``.
+    :mod:`taking_over` asks the tier. The caller holds ``lock``.
     """
     row = partition.row
     if row is None:
@@ -131,10 +124,10 @@ async def become_leader(partition: "Partition") -> None:
     if question:
         _wait_for_tier(partition, question)
     else:
-        await _lead(partition, row)
+        await lead(partition, row)
 
 
-def found_lacking(partition: "Partition", tier: TierEnd) -> bool:
+def found_lacking(partition: Partition, tier: TierEnd) -> bool:
     """Does the log of a leader lack what its own claim shows to be in the tier? Then it leads no
     more, at once: it takes nothing more before it has taken over from there."""
     log = partition.log
@@ -146,7 +139,7 @@ def found_lacking(partition: "Partition", tier: TierEnd) -> bool:
     return True
 
 
-def _wait_for_tier(partition: "Partition", doubt: str) -> None:
+def _wait_for_tier(partition: Partition, doubt: str) -> None:
     if partition.role is not Role.TAKING_OVER:
         partition.offline_reason = "TakingOverFromTier"
         logger.warning(
@@ -164,7 +157,8 @@ def _wait_for_tier(partition: "Partition", doubt: str) -> None:
         partition.context.remote.on_follower(partition)
 
 
-async def _lead(partition: "Partition", row: control.PartitionState) -> None:
+async def lead(partition: Partition, row: control.PartitionState) -> None:
+    """Lead in the epoch of that row. The caller holds ``lock``."""
     await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     doubt = partition.doubt
     if doubt is not None and doubt.refuted:  # a claim of the epoch before has shown it meanwhile
@@ -187,13 +181,13 @@ async def _lead(partition: "Partition", row: control.PartitionState) -> None:
         start,
         row.isr,
     )
-    partition.after_change()
+    in_sync.after_change(partition)
     in_sync.propose_news(partition)
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)
 
 
-def _epoch_start(partition: "Partition", epoch: int) -> int:
+def _epoch_start(partition: Partition, epoch: int) -> int:
     """Where an epoch that this log knows begins."""
     for entry in reversed(partition.log.epochs.entries):
         if entry.epoch == epoch:
@@ -201,7 +195,7 @@ def _epoch_start(partition: "Partition", epoch: int) -> int:
     return partition.log.next_offset
 
 
-def _step_down(partition: "Partition", role: Role) -> None:
+def _step_down(partition: Partition, role: Role) -> None:
     was_leader = partition.leader is not None
     changed = partition.role is not role
     stop_leading(partition, role)
@@ -217,92 +211,20 @@ def _step_down(partition: "Partition", role: Role) -> None:
             partition.context.remote.on_follower(partition)
 
 
-def stop_leading(partition: "Partition", role: Role) -> None:
+def stop_leading(partition: Partition, role: Role) -> None:
     """Serve as leader no more; whoever waits is woken."""
     partition.leader = None
     partition.role = role
     partition.wake_all()
 
 
-async def take_over(partition: "Partition") -> None:
-    """The prefix rule, one try: an elected leader asks the tier for its end, under a claim of its
-    own epoch, and starts its log from the tier where it lacks or contradicts that; then it leads.
-
-    The tier is asked without ``lock``: a newer state never waits for it, and voids the answer.
-    """
-    asked = _term(partition)
-    if partition.role is not Role.TAKING_OVER:
-        return
-    try:
-        async with asyncio.timeout(_TIER_TIMEOUT_S):
-            tier, point = await _ask_tier(partition)
-        async with partition.lock:
-            if partition.role is Role.TAKING_OVER and asked == _term(partition):
-                await _lead_from(partition, tier, point)
-    except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
-        _stay_offline(partition, error)
+def retire(partition: Partition) -> None:
+    """The replica goes: no role any more, whoever waits is woken."""
+    partition.removed = True
+    stop_leading(partition, Role.IDLE)
 
 
-def _term(partition: "Partition") -> tuple[int, Tiering]:
-    return partition.leader_epoch, partition.tiering
-
-
-async def _ask_tier(partition: "Partition") -> tuple[TierEnd, BootstrapPoint | None]:
-    """The tier's end, and where the log must start if it lacks that."""
-    remote = partition.context.remote
-    if remote is None:
-        raise RemoteUnavailable("this broker has no remote storage")
-    tier = await remote.claimed_end(partition)
-    if not _lacks(partition, tier):
-        return tier, None
-    return tier, await remote.bootstrap(partition, tier.next_offset)
-
-
-def _lacks(partition: "Partition", tier: TierEnd) -> bool:
-    return prefix.lacks(tier, partition.log.epochs, next_offset=partition.next_offset)
-
-
-async def _lead_from(partition: "Partition", tier: TierEnd, point: BootstrapPoint | None) -> None:
-    """The caller holds ``lock``; nothing has changed since the tier was asked."""
-    row, log = partition.row, partition.log
-    if row is None or partition.stored is None or (point is None and _lacks(partition, tier)):
-        return
-    if point is not None:
-        logger.warning(
-            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it "
-            "starts anew at %d",
-            partition.tp,
-            partition.next_offset,
-            tier.end.offset,
-            tier.log_start_offset,
-            point.next_offset,
-        )
-        await in_role_thread(
-            log.truncate_fully_and_start_at,
-            point.next_offset,
-            log_start_offset=min(
-                max(point.log_start_offset, partition.log_start_offset), point.next_offset
-            ),
-            epochs=tuple(point.epochs),
-        )
-    partition.doubt = None
-    partition.replace_remote_end(tier.end)
-    await partition.write_state(partition.stored)
-    await _lead(partition, row)
-
-
-def _stay_offline(partition: "Partition", error: Exception) -> None:
-    said = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
-    logger.warning("%s: taking over from the tier failed: %s", partition.tp, said)
-    if partition.role is not Role.TAKING_OVER:
-        return
-    disk = isinstance(error, StorageError)
-    partition.offline_reason = "StorageError" if disk else "TierUnavailable"
-    doubt = partition.offline_message.split(_SAID, 1)[0]
-    partition.offline_message = f"{doubt}{_SAID}{said}"
-
-
-async def reopen(partition: "Partition") -> None:
+async def reopen(partition: Partition) -> None:
     """Open the log again after its disk failed; raises :class:`StorageError` if it still fails.
 
     Where records are gone the replica must leave the ISR, and as leader it must not go on as if
@@ -318,10 +240,16 @@ async def reopen(partition: "Partition") -> None:
                 partition.tp,
                 partition.next_offset,
             )
-            partition.note_loss()
+            partition.lost_in_epoch = _EVERY_EPOCH
             partition.doubt = prefix.RECORDS_LOST
             if partition.role in (Role.LEADER, Role.TAKING_OVER):
                 _step_down(partition, Role.IDLE)
             if partition.context.records_lost is not None:
                 partition.context.records_lost()
         partition.wake_all()
+
+
+def loss_is_known(partition: Partition) -> None:
+    """Whatever the controller says of a later epoch, it says knowing of the loss."""
+    if partition.lost_in_epoch == _EVERY_EPOCH:
+        partition.lost_in_epoch = partition.leader_epoch

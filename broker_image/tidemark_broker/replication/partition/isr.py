@@ -33,7 +33,7 @@ class FollowerProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSeen:
+class FollowerFetch:
     """One fetch of a follower as the leader saw it."""
 
     fetch_offset: int
@@ -46,25 +46,25 @@ class FetchSeen:
     tiered_epoch: int = UNKNOWN
 
 
-def after_fetch(progress: FollowerProgress, seen: FetchSeen) -> FollowerProgress:
+def after_fetch(progress: FollowerProgress, fetch: FollowerFetch) -> FollowerProgress:
     """The follower has everything below its fetch offset: note it, and when it last had all.
 
     It is caught up *now* if it asks for the leader's end, and was caught up at its previous fetch
     if it has by now what was the end then.
     """
     caught_up_s = progress.last_caught_up_s
-    if seen.fetch_offset >= seen.leader_next_offset:
-        caught_up_s = max(caught_up_s, seen.now_s)
-    elif seen.fetch_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
+    if fetch.fetch_offset >= fetch.leader_next_offset:
+        caught_up_s = max(caught_up_s, fetch.now_s)
+    elif fetch.fetch_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
         caught_up_s = max(caught_up_s, progress.last_fetch_s)
     return FollowerProgress(
-        next_offset=seen.fetch_offset,
-        log_start_offset=seen.log_start_offset,
-        local_log_start_offset=seen.local_log_start_offset,
-        tiered_epoch=seen.tiered_epoch,
-        broker_epoch=seen.broker_epoch,
-        last_fetch_s=seen.now_s,
-        leader_next_offset_at_last_fetch=seen.leader_next_offset,
+        next_offset=fetch.fetch_offset,
+        log_start_offset=fetch.log_start_offset,
+        local_log_start_offset=fetch.local_log_start_offset,
+        tiered_epoch=fetch.tiered_epoch,
+        broker_epoch=fetch.broker_epoch,
+        last_fetch_s=fetch.now_s,
+        leader_next_offset_at_last_fetch=fetch.leader_next_offset,
         last_caught_up_s=caught_up_s,
     )
 

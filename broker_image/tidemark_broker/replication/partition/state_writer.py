@@ -10,17 +10,27 @@ the disk takes.
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidemark_broker.log import StorageError
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.replica import Replica
+from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 4
 _RETRY_S = 1.0
+
+
+class Replica(Protocol):
+    """Whose file follows."""
+
+    tp: TopicPartition
+
+    async def write_changes(self) -> None:
+        """Have the file say what is in force; raises :class:`StorageError`."""
+
+    def storage_failed(self, error: BaseException) -> None:
+        """Its disk refused."""
 
 
 class StateWriter:
@@ -33,7 +43,7 @@ class StateWriter:
         self._retries: dict[Replica, asyncio.TimerHandle] = {}
         self._closed = False
 
-    def soon(self, replica: "Replica") -> None:
+    def soon(self, replica: Replica) -> None:
         """Have the file say what is in force."""
         if self._closed:
             return
@@ -68,11 +78,11 @@ class StateWriter:
             except Exception:
                 logger.exception("%s: its state file cannot be written", replica.tp)
 
-    def _again_later(self, replica: "Replica") -> None:
+    def _again_later(self, replica: Replica) -> None:
         if not self._closed and replica not in self._retries:
             loop = asyncio.get_running_loop()
             self._retries[replica] = loop.call_later(self._retry_s, self._retry, replica)
 
-    def _retry(self, replica: "Replica") -> None:
+    def _retry(self, replica: Replica) -> None:
         del self._retries[replica]
         self.soon(replica)

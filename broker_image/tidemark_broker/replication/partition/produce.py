@@ -6,7 +6,6 @@ meanwhile the data stays and the answer says so.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -18,18 +17,17 @@ from tidemark_broker.log import (
     record_times,
 )
 from tidemark_broker.purgatory import Change
+from tidemark_broker.replication.partition import in_sync
+from tidemark_broker.replication.partition.partition import Partition
+from tidemark_broker.replication.partition.turns import Turn
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
-from tidemark_broker.replication.turns import Turn
 from tidemark_broker.replication.types import ProduceResult
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
 
 ACKS_ALL = -1
 
 
 async def append(
-    partition: "Partition", data: bytes, *, acks: int, timeout_ms: int, peer: str
+    partition: Partition, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
 ) -> ProduceResult:
     """Append batches as leader; with acks -1 wait until they are committed.
 
@@ -44,7 +42,7 @@ async def append(
 
 
 def begin(
-    partition: "Partition", data: bytes, *, acks: int, peer: str
+    partition: Partition, data: bytes, *, acks: int, peer: str
 ) -> "ProduceResult | DelayedAppend":
     """Append, where nothing has to be looked into first: neither this batch nor one that came from
     the same ``peer`` (a connection) before it."""
@@ -60,7 +58,7 @@ class DelayedAppend:
     """A batch whose records must be looked at first, in a thread, or one that came behind such a
     batch. :meth:`finish` it, or :meth:`give_up`."""
 
-    def __init__(self, partition: "Partition", data: bytes, acks: int, turn: Turn) -> None:
+    def __init__(self, partition: Partition, data: bytes, acks: int, turn: Turn) -> None:
         self._partition = partition
         self._data = data
         self._acks = acks
@@ -87,7 +85,7 @@ class DelayedAppend:
             self._turn.end()
 
 
-def _refusal(partition: "Partition", acks: int) -> ProduceResult | None:
+def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     error = partition.check_leader()
     if error is not ErrorCode.none:
         return ProduceResult(error=error)
@@ -100,7 +98,7 @@ def _refusal(partition: "Partition", acks: int) -> ProduceResult | None:
 
 
 def _append(
-    partition: "Partition", data: bytes, acks: int, times: RecordTimes | None = None
+    partition: Partition, data: bytes, acks: int, times: RecordTimes | None = None
 ) -> ProduceResult:
     refusal = _refusal(partition, acks)
     if refusal is not None:
@@ -121,7 +119,7 @@ def _append(
     context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:
         context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
-    partition.advance_high_watermark()
+    in_sync.advance_high_watermark(partition)
     return ProduceResult(
         error=ErrorCode.none,
         base_offset=info.base_offset,
@@ -131,7 +129,7 @@ def _append(
 
 
 async def _committed(
-    partition: "Partition", appended: ProduceResult, end_offset: int, timeout_ms: int
+    partition: Partition, appended: ProduceResult, end_offset: int, timeout_ms: int
 ) -> ProduceResult:
     epoch = partition.leader_epoch
 

@@ -1,32 +1,38 @@
 """What one hosted replica is: its log, the state it was given, its role. No decisions here.
 
-The loop thread owns it. Everything that changes the log's end or the role holds ``lock``: a role
-change never overtakes a truncation that is still under way in a thread. State is written to the
-replica's folder before it is in force (persist before acting).
+What is done with it stands in modules that import this one: roles are taken in :mod:`roles`,
+records are appended in :mod:`produce` and read in :mod:`reads`, the ISR is :mod:`in_sync`'s, the
+log start
+:mod:`log_start`'s. The loop thread owns it. Everything that changes the log's end or the role holds
+``lock``: a role change never overtakes a truncation that is still under way in a thread. State is
+written to the replica's folder before it is in force (persist before acting).
 """
 
 import asyncio
 import enum
 import uuid
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
-from tidemark_broker.purgatory import Change
-from tidemark_broker.replication import isr, prefix
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.leader import LeaderRole
-from tidemark_broker.replication.metadata import TopicView, is_newer
-from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing
-from tidemark_broker.replication.retention_mode import retention_mode
-from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.turns import Turns
+from tidemark_broker.purgatory import Change, Purgatory
+from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
+from tidemark_broker.replication.partition import isr, prefix
+from tidemark_broker.replication.partition.leader import LeaderRole
+from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.partition.retention_mode import retention_mode
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.partition.state_writer import StateWriter
+from tidemark_broker.replication.partition.storage_failures import StorageFailures
+from tidemark_broker.replication.partition.turns import Turns
+from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
+from tidemark_broker.replication.stall import Stall
 from tidemark_broker.replication.types import TopicPartition
-
-_EVERY_EPOCH = 2**31 - 1
 
 
 class Role(enum.Enum):
@@ -39,8 +45,31 @@ class Role(enum.Enum):
     TAKING_OVER = enum.auto()
 
 
-class Replica:
-    """State and figures; :class:`Partition` is the whole."""
+@dataclass(slots=True, kw_only=True)
+class ReplicaContext:
+    """What the replicas of a broker share. ``monotonic`` in seconds, ``wall_ms`` in milliseconds
+    since the epoch; ``persist`` returns once the file is durable; ``checkpoint_log_start`` asks for
+    a durable log start soon."""
+
+    node_id: int
+    metadata: MetadataCache
+    purgatory: Purgatory
+    lag_max_s: float
+    monotonic: Callable[[], float]
+    wall_ms: Callable[[], int]
+    propose_isr: Callable[["Partition", control.IsrChange], None]
+    persist: Callable[[Path, StoredState], Awaitable[None]]
+    checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
+    failures: StorageFailures = field(default_factory=StorageFailures)
+    states: StateWriter = field(default_factory=StateWriter)
+    stall: Stall = field(default_factory=Stall)
+    remote: "RemoteLog[Partition] | None" = None
+    #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
+    records_lost: Callable[[], None] | None = None
+
+
+class Partition:
+    """State and figures of one hosted replica."""
 
     def __init__(
         self,
@@ -71,7 +100,8 @@ class Replica:
         self.lost_in_epoch = -1
         #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
         self.offline_reason = self.offline_message = ""
-        self._durable_log_start_seen = log.durable_log_start_offset
+        #: The durable log start that the purgatory was last notified of.
+        self.durable_log_start_notified = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
@@ -85,15 +115,6 @@ class Replica:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:
             self.settle_log_start()
-
-    def note_loss(self) -> None:
-        """The disk lost records: it does not lead at all until the controller knows."""
-        self.lost_in_epoch = _EVERY_EPOCH
-
-    def loss_is_known(self) -> None:
-        """Whatever the controller says of a later epoch, it says knowing of the loss."""
-        if self.lost_in_epoch == _EVERY_EPOCH:
-            self.lost_in_epoch = self.leader_epoch
 
     def settle_log_start(self) -> None:
         """After a start: where nothing is in the tier, nothing below the local start can be read,
@@ -203,13 +224,6 @@ class Replica:
         """Is the committed ISR too small to accept acks=all?"""
         return len(self.isr) < self.min_isr
 
-    def alive_followers(self) -> frozenset[int]:
-        """Assigned followers that are registered and unfenced."""
-        if self.row is None:
-            return frozenset()
-        others = (node for node in self.row.replicas if node >= 0 and node != self.context.node_id)
-        return self.context.metadata.alive(others)
-
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Why a request for the leader cannot be served here; ``none`` if it can."""
         context = self.context
@@ -228,35 +242,6 @@ class Replica:
             self.context.failures.failed(self.tp, error, self.context.monotonic())
 
     # ------------------------------------------------------------ the tier
-
-    def note_remote_end(self, offset: int, epoch: int) -> None:
-        """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
-        durable soon."""
-        end = prefix.later(self.remote_end, offset, epoch)
-        self.log.highest_remote_offset = max(self.log.highest_remote_offset, offset)
-        if end != self.remote_end:
-            self.remote_end = end
-            self.context.states.soon(self)
-
-    def replace_remote_end(self, end: RemoteEnd) -> None:
-        """What the tier itself said: nothing that was heard before holds against it; durable with
-        the next :meth:`write_state`."""
-        self.remote_end = end
-        self.log.highest_remote_offset = end.offset
-
-    def learn_remote_end(self, tiered_epoch: int, offset: int, epoch: int) -> None:
-        """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty).
-
-        A newer tiered epoch replaces what was known (after Delete nothing of the older ones
-        counts), the same one only adds to it, an older one is out of date.
-        """
-        if tiered_epoch < self.head_tiered_epoch:
-            return
-        if tiered_epoch > self.head_tiered_epoch:
-            self.head_tiered_epoch = tiered_epoch
-            self.remote_end = None
-            self.log.highest_remote_offset = -1
-        self.note_remote_end(offset, epoch)
 
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
         """What local retention may do now; None: as for a log without a tier. An end that was told

@@ -5,17 +5,20 @@ import uuid
 import weakref
 
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+
+AT_ONCE = 8
 
 
 class Hosted:
     """The loop thread owns it."""
 
     def __init__(self) -> None:
-        self.by_key: dict[Key, Partition] = {}
+        self.by_key: dict[TopicIdPartition, Partition] = {}
         self.by_topic: dict[uuid.UUID, dict[int, Partition]] = {}
         self.by_name: dict[TopicPartition, Partition] = {}
+        #: Bounds how many logs are made or opened at a time.
+        self.at_work = asyncio.Semaphore(AT_ONCE)
         self._locks: weakref.WeakValueDictionary[TopicPartition, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )

@@ -10,14 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.fetchers import Fetchers
-from tidemark_broker.replication.hosted import Hosted
-from tidemark_broker.replication.logs import LogStore, UnopenedLog
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.removal import Key, Removals
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.logs import LogStore, UnopenedLog
+from tidemark_broker.replication.hosting.removal import Removals
+from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -35,29 +34,31 @@ class Remover:
         self._fetchers = fetchers
         self._hosted = hosted
 
-    def begin(self, wanted: Removals) -> list[Removal]:
+    def begin(self, removals: Removals) -> list[Removal]:
         """What is to be awaited: one for each replica that may have to go. Each takes the lock of
         its name in its first step, before a replica of that name that is to be made can."""
-        return [*self._hosted_ones(wanted), *self._unopened_ones(wanted)]
+        return [*self._hosted_ones(removals), *self._unopened_ones(removals)]
 
-    def _hosted_ones(self, wanted: Removals) -> Iterable[Removal]:
-        for topic_id in wanted.topic_ids:
+    def _hosted_ones(self, removals: Removals) -> Iterable[Removal]:
+        for topic_id in removals.topic_ids:
             for partition in tuple(self._hosted.by_topic.get(topic_id, {}).values()):
                 key = (topic_id, partition.partition)
-                if wanted.take(key, partition.row):
+                if removals.take(key, partition.row):
                     yield self._remove(partition, key)
 
-    def _unopened_ones(self, wanted: Removals) -> Iterable[Removal]:
+    def _unopened_ones(self, removals: Removals) -> Iterable[Removal]:
         for each in self._logs.unopened():
-            if each.topic_id is not None and wanted.name((each.topic_id, each.tp.partition)):
-                yield self._discard(each, (each.topic_id, each.tp.partition), wanted)
+            if each.topic_id is not None and removals.name((each.topic_id, each.tp.partition)):
+                yield self._discard(each, (each.topic_id, each.tp.partition), removals)
 
-    async def _remove(self, partition: Partition, key: Key) -> control.PartitionError | None:
+    async def _remove(
+        self, partition: Partition, key: TopicIdPartition
+    ) -> control.PartitionError | None:
         self._fetchers.unfollow(partition.tp)
         if self._context.remote is not None:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
-            partition.retire()
+            roles.retire(partition)
             await partition.file_at_rest()  # its folder's name may be another topic's soon
             try:
                 await in_thread(self._logs.delete, partition.log)
@@ -68,13 +69,13 @@ class Remover:
         return None
 
     async def _discard(
-        self, unopened: UnopenedLog, key: Key, wanted: Removals
+        self, unopened: UnopenedLog, key: TopicIdPartition, removals: Removals
     ) -> control.PartitionError | None:
         """Remove a replica whose log does not open."""
         async with self._hosted.lock(unopened.tp):
             try:
                 state = await in_thread(self._logs.state_of, unopened)
-                if not wanted.take(key, None if state is None else state.row):
+                if not removals.take(key, None if state is None else state.row):
                     return None
                 await in_thread(self._logs.discard, unopened.tp)
             except StorageError as error:
@@ -82,16 +83,18 @@ class Remover:
         self._succeeded(unopened.tp, key)
         return None
 
-    def _failed(self, tp: TopicPartition, key: Key, error: StorageError) -> control.PartitionError:
+    def _failed(
+        self, tp: TopicPartition, key: TopicIdPartition, error: StorageError
+    ) -> control.PartitionError:
         self._context.failures.failed(tp, error, self._context.monotonic())
         return partition_error(key, ErrorCode.kafka_storage_error, str(error))
 
-    def _succeeded(self, tp: TopicPartition, key: Key) -> None:
+    def _succeeded(self, tp: TopicPartition, key: TopicIdPartition) -> None:
         self._context.failures.succeeded(tp)
         logger.info("%s (topic id %s): removed", tp, key[0])
 
 
-def partition_error(key: Key, code: ErrorCode, message: str) -> control.PartitionError:
+def partition_error(key: TopicIdPartition, code: ErrorCode, message: str) -> control.PartitionError:
     """What is answered of one replica."""
     return control.PartitionError(
         topic_id=key[0], partition=key[1], error_code=int(code.value), message=message

@@ -5,7 +5,6 @@ tiered partition lie in the tier: the answer says so and the caller reads there.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +16,8 @@ from tidemark_broker.log import (
     StorageError,
     TimestampOffset,
 )
-from tidemark_broker.replication import divergence
+from tidemark_broker.replication.partition import divergence
+from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteUnavailable
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread, in_read_thread
 from tidemark_broker.replication.types import (
@@ -26,9 +26,6 @@ from tidemark_broker.replication.types import (
     OffsetResult,
     RemoteFetchNeed,
 )
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -42,7 +39,30 @@ def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
     return log.epochs.end_offset_for(epoch, log.next_offset)
 
 
-def leader_answer(partition: "Partition", error: ErrorCode) -> FetchResult:
+def diverging_end(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    """Where the log of who asks for ``offset`` parts from this one (KIP-595), None where it does
+    not or where its epoch is not known."""
+    if last_fetched_epoch == divergence.UNKNOWN:
+        return None
+    return divergence.diverging(
+        fetch_offset=offset,
+        last_fetched_epoch=last_fetched_epoch,
+        leaders_end=epoch_end(log, last_fetched_epoch),
+    )
+
+
+def offset_for_leader_epoch(
+    partition: Partition, current_leader_epoch: int, epoch: int
+) -> tuple[ErrorCode, int, int]:
+    """(error, epoch, end offset) of the largest epoch not above ``epoch``."""
+    error = partition.check_leader(current_leader_epoch)
+    if error is not ErrorCode.none:
+        return error, -1, -1
+    end = epoch_end(partition.log, epoch)
+    return ErrorCode.none, end.epoch, end.end_offset
+
+
+def leader_answer(partition: Partition, error: ErrorCode) -> FetchResult:
     """An answer without records that still carries the offsets a client learns from."""
     log = partition.log
     return FetchResult(
@@ -56,13 +76,13 @@ def leader_answer(partition: "Partition", error: ErrorCode) -> FetchResult:
 
 
 def fetch(
-    partition: "Partition",
+    partition: Partition,
     offset: int,
     *,
     max_bytes: int,
     min_one: bool,
-    current_leader_epoch: int,
-    last_fetched_epoch: int,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
 ) -> FetchResult:
     """One partition of a consumer's Fetch; reads the page cache, never waits.
 
@@ -78,9 +98,9 @@ def fetch(
     answer = leader_answer(partition, ErrorCode.none)
     if not log.log_start_offset <= offset <= log.next_offset:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
-    parted = _parted(log, offset, last_fetched_epoch)
-    if parted is not None:
-        return _with(answer, diverging=parted)
+    diverging = diverging_end(log, offset, last_fetched_epoch)
+    if diverging is not None:
+        return _with(answer, diverging=diverging)
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
     if offset >= log.high_watermark:
@@ -88,7 +108,7 @@ def fetch(
     return _read(partition, answer, offset, max_bytes, min_one=min_one)
 
 
-def _not_here(partition: "Partition", offset: int, max_bytes: int) -> FetchResult:
+def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     """What lies below the local log start is in the tier, as far as the log goes down there."""
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
@@ -96,18 +116,8 @@ def _not_here(partition: "Partition", offset: int, max_bytes: int) -> FetchResul
     return _with(leader_answer(partition, ErrorCode.none), remote=need)
 
 
-def _parted(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    if last_fetched_epoch == divergence.UNKNOWN:
-        return None
-    return divergence.diverging(
-        fetch_offset=offset,
-        last_fetched_epoch=last_fetched_epoch,
-        leaders_end=epoch_end(log, last_fetched_epoch),
-    )
-
-
 def _read(
-    partition: "Partition", answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
+    partition: Partition, answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
 ) -> FetchResult:
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
@@ -129,12 +139,12 @@ def _read(
     return _with(answer, data=read.data)
 
 
-async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchResult:
-    """``asked`` with the records that it lacked because they were not in memory. Who leads may be
+async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
+    """``fetched`` with the records that it lacked because they were not in memory. Who leads may be
     another by then: the caller asks once more."""
-    need = asked.from_disk
+    need = fetched.from_disk
     if need is None:
-        return asked
+        return fetched
     try:
         read = await in_read_thread(
             partition.log.read,
@@ -148,7 +158,7 @@ async def read_from_disk(partition: "Partition", asked: FetchResult) -> FetchRes
     except StorageError as error:
         partition.storage_failed(error)
         return leader_answer(partition, ErrorCode.kafka_storage_error)
-    return replace(asked, from_disk=None, data=read.data)
+    return replace(fetched, from_disk=None, data=read.data)
 
 
 def _with(
@@ -174,7 +184,7 @@ def _with(
 
 
 async def list_offset(
-    partition: "Partition", timestamp: int, current_leader_epoch: int
+    partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
 ) -> OffsetResult:
     """ListOffsets: a special value below zero, or the first record at or after a time in ms."""
     error = partition.check_leader(current_leader_epoch)
@@ -187,7 +197,7 @@ async def list_offset(
     return _special(partition, timestamp)
 
 
-def _not_beyond(partition: "Partition") -> ErrorCode:
+def _not_beyond(partition: Partition) -> ErrorCode:
     """What to say of offsets from the high watermark on: nothing is there, or, while the high
     watermark lags behind the start of the leader's epoch, that it is not known yet what is
     (Kafka's Partition.fetchOffsetForTimestamp; KIP-207)."""
@@ -197,7 +207,7 @@ def _not_beyond(partition: "Partition") -> ErrorCode:
     return ErrorCode.none
 
 
-def _special(partition: "Partition", timestamp: int) -> OffsetResult:
+def _special(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
@@ -222,7 +232,7 @@ def _at(log: PartitionLog, offset: int) -> OffsetResult:
     )
 
 
-async def _by_time(partition: "Partition", timestamp: int) -> OffsetResult:
+async def _by_time(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     try:
         if timestamp == MAX_TIMESTAMP:
@@ -255,7 +265,7 @@ def _newest(log: PartitionLog) -> TimestampOffset | None:
     return log.offset_by_timestamp(largest_ms) if largest_ms >= 0 else None
 
 
-async def _remote_by_time(partition: "Partition", timestamp: int) -> OffsetResult | None:
+async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
     """The tier is asked first, and only where it alone holds a part of the log."""
     log = partition.log
     remote = partition.context.remote

@@ -15,31 +15,7 @@ from dataclasses import dataclass
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark.tiering import Tiering
 from tidemark.wire.control import PartitionState
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEnd:
-    """The last copied offset (inclusive) and the leader epoch of the record there."""
-
-    offset: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class TierEnd:
-    """What the tier itself says, read under the asker's own claim: nobody else can add to it.
-    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted."""
-
-    end: RemoteEnd
-    log_start_offset: int
-
-    @property
-    def next_offset(self) -> int:
-        """The first offset that was never in the tier."""
-        return max(self.end.offset + 1, self.log_start_offset)
-
-
-NOTHING = RemoteEnd(-1, -1)
+from tidemark_broker.replication.remote import NOTHING, RemoteEnd, TierEnd
 
 
 @dataclass(frozen=True, slots=True)

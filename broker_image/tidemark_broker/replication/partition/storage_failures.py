@@ -1,28 +1,14 @@
-"""What every replica of a broker shares: identity, clocks, the purgatory, ways out.
+"""Which replicas' storage refuses, and when each may be tried again.
 
-Handed to each :class:`Partition`, so that a partition needs no reference to its manager and a
-test can build one from real parts.
+A full disk or an unwritable folder is no reason to stop: the replica answers KAFKA_STORAGE_ERROR
+and is tried again after a growing pause.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tidemark.backoff import Backoff
-from tidemark.wire import control
-from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.remote import RemoteLog
-from tidemark_broker.replication.stall import Stall
-from tidemark_broker.replication.state_file import StoredState
-from tidemark_broker.replication.state_writer import StateWriter
 from tidemark_broker.replication.types import TopicPartition
-
-if TYPE_CHECKING:
-    from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +17,8 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class StorageFailures:
-    """Which partitions' storage failed last, and when each may be tried again.
-
-    A full disk or an unwritable folder is no reason to stop: the partition answers
-    KAFKA_STORAGE_ERROR and is tried again after a growing pause. ``changed`` is called whenever
-    another partition has failed, or one works again: the controller is to hear of it at once.
-    """
+    """``changed`` is called whenever another partition has failed, or one works again: the
+    controller is to hear of it at once."""
 
     def __init__(self) -> None:
         self._backoffs: dict[TopicPartition, Backoff] = {}
@@ -94,25 +76,3 @@ class StorageFailures:
         tp, message = min(self._messages.items())
         more = len(self._messages) - 1
         return f"{tp}: {message}" + (f" (and {more} more partitions)" if more else "")
-
-
-@dataclass(slots=True, kw_only=True)
-class ReplicaContext:
-    """``monotonic`` in seconds, ``wall_ms`` in milliseconds since the epoch; ``persist`` returns
-    once the file is durable; ``checkpoint_log_start`` asks for a durable log start soon."""
-
-    node_id: int
-    metadata: MetadataCache
-    purgatory: Purgatory
-    lag_max_s: float
-    monotonic: Callable[[], float]
-    wall_ms: Callable[[], int]
-    propose_isr: Callable[["Partition", control.IsrChange], None]
-    persist: Callable[[Path, StoredState], Awaitable[None]]
-    checkpoint_log_start: Callable[["Partition"], "asyncio.Future[None]"]
-    failures: StorageFailures = field(default_factory=StorageFailures)
-    states: StateWriter = field(default_factory=StateWriter)
-    stall: Stall = field(default_factory=Stall)
-    remote: RemoteLog | None = None
-    #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
-    records_lost: Callable[[], None] | None = None

@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Collection, Iterable
 
 from tidemark.wire import control
-
-Key = tuple[uuid.UUID, int]
+from tidemark_broker.replication.types import TopicIdPartition
 
 
 class Removals:
@@ -25,21 +24,24 @@ class Removals:
         """The topics that they are about."""
         return self._by_topic.keys()
 
-    def name(self, key: Key) -> bool:
+    def name(self, key: TopicIdPartition) -> bool:
         """Does any of them mean that replica (partition -1: every one of the topic)?"""
         return any(_names(each, key) for each in self._by_topic.get(key[0], ()))
 
-    def take(self, key: Key, row: control.PartitionState | None) -> bool:
+    def take(self, key: TopicIdPartition, row: control.PartitionState | None) -> bool:
         """Must it go? ``row`` is the state last given to it, None where that is not known."""
         return any(_takes(each, key, row, self._node_id) for each in self._by_topic.get(key[0], ()))
 
 
-def _names(removal: control.Removal, key: Key) -> bool:
+def _names(removal: control.Removal, key: TopicIdPartition) -> bool:
     return removal.topic_id == key[0] and removal.partition in (-1, key[1])
 
 
 def _takes(
-    removal: control.Removal, key: Key, row: control.PartitionState | None, node_id: int
+    removal: control.Removal,
+    key: TopicIdPartition,
+    row: control.PartitionState | None,
+    node_id: int,
 ) -> bool:
     if not _names(removal, key):
         return False

@@ -1,9 +1,9 @@
-"""Followers' fetching: one task and one connection per leading broker.
+"""Everything that this broker follows from one leader: one task, one connection.
 
-A task asks its leader for all partitions that are not backing off, in one request that names those
-of which something has changed (KIP-227); what comes back is applied before the next request. A lost
-connection, an unknown address or an error only ever means trying again, later each time, and with a
-request that names everything.
+The task asks the leader for all partitions that are not backing off, in one request that names
+those of which something has changed (KIP-227); what comes back is applied before the next request.
+A lost connection, an unknown address or an error only ever means trying again, later each time, and
+with a request that names everything.
 """
 
 import asyncio
@@ -16,26 +16,30 @@ from kio.schema.errors import ErrorCode
 from tidemark.backoff import Backoff
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
-from tidemark_broker.replication.follower import Outcome, apply_answer, is_as_asked, next_request
-from tidemark_broker.replication.from_tier import FromTier
-from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
+from tidemark_broker.replication.following.follower import (
+    Outcome,
+    apply_answer,
+    is_unchanged_since,
+    next_request,
+)
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 #: How long the next fetch waits for raised log starts to become durable, so as to report them.
 _CHECKPOINT_WAIT_S = 1.0
 #: What changes beside the fetching (retention, a late checkpoint) is looked for this often.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _SESSION_ERRORS = frozenset(
     int(each.value)
     for each in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
@@ -81,10 +85,10 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._turn = 0
         self._handler = FetchSessionHandler()
-        self._by_key: dict[Key, Partition] = {}
+        self._by_key: dict[TopicIdPartition, Partition] = {}
         self._marked: dict[TopicPartition, None] = {}
-        self._unwanted: dict[Key, None] = {}
-        self._looked_s = float("-inf")
+        self._forgotten: dict[TopicIdPartition, None] = {}
+        self._checked_s = float("-inf")
 
     def add(self, partition: Partition) -> None:
         """Follow a partition (again: its backoff ends, and the leader is to answer of it)."""
@@ -106,7 +110,7 @@ class Fetcher:
         self._backoffs.pop(tp, None)
         if partition is not None:
             del self._by_key[_key(partition)]
-            self._unwanted[_key(partition)] = None
+            self._forgotten[_key(partition)] = None
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -153,8 +157,8 @@ class Fetcher:
 
     async def _round(self, connection: KafkaConnection) -> None:
         request = self._request()
-        asked = self._handler.asked
-        if not asked:
+        session_partitions = self._handler.session_partitions
+        if not session_partitions:
             self._handler.reset()
             await self._pause(self._limits.backoff_s)
             return
@@ -170,18 +174,18 @@ class Fetcher:
         if answer.error_code:
             raise ConnectionError(f"the leader answers with error {answer.error_code}")
         self._handler.answered(answer.session_id)
-        await self._apply(asked, answer)
+        await self._apply(session_partitions, answer)
 
     def _request(self) -> ReplicaFetchRequest:
         """The next request; it names what the session does not know yet."""
         session_id, epoch = self._handler.session_id, self._handler.epoch
-        wanted = [
+        requested = [
             next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
         ]
-        for each in wanted if self._unwanted else ():
-            self._unwanted.pop((each.topic_id, each.partition), None)
-        named, forgotten = self._handler.name(wanted, self._unwanted)
-        self._unwanted.clear()
+        for each in requested if self._forgotten else ():
+            self._forgotten.pop((each.topic_id, each.partition), None)
+        named, forgotten = self._handler.name(requested, self._forgotten)
+        self._forgotten.clear()
         return ReplicaFetchRequest(
             replica_id=self._node_id,
             broker_epoch=self._broker_epoch(),
@@ -204,9 +208,9 @@ class Fetcher:
             every = tuple(self.partitions)
             first = self._turn % max(len(every), 1)
             tps = every[first:] + every[:first]
-        elif now_s - self._looked_s >= _LOOK_S:
+        elif now_s - self._checked_s >= _CHECK_INTERVAL_S:
             tps = [*tps, *self._moved()]
-            self._looked_s = now_s
+            self._checked_s = now_s
         self._marked.clear()
         return [
             self.partitions[tp]
@@ -218,25 +222,28 @@ class Fetcher:
 
     def _moved(self) -> list[TopicPartition]:
         """Look at all: nothing tells of what changes beside the fetching."""
-        asked = self._handler.asked
+        session_partitions = self._handler.session_partitions
         return [
             partition.tp
             for key, partition in self._by_key.items()
-            if key not in asked or not is_as_asked(partition, asked[key])
+            if key not in session_partitions
+            or not is_unchanged_since(partition, session_partitions[key])
         ]
 
     async def _apply(
-        self, asked: Mapping[Key, ReplicaFetchPartition], answer: ReplicaFetchResponse
+        self,
+        session_partitions: Mapping[TopicIdPartition, ReplicaFetchPartition],
+        answer: ReplicaFetchResponse,
     ) -> None:
         raised = []
         for result in answer.partitions:
             key = (result.topic_id, result.partition)
-            partition, wanted = self._by_key.get(key), asked.get(key)
-            if partition is None or wanted is None:
+            partition, requested = self._by_key.get(key), session_partitions.get(key)
+            if partition is None or requested is None:
                 continue
-            outcome = await self._apply_one(partition, wanted, result)
+            outcome = await self._apply_one(partition, requested, result)
             if outcome is Outcome.FROM_TIER:
-                self._begin_from_tier(partition, wanted, result)
+                self._begin_from_tier(partition, requested, result)
             else:
                 self._note(partition, outcome)
             if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
@@ -245,17 +252,17 @@ class Fetcher:
             await asyncio.wait(raised, timeout=_CHECKPOINT_WAIT_S)
 
     async def _apply_one(
-        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+        self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
     ) -> Outcome:
         """One partition's trouble must not stop the others that follow the same leader."""
         try:
-            return await apply_answer(partition, wanted, result)
+            return await apply_answer(partition, requested, result)
         except Exception:
             logger.exception("%s: the leader's answer cannot be applied", partition.tp)
             return Outcome.BACK_OFF
 
     def _begin_from_tier(
-        self, partition: Partition, wanted: ReplicaFetchPartition, result: ReplicaFetchResult
+        self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
     ) -> None:
         """The next rounds go on without it."""
         if self.partitions.get(partition.tp) is not partition:
@@ -265,8 +272,8 @@ class Fetcher:
             self._note(partition, outcome)
             self._changed.set()
 
-        self._unwanted[_key(partition)] = None
-        self._from_tier.begin(partition, wanted, result, ended)
+        self._forgotten[_key(partition)] = None
+        self._from_tier.begin(partition, requested, result, ended)
 
     def _note(self, partition: Partition, outcome: Outcome) -> None:
         tp = partition.tp
@@ -277,87 +284,10 @@ class Fetcher:
             backoff = self._backoffs.get(tp) or self._connection_backoff()
             self._backoffs[tp] = backoff.failed(self._monotonic())
             self._handler.renew(_key(partition))
-            self._unwanted[_key(partition)] = None
+            self._forgotten[_key(partition)] = None
         else:
             self._backoffs.pop(tp, None)
 
 
-def _key(partition: Partition) -> Key:
+def _key(partition: Partition) -> TopicIdPartition:
     return partition.topic_id, partition.partition
-
-
-class Fetchers:
-    """Which partition is fetched from which leader; owns the tasks."""
-
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        metadata: MetadataCache,
-        limits: FetchLimits,
-        broker_epoch: Callable[[], int],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._node_id = node_id
-        self._metadata = metadata
-        self._limits = limits
-        self._broker_epoch = broker_epoch
-        self._monotonic = monotonic
-        self.from_tier = FromTier()
-        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
-        self._leader_of: dict[TopicPartition, int] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-
-    @property
-    def count(self) -> int:
-        """How many partitions are followed."""
-        return len(self._leader_of)
-
-    def follow(self, partition: Partition, leader_id: int) -> None:
-        """Fetch this partition from that broker from now on."""
-        if self._leader_of.get(partition.tp, leader_id) != leader_id:
-            self.unfollow(partition.tp)
-        self._leader_of[partition.tp] = leader_id
-        self._fetcher(leader_id).add(partition)
-
-    def unfollow(self, tp: TopicPartition) -> None:
-        """Fetch it no more; a task without partitions ends."""
-        leader_id = self._leader_of.pop(tp, None)
-        if leader_id is None:
-            return
-        fetcher, task = self._fetchers[leader_id]
-        fetcher.remove(tp)
-        if not fetcher.partitions:
-            del self._fetchers[leader_id]
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
-
-    def _fetcher(self, leader_id: int) -> Fetcher:
-        known = self._fetchers.get(leader_id)
-        if known is not None:
-            return known[0]
-        fetcher = Fetcher(
-            leader_id,
-            node_id=self._node_id,
-            metadata=self._metadata,
-            limits=self._limits,
-            broker_epoch=self._broker_epoch,
-            monotonic=self._monotonic,
-            from_tier=self.from_tier,
-        )
-        task = asyncio.get_running_loop().create_task(
-            fetcher.run(), name=f"fetcher of broker {leader_id}"
-        )
-        self._fetchers[leader_id] = (fetcher, task)
-        return fetcher
-
-    async def close(self) -> None:
-        """End all tasks and wait for them."""
-        tasks = [task for _, task in self._fetchers.values()]
-        self._fetchers.clear()
-        self._leader_of.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
-        await self.from_tier.close()

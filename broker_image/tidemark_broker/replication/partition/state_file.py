@@ -13,7 +13,7 @@ from typing import cast
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicView
-from tidemark_broker.replication.prefix import RemoteEnd
+from tidemark_broker.replication.remote import RemoteEnd
 
 VERSION = 1
 

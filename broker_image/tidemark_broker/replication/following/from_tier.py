@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.follower import Outcome, start_at, still_asked
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.following.follower import Outcome, start_at, still_applies
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
+from tidemark_broker.replication.partition import Partition, remote_end
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
     RemoteOffsetOutOfRange,
     RemoteUnavailable,
 )
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class FromTier:
     def begin(
         self,
         partition: Partition,
-        asked: ReplicaFetchPartition,
+        requested: ReplicaFetchPartition,
         leader: ReplicaFetchResult,
         ended: Callable[[Outcome], None],
     ) -> None:
@@ -55,7 +55,7 @@ class FromTier:
         async def run() -> None:
             try:
                 async with self._limit:
-                    outcome = await start_from_tier(partition, asked, leader)
+                    outcome = await start_from_tier(partition, requested, leader)
             except Exception:
                 logger.exception("%s: cannot start from the tier", tp)
                 outcome = Outcome.BACK_OFF
@@ -65,7 +65,7 @@ class FromTier:
             ended(outcome)
 
         task = asyncio.get_running_loop().create_task(run(), name=f"start of {tp} from the tier")
-        self._tasks[tp] = asked.current_leader_epoch, task
+        self._tasks[tp] = requested.current_leader_epoch, task
 
     def give_up(self, tp: TopicPartition, *, unless_epoch: int = -1) -> None:
         """The replica follows no more, or in another epoch than ``unless_epoch``."""
@@ -83,9 +83,9 @@ class FromTier:
 
 
 async def start_from_tier(
-    partition: Partition, asked: ReplicaFetchPartition, leader: ReplicaFetchResult
+    partition: Partition, requested: ReplicaFetchPartition, leader: ReplicaFetchResult
 ) -> Outcome:
-    """``leader``: its answer OFFSET_MOVED_TO_TIERED_STORAGE to ``asked`` (KIP-405)."""
+    """``leader``: its answer OFFSET_MOVED_TO_TIERED_STORAGE to ``requested`` (KIP-405)."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             point = await _ask_tier(partition, leader)
@@ -96,7 +96,7 @@ async def start_from_tier(
         logger.warning("%s: the tier does not answer within %.0f s", partition.tp, _TIMEOUT_S)
         return Outcome.BACK_OFF
     async with partition.lock:
-        if not still_asked(partition, asked):
+        if not still_applies(partition, requested):
             return Outcome.IDLE
         try:
             await _start(partition, leader, point)
@@ -117,4 +117,6 @@ async def _start(partition: Partition, leader: ReplicaFetchResult, point: Bootst
     """The caller holds ``lock``; nothing has changed since the tier was asked."""
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(partition, point.next_offset, log_start, tuple(point.epochs))
-    partition.note_remote_end(point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1)
+    remote_end.note(
+        partition, point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1
+    )

@@ -19,16 +19,15 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.purgatory import Change, Purgatory, Watch
-from tidemark_broker.replication.leader import FetchRounds
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.wire import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
 )
+from tidemark_broker.replication.partition.leader import FetchRounds
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 #: Kafka's ``max.incremental.fetch.session.cache.slots``; there is one session for each follower.
 SESSIONS_MAX = 1000
@@ -39,8 +38,8 @@ _EPOCH_MAX = 2**31 - 1
 _WATCHED = (Change.LOG_END, Change.HIGH_WATERMARK, Change.LOW_WATERMARK)
 
 
-class Said(NamedTuple):
-    """What a follower is told of a partition beside records; as in :class:`ReplicaFetchResult`."""
+class LeaderState(NamedTuple):
+    """What a leader reports of a partition beside records; as in :class:`ReplicaFetchResult`."""
 
     leader_epoch: int
     high_watermark: int
@@ -53,12 +52,12 @@ class Said(NamedTuple):
 class CachedPartition:
     """One partition of a session (Kafka's name): what its follower last asked and was last told."""
 
-    __slots__ = ("is_forgotten", "key", "said", "tp", "wanted")
+    __slots__ = ("is_forgotten", "key", "reported", "requested", "tp")
 
-    def __init__(self, key: Key, wanted: ReplicaFetchPartition) -> None:
+    def __init__(self, key: TopicIdPartition, requested: ReplicaFetchPartition) -> None:
         self.key = key
-        self.wanted = wanted
-        self.said: Said | None = None
+        self.requested = requested
+        self.reported: LeaderState | None = None
         #: Under which name it is watched; None while it is not hosted here.
         self.tp: TopicPartition | None = None
         self.is_forgotten = False
@@ -73,23 +72,23 @@ class FetchSession:
         self.session_id = session_id
         self.broker_epoch = request.broker_epoch
         self.epoch = INITIAL_EPOCH
-        self.used_s = self.looked_s = now_s
+        self.used_s = self.checked_s = now_s
         self.rounds = FetchRounds()
         #: A round that waits for the disk meanwhile has nobody left to answer.
         self.ended = False
         self.watch = Watch[CachedPartition]()
-        self.cached: dict[Key, CachedPartition] = {}
+        self.cached: dict[TopicIdPartition, CachedPartition] = {}
         #: To be looked at in the next round; who has waited longest comes first.
         self.due: dict[CachedPartition, None] = {}
         self._purgatory = purgatory
 
-    def name(self, wanted: ReplicaFetchPartition) -> CachedPartition:
+    def name(self, requested: ReplicaFetchPartition) -> CachedPartition:
         """The follower adds or changes a partition."""
-        key = (wanted.topic_id, wanted.partition)
+        key = (requested.topic_id, requested.partition)
         cached = self.cached.get(key)
         if cached is None:
-            cached = self.cached[key] = CachedPartition(key, wanted)
-        cached.wanted = wanted
+            cached = self.cached[key] = CachedPartition(key, requested)
+        cached.requested = requested
         self.due[cached] = None
         return cached
 
@@ -99,7 +98,7 @@ class FetchSession:
         for change in _WATCHED:
             self._purgatory.watch(self.watch, (change, tp), cached)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicIdPartition) -> None:
         """The follower fetches it no more."""
         cached = self.cached.pop(key, None)
         if cached is None:

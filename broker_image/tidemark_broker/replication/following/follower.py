@@ -12,10 +12,16 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
-from tidemark_broker.replication import divergence, reads
-from tidemark_broker.replication.partition import Partition, Role
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
+from tidemark_broker.replication.partition import (
+    Partition,
+    Role,
+    divergence,
+    log_start,
+    reads,
+    remote_end,
+)
 from tidemark_broker.replication.threads import in_role_thread
-from tidemark_broker.replication.wire import ReplicaFetchPartition, ReplicaFetchResult
 
 logger = logging.getLogger(__name__)
 
@@ -46,26 +52,26 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
     )
 
 
-def is_as_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -> bool:
     """Would :func:`next_request` ask the same? Cheaper than asking it."""
     log = partition.log
     return (
-        log.next_offset == asked.fetch_offset
-        and log.local_log_start_offset == asked.local_log_start_offset
-        and log.durable_log_start_offset == asked.log_start_offset
-        and partition.leader_epoch == asked.current_leader_epoch
-        and partition.tiering.epoch == asked.tiered_epoch
-        and log.epochs.latest_epoch == asked.last_fetched_epoch
+        log.next_offset == requested.fetch_offset
+        and log.local_log_start_offset == requested.local_log_start_offset
+        and log.durable_log_start_offset == requested.log_start_offset
+        and partition.leader_epoch == requested.current_leader_epoch
+        and partition.tiering.epoch == requested.tiered_epoch
+        and log.epochs.latest_epoch == requested.last_fetched_epoch
     )
 
 
 async def apply_answer(
-    partition: Partition, asked: ReplicaFetchPartition, result: ReplicaFetchResult
+    partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
 ) -> Outcome:
     """Take over one partition's answer, unless role, epoch or log end have changed since."""
     context = partition.context
     async with partition.lock:
-        if not still_asked(partition, asked):
+        if not still_applies(partition, requested):
             return Outcome.IDLE
         try:
             outcome = await _apply(partition, result)
@@ -80,12 +86,12 @@ async def apply_answer(
         return outcome
 
 
-def still_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
+def still_applies(partition: Partition, requested: ReplicaFetchPartition) -> bool:
     """Have role, epoch and log end stayed as they were? The caller holds ``lock``."""
     return (
         partition.role is Role.FOLLOWER
-        and partition.leader_epoch == asked.current_leader_epoch
-        and partition.next_offset == asked.fetch_offset
+        and partition.leader_epoch == requested.current_leader_epoch
+        and partition.next_offset == requested.fetch_offset
     )
 
 
@@ -108,7 +114,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
             await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
     partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
-    partition.raise_log_start(min(result.log_start_offset, partition.high_watermark))
+    log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
 
 
@@ -124,8 +130,8 @@ async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
-        partition.learn_remote_end(
-            result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
+        remote_end.learn(
+            partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
         )
     if result.head_tiered_epoch >= partition.head_tiered_epoch:
         partition.head_log_start_offset = result.log_start_offset

@@ -7,14 +7,14 @@ in, what is to be named and what is to be forgotten goes out.
 
 from collections.abc import Iterable, Mapping
 
-from tidemark_broker.replication.fetch_session import after
-from tidemark_broker.replication.removal import Key
-from tidemark_broker.replication.wire import (
+from tidemark_broker.replication.following.fetch_session import after
+from tidemark_broker.replication.following.wire import (
     INITIAL_EPOCH,
     NO_SESSION,
     ForgottenPartition,
     ReplicaFetchPartition,
 )
+from tidemark_broker.replication.types import TopicIdPartition
 
 
 class FetchSessionHandler:
@@ -23,13 +23,13 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._asked: dict[Key, ReplicaFetchPartition] = {}
-        self._renewed: set[Key] = set()
+        self._session_partitions: dict[TopicIdPartition, ReplicaFetchPartition] = {}
+        self._renewed: set[TopicIdPartition] = set()
 
     @property
-    def asked(self) -> Mapping[Key, ReplicaFetchPartition]:
+    def session_partitions(self) -> Mapping[TopicIdPartition, ReplicaFetchPartition]:
         """Every partition that the next request fetches, named or not."""
-        return self._asked
+        return self._session_partitions
 
     @property
     def is_full(self) -> bool:
@@ -40,26 +40,27 @@ class FetchSessionHandler:
         """An answer was lost or an error came: name everything, in a new session."""
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._asked = {}
+        self._session_partitions = {}
         self._renewed = set()
 
-    def renew(self, key: Key) -> None:
+    def renew(self, key: TopicIdPartition) -> None:
         """Name it the next time, though nothing of it may have changed: then it is answered."""
-        if key in self._asked:
+        if key in self._session_partitions:
             self._renewed.add(key)
 
     def name(
-        self, wanted: Iterable[ReplicaFetchPartition], unwanted: Iterable[Key]
+        self, requested: Iterable[ReplicaFetchPartition], forgotten: Iterable[TopicIdPartition]
     ) -> tuple[tuple[ReplicaFetchPartition, ...], tuple[ForgottenPartition, ...]]:
-        """What the next request names of ``wanted``, and which of ``unwanted`` it must forget."""
+        """What the next request names of ``requested``, and which of ``forgotten`` it must
+        forget."""
         named = []
-        for each in wanted:
+        for each in requested:
             key = (each.topic_id, each.partition)
-            if self._asked.get(key) != each or key in self._renewed:
-                self._asked[key] = each
+            if self._session_partitions.get(key) != each or key in self._renewed:
+                self._session_partitions[key] = each
                 named.append(each)
         self._renewed.clear()
-        gone = [key for key in unwanted if self._asked.pop(key, None) is not None]
+        gone = [key for key in forgotten if self._session_partitions.pop(key, None) is not None]
         return tuple(named), tuple(ForgottenPartition(topic_id=k[0], partition=k[1]) for k in gone)
 
     def answered(self, session_id: int) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 
 from tidemark.backoff import Backoff
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.context import ReplicaContext
-from tidemark_broker.replication.logs import FoundLog, LogStore
-from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicPartition
 
@@ -96,7 +95,7 @@ class Repairs:
             if partition.log.failure is None or partition.removed or not self._is_due(partition.tp):
                 continue
             try:
-                await partition.reopen()
+                await roles.reopen(partition)
             except StorageError as error:
                 self._failed(partition.tp, error)
             else:

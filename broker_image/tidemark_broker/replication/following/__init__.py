@@ -1,0 +1,1 @@
+"""Replicas that follow: what they ask of their leader, how it answers, what they make of it."""

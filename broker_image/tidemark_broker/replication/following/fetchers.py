@@ -1,0 +1,87 @@
+"""Which partition is fetched from which leader: one :class:`Fetcher` for each leading broker."""
+
+import asyncio
+from collections.abc import Callable
+
+from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.types import TopicPartition
+
+
+class Fetchers:
+    """Owns the fetchers' tasks."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataCache,
+        limits: FetchLimits,
+        broker_epoch: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._monotonic = monotonic
+        self.from_tier = FromTier()
+        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """How many partitions are followed."""
+        return len(self._leader_of)
+
+    def follow(self, partition: Partition, leader_id: int) -> None:
+        """Fetch this partition from that broker from now on."""
+        if self._leader_of.get(partition.tp, leader_id) != leader_id:
+            self.unfollow(partition.tp)
+        self._leader_of[partition.tp] = leader_id
+        self._fetcher(leader_id).add(partition)
+
+    def unfollow(self, tp: TopicPartition) -> None:
+        """Fetch it no more; a task without partitions ends."""
+        leader_id = self._leader_of.pop(tp, None)
+        if leader_id is None:
+            return
+        fetcher, task = self._fetchers[leader_id]
+        fetcher.remove(tp)
+        if not fetcher.partitions:
+            del self._fetchers[leader_id]
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        known = self._fetchers.get(leader_id)
+        if known is not None:
+            return known[0]
+        fetcher = Fetcher(
+            leader_id,
+            node_id=self._node_id,
+            metadata=self._metadata,
+            limits=self._limits,
+            broker_epoch=self._broker_epoch,
+            monotonic=self._monotonic,
+            from_tier=self.from_tier,
+        )
+        task = asyncio.get_running_loop().create_task(
+            fetcher.run(), name=f"fetcher of broker {leader_id}"
+        )
+        self._fetchers[leader_id] = (fetcher, task)
+        return fetcher
+
+    async def close(self) -> None:
+        """End all tasks and wait for them."""
+        tasks = [task for _, task in self._fetchers.values()]
+        self._fetchers.clear()
+        self._leader_of.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await self.from_tier.close()

@@ -1,0 +1,252 @@
+"""The leader's side of replica fetches: which partitions an answer is of, and what a fetch tells.
+
+A fetch that is answered with records or with nothing says that the follower holds all below its
+fetch offset; that alone moves the high watermark and the ISR, and an error or a divergence changes
+nothing that is known of the follower. It counts once, when it arrives, and in a session (see
+:mod:`fetch_session`) for the partitions that it does not name, too. What is answered of one
+partition is decided in :mod:`answers`.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.following import answers
+from tidemark_broker.replication.following.fetch_session import (
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+)
+from tidemark_broker.replication.following.wire import (
+    NO_SESSION,
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, reads
+from tidemark_broker.replication.partition.isr import FollowerFetch
+
+#: A hosted partition by the id of its topic and its number.
+Find = Callable[[uuid.UUID, int], Partition | None]
+
+#: By what was asked: the partition where it is hosted here, and what is to be answered.
+Results = dict[CachedPartition, tuple[Partition | None, ReplicaFetchResult]]
+
+MAX_WAIT_MS = 30_000
+#: Of records in one answer, whatever the follower would take (but for a first batch that is
+#: larger); as Kafka's ``fetch.max.bytes``.
+RESPONSE_BYTES_MAX = 55 * 1024 * 1024
+#: What no watch tells (the end of the tier) is looked for this often.
+CHECK_INTERVAL_S = 1.0
+
+
+class ReplicaFetchService:
+    """Serves :data:`wire.REPLICA_FETCH`."""
+
+    def __init__(self, context: ReplicaContext, find: Find) -> None:
+        self._context = context
+        self._find = find
+        self._sessions = FetchSessionCache(context.purgatory)
+
+    async def handle(self, request: ReplicaFetchRequest) -> ReplicaFetchResponse:
+        """Answer at once if anything is there, else wait for records or a raised log start."""
+        if not self._known(request):
+            return _refused(ErrorCode.stale_broker_epoch)
+        now_s = self._context.monotonic()
+        session = self._sessions.of(request, now_s)
+        if isinstance(session, ErrorCode):
+            return _refused(session)
+        try:
+            results = await _Round(self._find, request, session, now_s).answer(
+                self._context.purgatory
+            )
+        finally:
+            if session.session_id == NO_SESSION:
+                session.close()
+        return ReplicaFetchResponse(error_code=0, partitions=results, session_id=session.session_id)
+
+    def _known(self, request: ReplicaFetchRequest) -> bool:
+        """A broker that registered again since is another one; one we do not know yet may fetch."""
+        known = self._context.metadata.broker_epoch(request.replica_id)
+        return request.broker_epoch >= known
+
+
+class _Round:
+    """One request of a session, from its arrival to its answer."""
+
+    def __init__(
+        self,
+        find: Find,
+        request: ReplicaFetchRequest,
+        session: FetchSession,
+        now_s: float,
+    ) -> None:
+        self._find = find
+        self._request = request
+        self._session = session
+        self._now_s = now_s
+        self._named: set[CachedPartition] = set()
+
+    async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
+        """The results that the follower should hear of."""
+        request = self._request
+        self._take()
+        results = await self._collect(arrived=True)
+        if not self._is_enough(results):
+            wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
+            await purgatory.wait([self._session.watch], self._has_news, wait_ms / 1000)
+            results = await self._collect(arrived=False)
+        return tuple(self._reported(results))
+
+    def _take(self) -> None:
+        session = self._session
+        for each in self._request.forgotten:
+            partition = self._find(each.topic_id, each.partition)
+            if partition is not None:
+                self._left(partition)
+            session.forget((each.topic_id, each.partition))
+        for requested in self._request.partitions:
+            cached = session.name(requested)
+            self._named.add(cached)
+            partition = None if cached.tp else self._find(*cached.key)
+            if partition is not None:
+                session.watch_over(cached, partition.tp)
+        session.changes()
+        if self._now_s - session.checked_s >= CHECK_INTERVAL_S:
+            session.checked_s = self._now_s
+            self._check_all()
+
+    def _check_all(self) -> None:
+        """What changes without a notification becomes due here."""
+        session = self._session
+        for cached in session.cached.values():
+            partition = self._find(*cached.key)
+            if partition is None or answers.state_of(partition) != cached.reported:
+                session.due[cached] = None
+
+    def _has_news(self) -> bool:
+        """Has anything changed that the follower should hear of now? Reads nothing from disk."""
+        return any(self._is_urgent(cached) for cached in self._session.changes())
+
+    def _is_urgent(self, cached: CachedPartition) -> bool:
+        requested, partition = cached.requested, self._find(*cached.key)
+        return (
+            partition is None
+            or partition.check_leader(requested.current_leader_epoch) is not ErrorCode.none
+            or partition.next_offset > requested.fetch_offset
+            or partition.log_start_offset > _known_log_start(cached)
+        )
+
+    def _is_enough(self, results: Results) -> bool:
+        size = 0
+        for cached, (_, result) in results.items():
+            if result.error_code or result.diverging_epoch >= 0:
+                return True
+            if result.log_start_offset > _known_log_start(cached):
+                return True
+            size += len(result.records)
+        return size >= max(self._request.min_bytes, 1) or not self._session.cached
+
+    async def _collect(self, *, arrived: bool) -> Results:
+        """A result of each partition that is due. On arrival the fetch counts: the follower has
+        everything below its offsets; of partitions at rest the time of the round says so."""
+        session, left = self._session, min(self._request.max_bytes, RESPONSE_BYTES_MAX)
+        results: Results = {}
+        for cached in tuple(session.due):
+            if session.ended:
+                return {}
+            partition = self._find(*cached.key)
+            result = await self._one(partition, cached.requested, left, arrived=arrived)
+            results[cached] = (partition, result)
+            left -= len(result.records)
+        if arrived:
+            session.rounds.last_s = self._now_s
+        return {} if session.ended else results
+
+    async def _one(
+        self,
+        partition: Partition | None,
+        requested: ReplicaFetchPartition,
+        left: int,
+        *,
+        arrived: bool,
+    ) -> ReplicaFetchResult:
+        if partition is None:
+            return answers.refusal(requested, ErrorCode.unknown_topic_id)
+        error = answers.check(partition, self._request.replica_id, requested)
+        diverging = None
+        if error is ErrorCode.none:
+            diverging = reads.diverging_end(
+                partition.log, requested.fetch_offset, requested.last_fetched_epoch
+            )
+        if error is not ErrorCode.none or diverging is not None:
+            self._left(partition)
+            return answers.answer(partition, error, diverging=diverging)
+        if arrived:
+            self._fetched(partition, requested)
+        return await answers.records(partition, requested, left)
+
+    def _fetched(self, partition: Partition, requested: ReplicaFetchPartition) -> None:
+        replica_id, session = self._request.replica_id, self._session
+        in_sync.follower_fetched(
+            partition,
+            replica_id,
+            FollowerFetch(
+                fetch_offset=requested.fetch_offset,
+                log_start_offset=requested.log_start_offset,
+                local_log_start_offset=requested.local_log_start_offset,
+                broker_epoch=self._request.broker_epoch,
+                leader_next_offset=partition.next_offset,
+                now_s=self._now_s,
+                tiered_epoch=requested.tiered_epoch,
+            ),
+        )
+        if partition.leader is not None and session.session_id != NO_SESSION:
+            partition.leader.rests_in(replica_id, session.rounds)
+
+    def _left(self, partition: Partition) -> None:
+        if partition.leader is not None:
+            partition.leader.left_session(self._request.replica_id)
+
+    def _reported(self, results: Results) -> Iterable[ReplicaFetchResult]:
+        """What is sent: of the partitions that are named, and where there is news. Who was given
+        records and is not done goes to the end of the queue, so that none starves."""
+        due = self._session.due
+        for cached, (partition, result) in results.items():
+            if cached.is_forgotten:
+                continue  # by a request that came meanwhile
+            is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
+            if result.records:
+                due.pop(cached, None)
+                due[cached] = None
+            elif not is_news and self._is_at_rest(partition, cached):
+                due.pop(cached, None)
+            state = answers.state_in(result)
+            if is_news or cached in self._named or state != cached.reported:
+                cached.reported = state
+                yield result
+
+    def _is_at_rest(self, partition: Partition | None, cached: CachedPartition) -> bool:
+        """Would the same fetch once more change nothing but the follower's time, and does the watch
+        tell when that is over?"""
+        return (
+            partition is not None
+            and partition.leader is not None
+            and cached.tp is not None
+            and cached.requested.fetch_offset >= partition.next_offset
+            and partition.high_watermark >= partition.next_offset
+            and self._request.replica_id in partition.leader.row.isr
+        )
+
+
+def _known_log_start(cached: CachedPartition) -> int:
+    """The leader's log start as the follower was told it, or its own where it was not."""
+    state = cached.reported
+    return cached.requested.log_start_offset if state is None else state.log_start_offset
+
+
+def _refused(error: ErrorCode) -> ReplicaFetchResponse:
+    return ReplicaFetchResponse(error_code=int(error.value), partitions=())

@@ -1,0 +1,1 @@
+"""All replicas of this broker: made, given their states, repaired and removed."""

@@ -1,0 +1,170 @@
+"""One replica that the controller wants here: its log opened or created, its state, its role.
+
+A log is opened or made in a thread; its state is durable before its role is taken. A replica whose
+storage fails stays *offline* and is tried again later, while the others go on.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.configuration.layers import effective
+from tidemark.wire import control
+from tidemark_broker.log import LogConfig, StorageError
+from tidemark_broker.replication.following.fetchers import Fetchers
+from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.hosting.removal import Removals
+from tidemark_broker.replication.hosting.removing import partition_error
+from tidemark_broker.replication.hosting.take_overs import TakeOvers
+from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, prefix, roles
+from tidemark_broker.replication.partition.state_file import StoredState
+from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A replica that the controller wants here, under which controller epoch."""
+
+    view: TopicView
+    row: control.PartitionState
+    controller_epoch: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Its name."""
+        return TopicPartition(self.view.name, self.row.partition)
+
+
+class Placement:
+    """The loop thread owns it; ``at_once`` bounds how many disks are worked on at a time."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        *,
+        logs: LogStore,
+        fetchers: Fetchers,
+        hosted: Hosted,
+        take_overs: TakeOvers,
+        broker_config: Mapping[str, str],
+    ) -> None:
+        self._context = context
+        self._logs = logs
+        self._fetchers = fetchers
+        self._hosted = hosted
+        self._take_overs = take_overs
+        self._broker_config = broker_config
+        self._offline: dict[TopicIdPartition, Assignment] = {}
+
+    @property
+    def offline(self) -> Collection[TopicIdPartition]:
+        """Replicas that should be here and whose storage does not open."""
+        return self._offline.keys()
+
+    def forget(self, removals: Removals) -> None:
+        """What they name is not wanted here any more."""
+        for key in [key for key in self._offline if removals.name(key)]:
+            del self._offline[key]
+
+    def host(self, found: FoundLog) -> Partition:
+        """Take over a log that was on the disk already; it has no role yet."""
+        doubt = None if found.whole else prefix.UNCLEAN_SHUTDOWN
+        partition = Partition(self._context, found.log, stored=found.state, view=None, doubt=doubt)
+        self._hosted.add(partition)
+        return partition
+
+    async def place(self, assignment: Assignment) -> control.PartitionError | None:
+        """One replica: open or create it, persist its state, give it its role."""
+        key = (assignment.view.topic_id, assignment.row.partition)
+        tp = assignment.tp
+        async with self._hosted.lock(tp), self._hosted.at_work:
+            try:
+                partition = self._hosted.by_key.get(key)
+                if partition is None:
+                    other = self._hosted.by_name.get(tp)
+                    if other is not None:
+                        return partition_error(
+                            key, ErrorCode.inconsistent_topic_id, _name_taken(other)
+                        )
+                    partition = await self._create(assignment)
+                else:
+                    self.reconfigure((partition,))
+                await roles.apply(
+                    partition, assignment.view, assignment.row, assignment.controller_epoch
+                )
+            except StorageError as error:
+                self._context.failures.failed(tp, error, self._context.monotonic())
+                self._offline[key] = assignment
+                return partition_error(key, ErrorCode.kafka_storage_error, str(error))
+        self._offline.pop(key, None)
+        self._follow(partition)
+        return None
+
+    async def _create(self, assignment: Assignment) -> Partition:
+        view, row = assignment.view, assignment.row
+        state = StoredState.of(view, row, assignment.controller_epoch)
+        log = await in_thread(
+            self._logs.create,
+            topic=view.name,
+            topic_id=view.topic_id,
+            partition=row.partition,
+            config=self._config(view),
+            state=state,
+        )
+        doubt = prefix.BEGUN_ANEW if row.manifest else None
+        partition = Partition(
+            self._context, log, stored=None, view=view, on_disk=state, doubt=doubt
+        )
+        self._hosted.add(partition)
+        self._context.failures.succeeded(partition.tp)
+        logger.info("%s: created, topic id %s", partition.tp, view.topic_id)
+        return partition
+
+    def _follow(self, partition: Partition) -> None:
+        if partition.role is Role.FOLLOWER and partition.leader_id >= 0:
+            self._fetchers.follow(partition, partition.leader_id)
+        else:
+            self._fetchers.unfollow(partition.tp)
+        self._take_overs.begin(partition)
+
+    async def place_again(self, key: TopicIdPartition, now_s: float) -> None:
+        """One that is offline, with what the controller wants of it by now."""
+        assignment = self._offline.get(key)
+        if assignment is None:  # removed meanwhile
+            return
+        if self._context.failures.may_try(assignment.tp, now_s):
+            view = self._context.metadata.by_id(assignment.view.topic_id) or assignment.view
+            row = view.partitions.get(assignment.row.partition, assignment.row)
+            self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)
+            await self.place(latest)
+
+    def _config(self, view: TopicView) -> LogConfig:
+        return LogConfig.of(
+            effective(self._broker_config, self._context.metadata.cluster_config, view.config)
+        )
+
+    def reconfigure(self, partitions: Iterable[Partition]) -> None:
+        """Give hosted logs the configuration that now holds for them."""
+        for partition in partitions:
+            view = self._context.metadata.by_id(partition.topic_id)
+            if view is None:
+                continue
+            try:
+                config = self._config(view)
+            except ValueError as error:
+                logger.warning("%s: configuration kept as it was: %s", partition.tp, error)
+                continue
+            if config != partition.log.config:
+                partition.log.config = config
+                logger.info("%s: configuration changed", partition.tp)
+
+
+def _name_taken(other: Partition) -> str:
+    return f"{other.tp} exists here under topic id {other.topic_id}; it is kept until its tombstone"

@@ -1,0 +1,40 @@
+"""What a replica learns of the end of the tier, from its leader, a head or the tier itself.
+
+Kafka's ``highestOffsetInRemoteStorage``, with the epoch of the record there. Under one tiered epoch
+it only grows; a head of a newer one replaces it, since after a Delete nothing of the older ones
+counts.
+"""
+
+from tidemark_broker.replication.partition import prefix
+from tidemark_broker.replication.partition.partition import Partition
+from tidemark_broker.replication.remote import RemoteEnd
+
+
+def note(partition: Partition, offset: int, epoch: int) -> None:
+    """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
+    durable soon."""
+    end = prefix.later(partition.remote_end, offset, epoch)
+    log = partition.log
+    log.highest_remote_offset = max(log.highest_remote_offset, offset)
+    if end != partition.remote_end:
+        partition.remote_end = end
+        partition.context.states.soon(partition)
+
+
+def replace(partition: Partition, end: RemoteEnd) -> None:
+    """What the tier itself said: nothing that was heard before holds against it; durable with the
+    next :meth:`Partition.write_state`."""
+    partition.remote_end = end
+    partition.log.highest_remote_offset = end.offset
+
+
+def learn(partition: Partition, tiered_epoch: int, offset: int, epoch: int) -> None:
+    """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty). A
+    head of an older one than is known is out of date."""
+    if tiered_epoch < partition.head_tiered_epoch:
+        return
+    if tiered_epoch > partition.head_tiered_epoch:
+        partition.head_tiered_epoch = tiered_epoch
+        partition.remote_end = None
+        partition.log.highest_remote_offset = -1
+    note(partition, offset, epoch)
