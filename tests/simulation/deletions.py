@@ -89,8 +89,8 @@ class Deletions:
         return ""
 
     def repeated(self) -> None:
-        """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean election,
-        whose leader may end below it."""
+        """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean
+        election, whose leader may end below it."""
         for name in sorted(self.again):
             body = self._objects[name]
             status = body.get("status") or {}
