@@ -19,7 +19,7 @@ from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import BucketStorageManager, SegmentData
 from tidemark.tier.topics import TopicCatalog
 from tidemark.tier.transitions import abandon_copy, finish_copy, start_copy
-from tidemark.wire.control import TieringState
+from tidemark.tiering import Tiering, TieringState
 from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced
 
@@ -66,10 +66,9 @@ def place(tmp_path: Path) -> Place:
             topic_id=TOPIC_ID,
             partition=0,
             cluster_id="c",
-            by=BY,
+            leader_epoch=BY.leader_epoch,
+            tiering=Tiering(TieringState.ENABLED, BY.tiered_epoch),
             broker_id=1,
-            state=TieringState.ENABLED,
-            policy=None,
             log_start_offset=0,
         )
     )
