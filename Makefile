@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test lint bench bench-failover bench-restarts bench-scale simulate pins crds
+.PHONY: demo up spark test coverage lint bench bench-failover bench-restarts bench-scale simulate release pins crds
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -46,6 +46,11 @@ test: $(ALL)
 	@$(BIN)/python -m tests.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
 
+# The same tests with the lines and branches that they reach, child processes included; slower.
+coverage: $(ALL)
+	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow")
+
 lint: $(ALL)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -71,6 +76,10 @@ bench-restarts: $(ALL)
 
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale
+
+# sdist and wheel in dist/, and each tried in an environment of its own.
+release: $(ALL)
+	@$(BIN)/python -m tests.release dist
 
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds

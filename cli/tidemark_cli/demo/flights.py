@@ -34,6 +34,8 @@ _NUMBERS = frozenset(
     }
 )
 FLIGHTS_TOTAL = 336_776
+#: ``json.dumps`` with separators makes an encoder for each call.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _flight(row: dict[str, str]) -> Flight:
     arr_delay = fields["arr_delay"]
     return Flight(
         key=row["tailnum"].encode() if row["tailnum"] not in {"", "NA"} else None,
-        value=json.dumps(fields, separators=(",", ":")).encode(),
+        value=_encode(fields).encode(),
         timestamp_ms=_time_ms(row["time_hour"]),
         carrier=row["carrier"],
         arr_delay=arr_delay if isinstance(arr_delay, int) else None,

@@ -29,7 +29,7 @@ class SparkBeside:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the session, once what was begun has ended."""
+        """Wait until what was begun has ended and the session is stopped."""
         self._thread.submit(self._stack.close)
         self._thread.shutdown()
 
@@ -54,5 +54,6 @@ class SparkBeside:
 
         job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
         rows = aggregate(session, options, job).collect()
+        self._thread.submit(self._stack.close)  # after the result: nobody waits for it
         found = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
         return found, time.monotonic() - began
