@@ -52,6 +52,7 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_the_commands_of_an_example_work(page: Path, cluster: Cluster, tmp_path: Path) -> None:
     if page.parent.name == NEEDS_JAVA:
