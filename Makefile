@@ -10,7 +10,8 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test coverage lint bench bench-failover bench-restarts bench-scale simulate release pins crds
+.PHONY: demo up spark test coverage lint bench bench-failover bench-restarts bench-scale simulate \
+  release pins crds pages
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -57,6 +58,7 @@ lint: $(ALL)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
+	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 
 bench: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.brokers
@@ -83,6 +85,10 @@ release: $(ALL)
 
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
+
+# The pages of docs/ that are made from tables.
+pages: $(ALL)
+	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 
 # Renew requirements.txt from pyproject.toml: hashes, no addresses. Then the parts of it.
 pins: $(ALL)

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.http_page import HttpPage
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.config import Address, BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -25,7 +26,7 @@ from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.log import StorageError
-from tidemark_broker.metrics import BrokerCollector, MetricsServer
+from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.server import KafkaServer
@@ -37,7 +38,11 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.service import ReplicaFetchService
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.replication.wire import REPLICA_FETCH, ReplicaFetchRequest
+from tidemark_broker.replication.wire import (
+    REPLICA_FETCH,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 from tidemark_broker.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -62,23 +67,20 @@ class Ready:
 def fetch_limits(config: BrokerConfig) -> FetchLimits:
     """Kafka's ``replica.fetch.*`` keys."""
     return FetchLimits(
-        wait_max_ms=config.integer("replica.fetch.wait.max.ms", 500),
-        min_bytes=config.integer("replica.fetch.min.bytes", 1, least=1),
-        response_max_bytes=config.integer(
-            "replica.fetch.response.max.bytes", 10 * 1024 * 1024, least=1024
-        ),
-        partition_max_bytes=config.integer("replica.fetch.max.bytes", 1024 * 1024, least=1024),
-        backoff_s=config.milliseconds("replica.fetch.backoff.ms", 200),
-        timeout_s=config.milliseconds("replica.socket.timeout.ms", 30_000),
+        wait_max_ms=config.integer("replica.fetch.wait.max.ms"),
+        min_bytes=config.integer("replica.fetch.min.bytes"),
+        response_max_bytes=config.integer("replica.fetch.response.max.bytes"),
+        partition_max_bytes=config.integer("replica.fetch.max.bytes"),
+        backoff_s=config.seconds("replica.fetch.backoff.ms"),
+        timeout_s=config.seconds("replica.socket.timeout.ms"),
     )
 
 
 def api_settings(config: BrokerConfig) -> Settings:
     """What the api handlers read of the configuration."""
-    defaults = Settings()
     return Settings(
-        fetch_bytes_max=config.integer("fetch.max.bytes", defaults.fetch_bytes_max, least=1024),
-        remote_wait_ms=config.integer("remote.fetch.max.wait.ms", defaults.remote_wait_ms),
+        fetch_bytes_max=config.integer("fetch.max.bytes"),
+        remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
     )
 
 
@@ -98,7 +100,7 @@ class Broker:
             node_id=config.node_id,
             metadata=self.metadata,
             purgatory=self.purgatory,
-            lag_max_s=config.milliseconds("replica.lag.time.max.ms", 30_000),
+            lag_max_s=config.seconds("replica.lag.time.max.ms"),
             monotonic=time.monotonic,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             propose_isr=self.isr_changes.submit,
@@ -140,7 +142,13 @@ class Broker:
                 settings=api_settings(self.config),
             ),
             private=[
-                PrivateApi(REPLICA_FETCH, "ReplicaFetch", ReplicaFetchRequest, service.handle)
+                PrivateApi(
+                    key=REPLICA_FETCH,
+                    name="ReplicaFetch",
+                    request=ReplicaFetchRequest,
+                    answer=ReplicaFetchResponse,
+                    handler=service.handle,
+                )
             ],
             metrics=self.net_metrics,
         )
@@ -157,16 +165,17 @@ class Broker:
         self.manager.load(self.storage.found())
         await self.server.bind(self.config.listener.host, self.config.listener.port)
         self.client = self._control_client()
-        metrics = self._metrics_server()
+        page = self._http_page()
+        metrics_port = page.start(self.config.metrics.host, self.config.metrics.port)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work) for work in self._background(metrics.port, ready)]
+                tasks = [group.create_task(work) for work in self._background(metrics_port, ready)]
                 await stop.wait()
                 store_is_left = await self._shut_down()
                 for task in tasks:
                     task.cancel()
         finally:
-            await in_thread(metrics.stop)
+            await in_thread(page.stop)
         await in_thread(self.storage.close, self.client.proven_broker_epoch)
         return store_is_left
 
@@ -174,7 +183,7 @@ class Broker:
         self, metrics_port: int, ready: Callable[[Ready], None]
     ) -> list[Coroutine[None, None, None]]:
         config = self.config
-        retention_s = config.milliseconds("log.retention.check.interval.ms", 300_000)
+        retention_s = config.seconds("log.retention.check.interval.ms")
         return [
             self.clock.run(),
             self.client.run(),
@@ -185,10 +194,10 @@ class Broker:
             every(self.context.lag_max_s / 2, self._shrink_isrs),
             every(retention_s, self.storage.apply_retention),
             every(
-                config.milliseconds("replica.high.watermark.checkpoint.interval.ms", 5000),
+                config.seconds("replica.high.watermark.checkpoint.interval.ms"),
                 self.storage.checkpoint,
             ),
-            every(config.milliseconds("log.flush.scheduler.interval.ms", 1000), self.storage.flush),
+            every(config.seconds("log.flush.scheduler.interval.ms"), self.storage.flush),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -221,7 +230,7 @@ class Broker:
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
         nothing is asked of the store any more."""
-        limit_s = self.config.milliseconds("controlled.shutdown.max.ms", 15_000)
+        limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
             self.client.ask_to_shut_down()
@@ -271,8 +280,8 @@ class Broker:
         )
         return client
 
-    def _metrics_server(self) -> MetricsServer:
-        stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms", 10_000, least=100)
+    def _http_page(self) -> HttpPage:
+        stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")
         self.registry.register(
             BrokerCollector(
                 self.manager,
@@ -284,8 +293,12 @@ class Broker:
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
         ProcessCollector(registry=self.registry)
-        server = MetricsServer(self.registry, lambda: self.clock.age_ms() < stalled_ms)
-        return server.start(self.config.metrics.host, self.config.metrics.port)
+
+        def health() -> tuple[bool, str]:
+            turns = self.clock.age_ms() < stalled_ms
+            return turns, "ok" if turns else "the loop stands still"
+
+        return HttpPage(metrics=lambda: generate_latest(self.registry), health=health)
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from tidemark.configuration.table import BROKER
+from tidemark.configuration.values import Number
 from tidemark.wire.control import Endpoint
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
@@ -64,13 +66,14 @@ class BrokerConfig:
         address = self.advertised or self.listener
         return Endpoint(name=LISTENER_NAME, host=address.host, port=address.port or bound_port)
 
-    def integer(self, key: str, default: int, *, least: int = 0) -> int:
-        """A whole number of ``entries``; raises :class:`ConfigError` that names the key."""
-        return _integer(self.entries, key, default, least)
+    def integer(self, name: str) -> int:
+        """A whole number of ``entries``, else the table's default; raises :class:`ConfigError`
+        that names the key, KeyError for one that is not in the table."""
+        return _integer(self.entries, name)
 
-    def milliseconds(self, key: str, default: int, *, least: int = 1) -> float:
+    def seconds(self, name: str) -> float:
         """A duration given in ms, in seconds."""
-        return self.integer(key, default, least=least) / 1000
+        return self.integer(name) / 1000
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -91,7 +94,7 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
         raise ConfigError(f"missing in the configuration: {', '.join(missing)}")
     advertised = entries.get("advertised.listeners", "").strip()
     return BrokerConfig(
-        node_id=_integer(entries, "node.id", -1, 0),
+        node_id=_integer(entries, "node.id"),
         cluster_id=entries["cluster.id"].strip(),
         rack=entries.get("rack", entries.get("broker.rack", "")).strip() or None,
         log_dir=Path(entries["log.dir"].strip()),
@@ -103,10 +106,10 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
             if part.strip()
         ),
         metrics=Address(
-            entries.get("metrics.host", "127.0.0.1").strip(),
-            _integer(entries, "metrics.port", 0, 0),
+            _text_of(entries, "metrics.host"),
+            _integer(entries, "metrics.port"),
         ),
-        log_level=entries.get("log.level", "INFO").strip().upper(),
+        log_level=_text_of(entries, "log.level").upper(),
         entries=MappingProxyType(dict(entries)),
     )
 
@@ -125,14 +128,21 @@ def address_of(key: str, text: str) -> Address:
     return Address(host.strip("[]") or "0.0.0.0", int(port))
 
 
-def _integer(entries: Mapping[str, str], key: str, default: int, least: int) -> int:
-    text = entries.get(key, str(default)).strip()
+def _text_of(entries: Mapping[str, str], name: str) -> str:
+    """What is given, else the default of the table, "" where it has none."""
+    return entries.get(name, BROKER[name].default or "").strip()
+
+
+def _integer(entries: Mapping[str, str], name: str) -> int:
+    text, type_ = _text_of(entries, name), BROKER[name].type
     try:
         value = int(text)
     except ValueError:
-        raise ConfigError(f"{key}={text!r} is not a whole number") from None
-    if value < least:
-        raise ConfigError(f"{key}={value} must be at least {least}")
+        raise ConfigError(f"{name}={text!r} is not a whole number") from None
+    if isinstance(type_, Number) and value < type_.minimum:
+        raise ConfigError(f"{name}={value} must be at least {type_.minimum}")
+    if isinstance(type_, Number) and value > type_.maximum:
+        raise ConfigError(f"{name}={value} must be at most {type_.maximum}")
     return value
 
 

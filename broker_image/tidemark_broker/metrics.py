@@ -1,23 +1,11 @@
-"""Metrics and health over HTTP, on a listener of its own (127.0.0.1 unless told otherwise).
+"""The broker's figures. Those of partitions are sums: a label per partition would grow without limit."""
 
-``/metrics`` in Prometheus' text format, ``/healthz`` 200 while the main loop turns, else 503.
-Figures of partitions are sums: a label per partition would grow without limit.
-"""
-
-import http.server
-import logging
-import threading
 from collections.abc import Callable, Iterator
-from typing import Self
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from tidemark_broker.replication.manager import ReplicaManager
-
-logger = logging.getLogger(__name__)
 
 #: name -> help text
 TABLE = {
@@ -75,62 +63,3 @@ class BrokerCollector(Collector):
             yield GaugeMetricFamily(name, TABLE[name], value=value)
         name = "tidemark_broker_storage_failures"
         yield CounterMetricFamily(name, TABLE[name], value=context.failures.total)
-
-
-class MetricsServer:
-    """A small HTTP server in a thread of its own: it answers also when the loop stands still."""
-
-    def __init__(self, registry: CollectorRegistry, healthy: Callable[[], bool]) -> None:
-        self._registry = registry
-        self._healthy = healthy
-        self._server: http.server.ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
-        self.port = 0
-
-    def start(self, host: str, port: int) -> Self:
-        """Bind and serve; port 0 picks a free one. Raises ``OSError``."""
-        registry, healthy = self._registry, self._healthy
-
-        class Handler(_Handler):
-            def do_GET(self) -> None:
-                if self.path.split("?")[0] == "/metrics":
-                    self.reply(200, generate_latest(registry))
-                elif self.path.split("?")[0] == "/healthz":
-                    ok = healthy()
-                    self.reply(200 if ok else 503, b"ok\n" if ok else b"the loop stands still\n")
-                else:
-                    self.reply(404, b"try /metrics or /healthz\n")
-
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="metrics"
-        )
-        self._thread.daemon = True
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop serving (blocking, a fraction of a second)."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-        if self._thread is not None:
-            self._thread.join()
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = 5
-
-    def reply(self, status: int, body: bytes) -> None:
-        """One answer, text."""
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests for metrics are not worth a line each."""
-        logger.debug(format, *args)

@@ -10,16 +10,36 @@ on them instead: a notification notes what has changed, and only that is looked 
 """
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Collection, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 logger = logging.getLogger(__name__)
 
-Key = Hashable
 N = TypeVar("N", bound=Hashable)
 
 OPERATIONS_MAX = 100_000
+
+
+class Change(enum.StrEnum):
+    """What may change of a partition, and so what an operation may wait for."""
+
+    LOG_END = enum.auto()
+    HIGH_WATERMARK = enum.auto()
+    LOW_WATERMARK = enum.auto()
+    SEGMENT_ROLLED = enum.auto()
+    REMOTE_READ = enum.auto()
+
+
+class Signal:
+    """A key that is no partition's: only itself equals it."""
+
+    __slots__ = ()
+
+
+#: A change of a partition (topic, number), or a signal.
+Key: TypeAlias = tuple[Change, tuple[str, int]] | Signal
 
 
 class _Operation:
@@ -35,7 +55,7 @@ class _Operation:
         self.done = done
 
 
-class Watch(Generic[N]):
+class Watch(Signal, Generic[N]):
     """What has changed since :attr:`changed` was last emptied, under the names that its owner gave to
     the keys; whoever waits under the watch itself is woken by each of them."""
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from tidemark.wire.control import TieringState
+from tidemark.configuration.layers import effective
 from tidemark_broker.config import BrokerConfig, ConfigError
+from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import (
     LogConfig,
     LogManager,
@@ -22,7 +23,7 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.replication import topic_config
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.context import StorageFailures
 from tidemark_broker.replication.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.manager import ReplicaManager
@@ -49,6 +50,7 @@ class Storage:
         self._wanted = asyncio.Event()
         self._checkpoint_error = ""
         self._upkeep_failed: set[Partition] = set()
+        self._flush_ages = FlushAges()
         self.failures = StorageFailures()
 
     @classmethod
@@ -56,7 +58,7 @@ class Storage:
         """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the folder
         is another broker's or in use, :class:`ConfigError` for defaults that cannot be read."""
         try:
-            defaults = LogConfig.of(topic_config.effective(config.entries))
+            defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
             raise ConfigError(str(error)) from error
         logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
@@ -218,9 +220,13 @@ class Storage:
     # ------------------------------------------------------------ now and then
 
     async def flush(self) -> None:
-        """Make closed segments durable, so that recovery has little to read."""
-        for partition in self._partitions():
-            if partition.log.needs_flush and not partition.removed:
+        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so that
+        recovery has little to read."""
+        hosted = {each.tp: each for each in self._partitions() if not each.removed}
+        logs = {tp: each.log for tp, each in hosted.items()}
+        overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
+        for tp, partition in hosted.items():
+            if (partition.log.needs_flush or tp in overdue) and not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
     async def apply_retention(self) -> None:
@@ -230,7 +236,7 @@ class Storage:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
-        if partition.tiering_state is not TieringState.NONE:
+        if partition.tiering.ever_tiered:
             await partition.write_changes()
         async with partition.retention_lock:
             await self._retain_locked(partition)
@@ -241,7 +247,7 @@ class Storage:
         before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify(("roll", partition.tp))
+            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
         if partition.log_start_offset > before:
             partition.wake_all()
             self.checkpoint_log_start(partition)

@@ -10,14 +10,15 @@ import datetime as dt
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from tidemark.lru import Lru
 from tidemark_operator.controller.events import Event
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import EVENT, Json, reference
+from tidemark_operator.kube.kinds import EVENT, Json, Key, reference
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,7 @@ class Aggregator:
 
     def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
         self._quiet_s = quiet_s
-        self._max = remembered_max
-        self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
+        self._told: Lru[tuple[str, str], _Told] = Lru(remembered_max)
 
     def admit(self, uid: str, reason: str, now_s: float) -> int | None:
         """None: too soon, not written. Otherwise how many like it were held back since the last."""
@@ -49,10 +49,8 @@ class Aggregator:
         if told is not None and now_s - told.at_s < self._quiet_s:
             told.held_back += 1
             return None
-        self._told[uid, reason] = _Told(now_s)
-        self._told.move_to_end((uid, reason))
-        while len(self._told) > self._max:
-            self._told.popitem(last=False)
+        self._told.put((uid, reason), _Told(now_s))
+        self._told.evict()
         return 0 if told is None else told.held_back
 
 
@@ -83,19 +81,25 @@ def event_body(
 class EventWriter:
     """A bounded line of Events and a few tasks that write them."""
 
-    def __init__(self, api: KubeApi, instance: str, metrics: Metrics) -> None:
+    def __init__(self, api: KubeApi, objects: ObjectStore, instance: str, metrics: Metrics) -> None:
         self._api = api
+        self._objects = objects
         self._metrics = metrics
         self._instance = instance
         self._aggregator = Aggregator()
         self._line: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(LINE_MAX)
 
-    def emit(self, event: Event, regarding: Json) -> None:
-        """Put an Event about an object in the line; never blocks."""
+    def emit(self, event: Event) -> None:
+        """Put an Event in the line; never blocks. One about an object that is not known (any more)
+        is only logged."""
+        logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
+        namespace, _, name = event.key.partition("/")
+        regarding = self._objects.get(Key(event.kind, namespace, name))
+        if regarding is None:
+            return
         held_back = self._aggregator.admit(
             str(regarding["metadata"]["uid"]), event.reason, time.monotonic()
         )
-        logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
         if held_back is None:
             return
         body = event_body(

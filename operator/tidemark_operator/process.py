@@ -15,21 +15,23 @@ import socket
 import uuid
 from collections.abc import Callable
 
-from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer
+from tidemark.http_page import HttpPage, Verdict
 from tidemark_operator.handlers.watcher import Watcher
-from tidemark_operator.health import HealthServer
+from tidemark_operator.health import verdict
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.reconcile.leader import Leader
 from tidemark_operator.settings import Address, Settings
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.leader import Leader
 
 logger = logging.getLogger(__name__)
 
 LOOK_AT_THREADS_S = 1.0
+HEALTH_TIMEOUT_S = 5.0
 
 
 class ThreadEnded(RuntimeError):
@@ -66,19 +68,16 @@ class OperatorProcess:
         )
         self._server = ControlServer(requests, self._loop)
         self._watcher = Watcher(access, settings.namespace, self._deliver)
-        self._health = HealthServer(
-            render=metrics.render,
-            pulse=self._leader.pulse,
-            stand_still_s=settings.stand_still_s,
-        )
+        self._page = HttpPage(metrics=metrics.render, health=self._health)
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
-        metrics_at = await self._health.start(self._settings.metrics)
-        wanted = self._settings.control
-        host, port = self._server.start(wanted.host, wanted.port)
+        listen = self._settings.metrics
+        metrics_at = Address(host=listen.host, port=self._page.start(listen.host, listen.port))
+        listen = self._settings.control
+        host, port = self._server.start(listen.host, listen.port)
         control_at = Address(host=host, port=port)
         logger.info("brokers: %s, metrics: %s", control_at, metrics_at)
         try:
@@ -89,7 +88,7 @@ class OperatorProcess:
             await asyncio.to_thread(self._elector.stop)
             await asyncio.to_thread(self._server.stop)
             await asyncio.to_thread(self._watcher.stop)
-            await self._health.stop()
+            await asyncio.to_thread(self._page.stop)
             logger.info("stopped")
 
     async def _serve(self, ready: Callable[[], None]) -> None:
@@ -120,6 +119,18 @@ class OperatorProcess:
             for name, alive in threads.items():
                 if not alive():
                     raise ThreadEnded(f"the {name} thread has ended: see the log above")
+
+    def _health(self) -> Verdict:
+        """Called in the page's thread: the main loop is asked, whose queue it is."""
+        asked = asyncio.run_coroutine_threadsafe(self._judge(), self._loop)
+        try:
+            return asked.result(HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            asked.cancel()
+            return False, f"the main loop has not answered in {HEALTH_TIMEOUT_S:.0f} s"
+
+    async def _judge(self) -> Verdict:
+        return verdict(self._leader.pulse(), self._settings.stand_still_s)
 
     def _deliver(self, body: Json, gone: bool) -> None:
         """Called in kopf's thread: hand over, and wake the main loop once for many."""

@@ -19,17 +19,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
+from tidemark.tier.config import RemoteStorage, from_options
+from tidemark.tier.config_fields import InvalidConfig
+
 _KNOWN = {
     name.lower(): name
     for name in (
+        *STORAGE_OPTIONS,
         "topic",
-        "path",
-        "endpoint",
-        "region",
-        "buckets",
-        "prefix",
-        "accessKeyId",
-        "secretAccessKey",
         "bootstrap",
         "startingOffsets",
         "endingOffsets",
@@ -45,11 +43,10 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Parsed options; ``storage_json`` is what the library's ``open_store`` reads. Offsets by
-    partition are empty for earliest and latest."""
+    """Parsed options. Offsets by partition are empty for earliest and latest."""
 
     topic: str
-    storage_json: str
+    storage: RemoteStorage
     bootstrap: tuple[str, ...]
     starting_offsets: dict[int, int]
     ending_offsets: dict[int, int]
@@ -71,7 +68,7 @@ def parse(raw: Mapping[str, str]) -> Options:
         raise OptionError("the option 'topic' is missing: name the topic to read")
     return Options(
         topic=given["topic"],
-        storage_json=_storage(given),
+        storage=_storage(given),
         bootstrap=tuple(a for a in given.get("bootstrap", "").split(",") if a),
         starting_offsets=_offsets(given, "startingOffsets", "earliest"),
         ending_offsets=_offsets(given, "endingOffsets", "latest"),
@@ -80,32 +77,11 @@ def parse(raw: Mapping[str, str]) -> Options:
     )
 
 
-def _storage(given: Mapping[str, str]) -> str:
-    if ("path" in given) == ("endpoint" in given):
-        raise OptionError("say where the tier is: either 'path' (a directory) or 'endpoint' (S3)")
-    if "path" in given:
-        return json.dumps({"filesystem": {"path": given["path"]}})
-    if not given.get("buckets"):
-        raise OptionError("the option 'buckets' is missing: name the buckets of the tier")
-    key = given.get("accessKeyId") or os.environ.get("AWS_ACCESS_KEY_ID", "")
-    secret = given.get("secretAccessKey") or os.environ.get("AWS_SECRET_ACCESS_KEY", "")
-    if not key or not secret:
-        raise OptionError(
-            "S3 needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the options "
-            "'accessKeyId' and 'secretAccessKey'"
-        )
-    return json.dumps(
-        {
-            "s3": {
-                "endpoint": given["endpoint"],
-                "region": given.get("region", "us-east-1"),
-                "buckets": given["buckets"].split(","),
-                "prefix": given.get("prefix", ""),
-                "accessKeyId": key,
-                "secretAccessKey": secret,
-            }
-        }
-    )
+def _storage(given: Mapping[str, str]) -> RemoteStorage:
+    try:
+        return from_options(given, os.environ)
+    except InvalidConfig as error:
+        raise OptionError(str(error)) from error
 
 
 def _offsets(given: Mapping[str, str], name: str, word: str) -> dict[int, int]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tidemark.tier.open import RemoteStorageConfig, open_tier
+from tidemark.tier.open import open_tier
 from tidemark_pipeline import remote, tail
 from tidemark_pipeline.decode import Source, decode
 from tidemark_pipeline.options import Options, parse
@@ -56,7 +56,7 @@ class TidemarkReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of one read; every offset between start and end is in exactly one."""
-        tier = open_tier(RemoteStorageConfig.from_json(self._options.storage_json))
+        tier = open_tier(self._options.storage)
         topic_id, tasks = Planner(tier.reader, self._options).plan()
         return [TidemarkPartition(topic_id, task) for task in tasks]
 
@@ -69,7 +69,7 @@ class TidemarkReader(DataSourceReader):
             yield from self._read_tail(task)
             return
         yield from remote.read_task(
-            open_tier(RemoteStorageConfig.from_json(self._options.storage_json)),
+            open_tier(self._options.storage),
             self._options.topic,
             partition.topic_id,
             task,

@@ -7,12 +7,10 @@ segments of the tier.
 """
 
 import datetime
-import socket
-import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
@@ -24,18 +22,19 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from tidemark.wire.framing import decode_response, encode_request
+from tidemark.backoff import Backoff
+from tidemark.wire.blocking import BlockingConnection
+from tidemark.wire.framing import FrameError
 
 R = TypeVar("R")
 CLIENT_ID = "tidemark-pipeline"
 #: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 _TRIES_MAX = 20
-_BACKOFF_S = 0.25
+_RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
-_LENGTH = struct.Struct(">i")
 
 
 class BrokersUnavailable(RuntimeError):
@@ -55,40 +54,6 @@ class Leader:
     leader_epoch: int
 
 
-class Connection:
-    """One blocking connection; requests one after the other."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=_TIMEOUT_S)
-        self._correlation_id = 0
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def request(self, entity: Any, response_type: type[R]) -> R:
-        """Send one request and read its answer; raises OSError."""
-        self._correlation_id += 1
-        self._socket.sendall(encode_request(entity, self._correlation_id, CLIENT_ID))
-        (length,) = _LENGTH.unpack(self._receive(4))
-        if not 4 <= length <= _FRAME_BYTES_MAX:
-            raise ConnectionError(f"an answer of {length} bytes is not Kafka's")
-        return decode_response(response_type, self._receive(length))[1]
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
-        received = 0
-        while received < size:
-            count = self._socket.recv_into(view[received:])
-            if count == 0:
-                raise ConnectionError("the broker closed the connection")
-            received += count
-        return bytes(data)
-
-
 def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, Leader]:
     """The leader of every partition of ``topic`` that has one.
 
@@ -104,9 +69,9 @@ def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, Leader]:
     for address in bootstrap:
         host, _, port = address.rpartition(":")
         try:
-            with Connection(host, int(port)) as connection:
-                return _leaders_of(connection.request(request, MetadataResponse))
-        except OSError as error:
+            with _open(host, int(port)) as connection:
+                return _leaders_of(connection.request(request, MetadataResponse, _TIMEOUT_S))
+        except (OSError, FrameError) as error:
             reason = f"{address}: {error}"
     raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
 
@@ -149,14 +114,14 @@ def read(
         position = last
 
 
-def _retry(call: Any) -> Any:
+def _retry(call: Callable[[], R]) -> R:
     reason = ""
-    for attempt in range(_TRIES_MAX):
+    for failures in range(1, _TRIES_MAX + 1):
         try:
             return call()
-        except (OSError, BrokersUnavailable) as error:
+        except (OSError, FrameError, BrokersUnavailable) as error:
             reason = str(error)
-            time.sleep(min(_BACKOFF_S * (attempt + 1), 2.0))
+            time.sleep(_RETRY.pause_s(failures))
     raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
 
@@ -173,11 +138,23 @@ def _leaders_of(answer: MetadataResponse) -> dict[int, Leader]:
     return found
 
 
-def _connect(bootstrap: Sequence[str], topic: str, partition: int) -> tuple[Connection, Leader]:
+def _open(host: str, port: int) -> BlockingConnection:
+    return BlockingConnection(
+        host,
+        port,
+        client_id=CLIENT_ID,
+        timeout_s=_TIMEOUT_S,
+        frame_bytes_max=_FRAME_BYTES_MAX,
+    )
+
+
+def _connect(
+    bootstrap: Sequence[str], topic: str, partition: int
+) -> tuple[BlockingConnection, Leader]:
     leader = leaders(bootstrap, topic).get(partition)
     if leader is None:
         raise BrokersUnavailable(f"{topic}-{partition} has no leader")
-    return Connection(leader.host, leader.port), leader
+    return _open(leader.host, leader.port), leader
 
 
 def _list_offset(bootstrap: Sequence[str], topic: str, partition: int, timestamp: int) -> int:
@@ -199,7 +176,9 @@ def _list_offset(bootstrap: Sequence[str], topic: str, partition: int, timestamp
         ),
     )
     with connection:
-        result = connection.request(request, ListOffsetsResponse).topics[0].partitions[0]
+        result = (
+            connection.request(request, ListOffsetsResponse, _TIMEOUT_S).topics[0].partitions[0]
+        )
     _check(result.error_code, topic, partition)
     return int(result.offset)
 
@@ -227,7 +206,7 @@ def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) ->
         forgotten_topics_data=(),
     )
     with connection:
-        answer = connection.request(request, FetchResponse)
+        answer = connection.request(request, FetchResponse, _TIMEOUT_S)
     result = answer.responses[0].partitions[0]
     if result.error_code == ErrorCode.offset_out_of_range:
         raise OutOfRange(f"{topic}-{partition}: offset {offset} is no longer in the log")

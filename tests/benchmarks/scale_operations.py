@@ -15,18 +15,17 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark.wire.framing import (
-    decode,
+    decode_request,
     decode_response,
     encode_request,
     encode_response,
-    request_body_offset,
 )
 from tidemark_broker.api import fetch_wait
 from tidemark_broker.api.fetch_read import Asked
-from tidemark_broker.api.ports import Services, Settings
+from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
-from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.purgatory import Change, Purgatory
 from tidemark_broker.replication.fetchers import Fetcher, FetchLimits
 from tidemark_broker.replication.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
@@ -70,7 +69,7 @@ class Line:
 
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
         frame = encode_request(request, 1, "follower")[4:]
-        asked = decode(type(request), frame, request_body_offset(frame, flexible=True))
+        asked = decode_request(type(request), frame)
         answer = encode_response(await self._leader.service.handle(asked), 1)[4:]
         return decode_response(response_type, answer)[1]
 
@@ -215,7 +214,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         async def work() -> None:
             log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
             log.advance_high_watermark(log.next_offset)
-            purgatory.notify(("hw", (TOPIC, count // 2)))
+            purgatory.notify((Change.HIGH_WATERMARK, (TOPIC, count // 2)))
             await asyncio.sleep(0)
 
         yield work
@@ -227,14 +226,14 @@ async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
     """So many operations wait, each under its own key; one of the keys is notified."""
     purgatory = Purgatory()
     waiting = [
-        asyncio.create_task(purgatory.wait([("hw", number)], lambda: False, 600.0))
+        asyncio.create_task(purgatory.wait([(Change.HIGH_WATERMARK, number)], lambda: False, 600.0))
         for number in range(count)
     ]
     while purgatory.size < count:  # noqa: ASYNC110 - until all of them wait
         await asyncio.sleep(0)
 
     async def work() -> None:
-        purgatory.notify(("hw", count // 2))
+        purgatory.notify((Change.HIGH_WATERMARK, count // 2))
         await asyncio.sleep(0)
 
     yield work
@@ -285,7 +284,7 @@ async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
     async def work() -> None:
         await host.produce(1)
         log.roll(NOW_MS)
-        host.context.purgatory.notify(("roll", host.partition.tp))
+        host.context.purgatory.notify((Change.SEGMENT_ROLLED, host.partition.tp))
         await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset)
 
     for _ in range(count):

@@ -16,8 +16,8 @@ from tidemark.tier.codec import decode_head, decode_page
 from tidemark.tier.head import Head
 from tidemark.tier.layout import page_key
 from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.controller.rows import decode_row
@@ -175,11 +175,11 @@ class Checks:
 
         def watch() -> None:
             for partition in hosted.values():
-                log = partition.log
+                bounds = partition.log.bounds
                 state = (
-                    log._high_watermark,
-                    log._next_offset,
-                    log._log_start_offset,
+                    bounds.high_watermark,
+                    bounds.end,
+                    bounds.log_start,
                     partition.leader,
                 )
                 before = seen.get(partition)
@@ -298,8 +298,8 @@ class Checks:
         log, head = partition.log, self.heads.get(key)
         if log.log_start_offset >= log.local_log_start_offset:
             return None
-        if not partition.reads_tier:
-            settled = partition.tiering_state is TieringState.DISABLED
+        if not partition.tiering.reads_tier:
+            settled = partition.tiering.state is TieringState.DISABLED
             return log.log_start_offset if settled else None
         if head is None:
             return log.log_start_offset
@@ -382,7 +382,7 @@ class Checks:
         """Invariants 3 to 5: what is in the tier is a prefix of the leader's log: where the log
         reaches it, the tier's last record is of the same leader epoch in both."""
         head, log = self.heads.get(key), partition.log
-        if head is None or not partition.reads_tier or head.live_end is None:
+        if head is None or not partition.tiering.reads_tier or head.live_end is None:
             return
         offset, epoch = head.live_end
         if log.local_log_start_offset <= offset < log.next_offset:
@@ -581,7 +581,7 @@ class Checks:
                     "8", f"the Delete was acknowledged, but readers of {key} plan {min(names)}"
                 )
         for head in self.heads.values():
-            if head.tiered_epoch < epoch:
+            if head.tiering.epoch < epoch:
                 self.fail(
                     "9",
                     f"disabled under epoch {epoch}, but {head.name} is claimed under {head.claim}",
@@ -633,7 +633,7 @@ class Checks:
         if head.log_start_offset < old.log_start_offset or head.floor_epoch < old.floor_epoch:
             self.fail("2", f"{head.name}: the tier's log start or floor went back")
         if head.claim != old.claim:
-            self.note(f"{who} claims {head.name}: {head.claim}, {head.state.name}")
+            self.note(f"{who} claims {head.name}: {head.claim}, {head.tiering.state.name}")
 
     def _entry(
         self, who: str, key: Key, head: Head, old: SegmentEntry | None, entry: SegmentEntry
@@ -642,11 +642,11 @@ class Checks:
         custom metadata is what the storage manager gave), 3 (its bytes are what was committed)."""
         if old is None and (entry.leader_epoch, entry.tiered_epoch) != (
             head.leader_epoch,
-            head.tiered_epoch,
+            head.tiering.epoch,
         ):
             self.fail("6", f"{who}: {entry.key} has other epochs than the claim {head.claim}")
-        if old is None and head.state is not TieringState.ENABLED:
-            self.fail("9", f"{who} began to copy {entry.key} while {head.state.name}")
+        if old is None and head.tiering.state is not TieringState.ENABLED:
+            self.fail("9", f"{who} began to copy {entry.key} while {head.tiering.state.name}")
         if entry.state is SegmentState.COPY_FINISHED:
             self.note(
                 f"{who} copied {key[0]}-{key[1]} {entry.start_offset}..{entry.end_offset_inclusive}"
@@ -751,8 +751,8 @@ class Checks:
         """Invariant 8, in the end: after a disablement with Delete no data object is left (those
         excepted that the store itself made late: only a sweeper finds them)."""
         for head in self.heads.values():
-            deleting = head.policy is DisablePolicy.DELETE and head.state is TieringState.DISABLED
-            if deleting and head.claim.tiered_epoch == self._tiered_epoch:
+            deleted = Tiering(TieringState.DISABLED, self._tiered_epoch, DisablePolicy.DELETE)
+            if head.tiering == deleted:
                 storage = self.cluster.storage
                 left = [key for key in storage.objects if key.startswith("data/")]
                 left = [key for key in left if key not in storage.late_puts]

@@ -486,9 +486,9 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
             ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
-            ("tidemark_operator.control.server.Channel", operators.SimulatedChannel),
-            ("tidemark_operator.reconcile.term.WORKERS", 4),
-            ("tidemark_operator.reconcile.term.BALANCE_TURNS", 15),
+            ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
+            ("tidemark_operator.term.term.WORKERS", 4),
+            ("tidemark_operator.term.pacemaker.BALANCE_TURNS", 15),
             ("tidemark_operator.leadership.elector.dt", datetimes),
             ("tidemark_operator.events.dt", datetimes),
         ):

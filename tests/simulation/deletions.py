@@ -7,7 +7,7 @@ holds an offset from there on, and in the end those go that hold none.
 
 from typing import Any
 
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import DisablePolicy
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json
 
@@ -25,7 +25,7 @@ class Deletions:
         self._offsets: dict[Key, set[int]] = {}
         #: High watermarks below a deletion: a replica that is behind goes to there first.
         self._reached: dict[Key, set[int]] = {}
-        #: Objects that ask for what an earlier one has deleted.
+        #: ObjectStore that ask for what an earlier one has deleted.
         self.again: set[str] = set()
 
     def saw(self, body: Json) -> None:
@@ -65,7 +65,7 @@ class Deletions:
                 "14",
                 f"{partition.tp}: the log starts at {start}, deletions were to {sorted(asked)}",
             )
-        first = log._segments.items[0].base_offset
+        first = log.state.segments.items[0].base_offset
         if first > start and not self._checks.topics[key[0]].tiered:
             self._checks.fail(
                 "15", f"{partition.tp}: the log starts at {start}, its first segment at {first}"

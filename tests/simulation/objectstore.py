@@ -41,7 +41,7 @@ class ObjectStorage:
         self.failing = 0.0
         self.away = False
         self.latest_s = 3.0
-        #: Objects that a late write left behind: only a sweeper finds them (invariant 10).
+        #: ObjectStore that a late write left behind: only a sweeper finds them (invariant 10).
         self.late_puts: set[str] = set()
 
     def quiet(self) -> None:

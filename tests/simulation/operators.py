@@ -13,15 +13,15 @@ from tests.simulation.clockwork import ProcessLoop
 from tests.simulation.kube import Api
 from tests.simulation.network import Connection
 from tidemark.wire import control
-from tidemark_operator.control.channel import Channel
-from tidemark_operator.control.connection import Attached
-from tidemark_operator.control.requests import BrokerRequests
-from tidemark_operator.control.server import ControlServer, _Peer
 from tidemark_operator.kube.kinds import WATCHED, Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.listener.channel import Channel
+from tidemark_operator.listener.connection import Attached
+from tidemark_operator.listener.server import ControlServer, _Peer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.reconcile.leader import Leader
 from tidemark_operator.settings import Settings
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.leader import Leader
 
 PORT = 9092
 NAMESPACE = "default"

@@ -156,8 +156,9 @@ def _any_taker(draft: Any, row: PartitionRow) -> PartitionRow | None:
 def _deletes_to_the_end(partition: Partition, offset: int) -> DeleteResult:
     """DeleteRecords that takes the log's end for the high watermark."""
     wanted = partition.next_offset if offset == -1 else offset
-    partition.log._log_start_offset = wanted
-    partition.log._local_log_start_offset = max(wanted, partition.log._local_log_start_offset)
+    state = partition.log.state
+    local_start = max(wanted, state.bounds.local_start)
+    state.bounds = state.bounds._replace(log_start=wanted, local_start=local_start)
     return DeleteResult(ErrorCode.none, wanted, wanted)
 
 
@@ -192,9 +193,10 @@ def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
     return True
 
 
-async def _acted_first(store: SliceStore, state: Any, write: Any) -> bool:
+async def _acted_first(store: SliceStore, state: Any, write: Any, landing: Any) -> bool:
     """The state, and so what brokers are told, advances before the write is stored."""
-    store._landing(state, write)
+    if landing is not None:
+        landing(state, write)
     apply(state, write)
     await asyncio.sleep(0.05)
     return bool(await _put(store, write))

@@ -4,11 +4,10 @@ A checkpoint is a version line (0), a count line and that many lines; an empty f
 entries, anything else that does not fit is an error (a torn file must not pass for a short one).
 """
 
-import base64
-import binascii
 import uuid
 from collections.abc import Mapping
 
+from tidemark.ids import id_text, parse_id
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 
 _VERSION = "0"
@@ -61,7 +60,7 @@ def read_epochs(text: str) -> LeaderEpochs:
 
 def write_partition_metadata(topic_id: uuid.UUID) -> str:
     """``partition.metadata``: the identity of the topic that the directory belongs to."""
-    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+    return f"version: 0\ntopic_id: {id_text(topic_id)}"
 
 
 def read_partition_metadata(text: str) -> uuid.UUID:
@@ -72,20 +71,10 @@ def read_partition_metadata(text: str) -> uuid.UUID:
         fields[key.strip()] = value.strip()
     if fields.get("version") != _VERSION:
         raise CheckpointFormatError(f"partition.metadata of version {fields.get('version')!r}")
-    return parse_topic_id(fields.get("topic_id", ""))
-
-
-def topic_id_text(topic_id: uuid.UUID) -> str:
-    """Kafka's text form of an id: base64url without padding, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def parse_topic_id(text: str) -> uuid.UUID:
-    """The id of Kafka's text form."""
     try:
-        return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError) as error:
-        raise CheckpointFormatError(f"{text!r} is no topic id: {error}") from error
+        return parse_id(fields.get("topic_id", ""))
+    except ValueError as error:
+        raise CheckpointFormatError(f"partition.metadata: {error}") from error
 
 
 def _join(lines: list[str]) -> str:

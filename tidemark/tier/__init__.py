@@ -3,5 +3,6 @@
 Pure: ``layout``, ``segment``, ``head``, ``rules``, ``transitions``, ``views``, ``codec``,
 ``auxiliary``.
 Shells around the object store: ``objects`` (the port), ``directory``, ``s3``, ``identity``,
-``manifest``, ``storage``, ``topics``, ``reader``, ``open``.
+``manifest``, ``storage``, ``topics``, ``reader``, ``open``. ``config`` says what a remote store is,
+with ``filesystem_config`` and ``s3_config``.
 """

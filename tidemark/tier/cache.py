@@ -4,11 +4,12 @@ Least recently used goes first. What a thread is loading, others wait for instea
 a failed load is told to all who waited and kept by nobody.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from typing import Generic, TypeVar
+
+from tidemark.lru import Lru
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -19,14 +20,17 @@ class ByteCache(Generic[K, V]):
     is handed out and not kept."""
 
     def __init__(self, limit_bytes: int, size_of: Callable[[V], int]) -> None:
-        self.limit_bytes = limit_bytes
-        self.size_bytes = 0
         self.hits = 0
         self.misses = 0
         self._size_of = size_of
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._values: Lru[K, V] = Lru(limit_bytes)
         self._loading: dict[K, Future[V]] = {}
         self._lock = Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all values that are kept."""
+        return self._values.weight
 
     def __contains__(self, key: K) -> bool:
         with self._lock:
@@ -49,10 +53,10 @@ class ByteCache(Generic[K, V]):
         others: dict[K, Future[V]] = {}
         with self._lock:
             for key in keys:
-                if key in self._values:
+                value = self._values.get(key)
+                if value is not None:
                     self.hits += 1
-                    self._values.move_to_end(key)
-                    found[key] = self._values[key]
+                    found[key] = value
                 elif key in self._loading:
                     others[key] = self._loading[key]
                 else:
@@ -67,7 +71,7 @@ class ByteCache(Generic[K, V]):
         """Drop the values of some keys; what is being loaded now is kept when it comes."""
         with self._lock:
             for key in [key for key in self._values if matches(key)]:
-                self.size_bytes -= self._size_of(self._values.pop(key))
+                self._values.pop(key)
 
     def _load(
         self, mine: "Mapping[K, Future[V]]", load: Callable[[Sequence[K]], Sequence[V]]
@@ -91,10 +95,6 @@ class ByteCache(Generic[K, V]):
 
     def _keep(self, key: K, value: V) -> None:
         size = self._size_of(value)
-        if size > self.limit_bytes:
-            return
-        self._values[key] = value
-        self.size_bytes += size
-        while self.size_bytes > self.limit_bytes:
-            _, oldest = self._values.popitem(last=False)
-            self.size_bytes -= self._size_of(oldest)
+        if size <= self._values.limit:
+            self._values.put(key, value, size)
+            self._values.evict()

@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
-from tidemark.tier.layout import id_text, parse_id, segment_key
+from tidemark.tier.layout import segment_key
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState, check_range
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 FORMAT_VERSION = 2
 #: The first version whose entries may have digests.
@@ -47,10 +48,10 @@ def encode_head(head: Head) -> bytes:
             "version": head.version,
             "commitId": head.commit_id,
             "leaderEpoch": head.leader_epoch,
-            "tieredEpoch": head.tiered_epoch,
+            "tieredEpoch": head.tiering.epoch,
             "brokerId": head.broker_id,
-            "state": head.state.name,
-            "policy": None if head.policy is None else head.policy.name,
+            "state": head.tiering.state.name,
+            "policy": None if head.tiering.policy is None else head.tiering.policy.name,
             "logStartOffset": head.log_start_offset,
             "floorEpoch": head.floor_epoch,
             "lineStartOffset": head.line_start_offset,
@@ -110,7 +111,6 @@ def _corrupt(where: str, error: Exception) -> ManifestCorrupt:
 
 def _head_of(fields: "_Fields") -> Head:
     version, place = _version_of(fields), _place_of(fields)
-    policy = fields.optional_text("policy")
     return Head(
         topic=place[0],
         topic_id=place[1],
@@ -119,10 +119,8 @@ def _head_of(fields: "_Fields") -> Head:
         version=fields.integer("version"),
         commit_id=fields.text("commitId"),
         leader_epoch=fields.integer("leaderEpoch"),
-        tiered_epoch=fields.integer("tieredEpoch"),
+        tiering=_tiering_of(fields),
         broker_id=fields.integer("brokerId"),
-        state=TieringState[fields.text("state")],
-        policy=None if policy is None else DisablePolicy[policy],
         log_start_offset=fields.integer("logStartOffset"),
         floor_epoch=fields.integer("floorEpoch"),
         line_start_offset=fields.integer("lineStartOffset"),
@@ -132,6 +130,15 @@ def _head_of(fields: "_Fields") -> Head:
         entries=_entries_of(fields, place, version),
         trash=tuple(_text(name) for name in fields.items("trash")),
         deleted_at_ms=fields.optional_integer("deletedAtMs"),
+    )
+
+
+def _tiering_of(fields: "_Fields") -> Tiering:
+    policy = fields.optional_text("policy")
+    return Tiering(
+        TieringState[fields.text("state")],
+        fields.integer("tieredEpoch"),
+        None if policy is None else DisablePolicy[policy],
     )
 
 

@@ -20,7 +20,7 @@ import uuid
 from dataclasses import dataclass
 
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import Tiering
 
 #: Entries of a sealed page. The head of 100,000 segments then has 390 references and at most 256
 #: entries: below 190 KB.
@@ -120,8 +120,9 @@ class Head:
     """See the module. ``version`` grows by one with every commit; ``commit_id`` is the last one's.
 
     ``line_start_offset``: first offset of the line of live entries (meaningful while there is one).
-    ``policy``: of the last disablement, None while ENABLED. ``trash``: pages that no longer belong
-    to the head and are to be deleted. ``deleted_at_ms``: set in a tombstone."""
+    ``tiering``: under which it was claimed, with a policy only while that holds. ``trash``: pages
+    that no longer belong to the head and are to be deleted. ``deleted_at_ms``: set in a
+    tombstone."""
 
     topic: str
     topic_id: uuid.UUID
@@ -130,10 +131,8 @@ class Head:
     version: int = 0
     commit_id: str = ""
     leader_epoch: int
-    tiered_epoch: int
+    tiering: Tiering
     broker_id: int
-    state: TieringState
-    policy: DisablePolicy | None
     log_start_offset: int
     floor_epoch: int
     line_start_offset: int
@@ -147,7 +146,7 @@ class Head:
     @property
     def claim(self) -> Claim:
         """Who may write now."""
-        return Claim(self.leader_epoch, self.tiered_epoch)
+        return Claim(self.leader_epoch, self.tiering.epoch)
 
     @property
     def name(self) -> str:
@@ -232,25 +231,21 @@ def new_head(
     topic_id: uuid.UUID,
     partition: int,
     cluster_id: str,
-    by: Claim,
+    leader_epoch: int,
+    tiering: Tiering,
     broker_id: int,
-    state: TieringState,
-    policy: DisablePolicy | None,
     log_start_offset: int,
 ) -> Head:
     """The first head of a partition, already claimed by the leader that creates it."""
-    delete = state is not TieringState.ENABLED and policy is DisablePolicy.DELETE
     return Head(
         topic=topic,
         topic_id=topic_id,
         partition=partition,
         cluster_id=cluster_id,
-        leader_epoch=by.leader_epoch,
-        tiered_epoch=by.tiered_epoch,
+        leader_epoch=leader_epoch,
+        tiering=tiering.in_force,
         broker_id=broker_id,
-        state=state,
-        policy=None if state is TieringState.ENABLED else policy,
         log_start_offset=log_start_offset,
-        floor_epoch=by.tiered_epoch if delete else 0,
+        floor_epoch=tiering.first_live_epoch,
         line_start_offset=log_start_offset,
     )

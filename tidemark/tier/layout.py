@@ -7,13 +7,13 @@
     data/<topic>-<topicId>/<partition>/<start>-<segmentId>.log  a copied segment
     data/<topic>-<topicId>/<partition>/<start>-<segmentId>.aux  all that belongs to it
 
-Ids are written as Kafka writes them: base64url without padding, 22 characters. Heads and pages lie
+Ids are written as Kafka writes them (:mod:`tidemark.ids`). Heads and pages lie
 under prefixes of their own, so that listing data never meets them and the other way round.
 """
 
-import base64
-import binascii
 import uuid
+
+from tidemark.ids import id_text
 
 IDENTITY_KEY = "tidemark.json"
 TOPICS_PREFIX = "topics/"
@@ -21,22 +21,6 @@ HEADS_PREFIX = "heads/"
 LOG_SUFFIX = ".log"
 AUX_SUFFIX = ".aux"
 _JSON = ".json"
-
-
-def id_text(value: uuid.UUID) -> str:
-    """A UUID in Kafka's text form (base64url, no padding, 22 characters)."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
-
-
-def parse_id(text: str) -> uuid.UUID:
-    """The UUID of Kafka's text form. Raises ValueError for anything else."""
-    try:
-        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is not an id of 22 base64url characters") from error
-    if len(raw) != 16 or len(text) != 22:
-        raise ValueError(f"{text!r} is not an id of 22 base64url characters")
-    return uuid.UUID(bytes=raw)
 
 
 def heads_prefix(topic_id: uuid.UUID) -> str:

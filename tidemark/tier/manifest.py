@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidemark.backoff import Backoff
+from tidemark.ids import id_text
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import (
     ManifestCorrupt,
@@ -29,7 +31,6 @@ from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
 from tidemark.tier.layout import (
     head_key,
     heads_prefix,
-    id_text,
     page_key,
     page_name,
     partition_of_head,
@@ -52,8 +53,7 @@ ATTEMPTS = 6
 #: Memory for sealed pages, of all partitions together: some 50,000 entries.
 PAGE_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES, _EPOCH_BYTES = 1200, 130
-_BACKOFF_S = 0.05
-_BACKOFF_MAX_S = 1.0
+_RETRY = Backoff(first_s=0.05, most_s=1.0)
 
 Transition = Callable[[Head], Head]
 
@@ -170,7 +170,7 @@ class ManifestStore:
                 if found is not None:
                     return found
                 _give_up_if_last(attempt, error)
-            self._sleep(_backoff_s(attempt))
+            self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
@@ -192,7 +192,7 @@ class ManifestStore:
                     return seen
                 _give_up_if_last(attempt, error)
                 loaded = seen
-            self._sleep(_backoff_s(attempt))
+            self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _decide(
@@ -286,10 +286,6 @@ def _misplaced(where: str, owner: str) -> str:
         f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; nothing "
         "is read, copied or deleted meanwhile"
     )
-
-
-def _backoff_s(attempt: int) -> float:
-    return float(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S))
 
 
 def _give_up_if_last(attempt: int, error: StoreError) -> None:

@@ -16,9 +16,7 @@ from tidemark.tier.head import (
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
-
-_ORDER = {TieringState.DISABLING: 0, TieringState.DISABLED: 1, TieringState.ENABLED: 2}
+from tidemark.tiering import Tiering
 
 
 def check_holder(head: Head, by: Claim) -> None:
@@ -34,42 +32,39 @@ def check_holder(head: Head, by: Claim) -> None:
     )
 
 
-def check_claim(head: Head, by: Claim, cluster_id: str, state: TieringState) -> None:
-    """The claim is not lower in either epoch, and does not go back within its tiered epoch."""
+def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str) -> None:
+    """The claim is not lower in either epoch; within its tiered epoch it does not go back, and the
+    policy of a disablement is frozen."""
     _check_not_deleted(head)
     if cluster_id != head.cluster_id:
         raise IllegalTransition(
             f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {cluster_id}; "
             "point this cluster at a storage location of its own"
         )
-    if state not in _ORDER:
+    if not tiering.ever_tiered:
         raise IllegalTransition(
-            f"{head.name}: a topic in state {state.name} has no manifest to claim"
+            f"{head.name}: a topic in state {tiering.state.name} has no manifest to claim"
         )
+    by = Claim(leader_epoch, tiering.epoch)
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
-    if by.tiered_epoch == head.tiered_epoch and _ORDER[state] < _ORDER[head.state]:
+    if tiering.goes_back_from(head.tiering):
         raise Fenced(
-            f"{head.name}: tiered epoch {by.tiered_epoch} is {head.state.name} already and never goes "
-            f"back to {state.name}; wait for the controller's newer state"
+            f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and never "
+            f"goes back to {tiering.state.name}; wait for the controller's newer state"
         )
-
-
-def check_policy(head: Head, by: Claim, policy: DisablePolicy | None) -> None:
-    """The policy of a disablement is frozen with its tiered epoch."""
-    frozen = by.tiered_epoch == head.tiered_epoch and head.state is not TieringState.ENABLED
-    if frozen and policy is not None and policy is not head.policy:
+    if tiering.changes_policy_of(head.tiering):
         raise IllegalTransition(
-            f"{head.name}: tiered epoch {by.tiered_epoch} was frozen with another policy than "
-            f"{policy.name}; a new policy needs a new tiered epoch"
+            f"{head.name}: tiered epoch {tiering.epoch} was frozen with another policy than "
+            f"{tiering.disable_policy.name}; a new policy needs a new tiered epoch"
         )
 
 
 def check_copying_allowed(head: Head) -> None:
     """Nothing new is copied unless tiering is enabled (invariant 9)."""
-    if head.state is not TieringState.ENABLED:
+    if not head.tiering.copies:
         raise IllegalTransition(
-            f"{head.name}: tiering is {head.state.name}, nothing new is copied; enable it first"
+            f"{head.name}: tiering is {head.tiering.state.name}, nothing new is copied; enable it first"
         )
 
 
@@ -133,8 +128,8 @@ def _check_not_deleted(head: Head) -> None:
 def _fenced(head: Head, by: Claim) -> Fenced:
     return Fenced(
         f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is superseded by "
-        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiered_epoch} (broker "
-        f"{head.broker_id}, {head.state.name}); stop, and wait for the controller"
+        f"leader epoch {head.leader_epoch}, tiered epoch {head.tiering.epoch} (broker "
+        f"{head.broker_id}, {head.tiering.state.name}); stop, and wait for the controller"
     )
 
 

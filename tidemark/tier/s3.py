@@ -12,7 +12,7 @@ meant for a silent server.
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -38,6 +38,7 @@ from tidemark.tier.objects import (
     check_key,
     check_prefix,
 )
+from tidemark.tier.s3_config import S3Config
 
 CONNECT_S = 3
 REQUEST_S = 10
@@ -51,19 +52,6 @@ _DELETES_AT_ONCE = 1000
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Config:
-    """``endpoint`` empty: AWS of the region. ``buckets``: the first holds all metadata, data goes
-    to all. ``prefix``: folder below which everything lies, empty for none."""
-
-    buckets: tuple[str, ...]
-    access_key_id: str
-    secret_access_key: str = field(repr=False)
-    endpoint: str = ""
-    region: str = "us-east-1"
-    prefix: str = ""
 
 
 class S3Store:

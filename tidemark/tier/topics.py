@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.layout import TOPICS_PREFIX, id_text, parse_id, topic_key
+from tidemark.tier.layout import TOPICS_PREFIX, topic_key
 from tidemark.tier.objects import ObjectNotFound, ObjectStore
 
 _FORMAT_VERSION = 1

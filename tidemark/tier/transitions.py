@@ -34,11 +34,10 @@ from tidemark.tier.rules import (
     check_copying_allowed,
     check_holder,
     check_marked,
-    check_policy,
     check_room,
 )
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +52,23 @@ class PendingDelete:
 
 def claim(
     head: Head,
-    by: Claim,
+    leader_epoch: int,
+    tiering: Tiering,
     *,
     cluster_id: str,
     broker_id: int,
-    state: TieringState,
-    policy: DisablePolicy | None,
     now_ms: int,
 ) -> Head:
-    """Take the head for a leader epoch and tiered epoch, with the topic's state and policy. Needed
-    before the first copy, expiration or mark in a new epoch; fences every older claim. A
-    disablement with Delete is claimed by ``disable_delete``, which also moves the floor."""
-    check_claim(head, by, cluster_id, state)
-    wanted = _policy_of(state, policy)
-    check_policy(head, by, wanted)
-    if wanted is DisablePolicy.DELETE and by.tiered_epoch > head.tiered_epoch:
+    """Take the head for a leader epoch and the topic's tiering. Needed before the first copy,
+    expiration or mark in a new epoch; fences every older claim. A disablement with Delete is claimed
+    by ``disable_delete``, which also moves the floor."""
+    check_claim(head, leader_epoch, tiering, cluster_id)
+    if tiering.has_to_delete(head.tiering.epoch):
         raise IllegalTransition(
-            f"{head.name}: tiered epoch {by.tiered_epoch} disables with Delete, which moves the floor "
+            f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the floor "
             "in the same commit: use disable_delete"
         )
-    return _taken(head, by, broker_id, state, wanted, now_ms)
+    return _taken(head, leader_epoch, tiering, broker_id, now_ms)
 
 
 def disable_delete(
@@ -87,10 +83,9 @@ def disable_delete(
 ) -> Head:
     """The leader's part of a disablement with Delete in one commit: claim, state DISABLING, log
     start (the largest local log start of the ISR) and the floor under which everything lies."""
-    check_claim(head, by, cluster_id, TieringState.DISABLING)
-    check_policy(head, by, DisablePolicy.DELETE)
-    state, policy = TieringState.DISABLING, DisablePolicy.DELETE
-    taken = _taken(head, by, broker_id, state, policy, now_ms)
+    tiering = Tiering(TieringState.DISABLING, by.tiered_epoch, DisablePolicy.DELETE)
+    check_claim(head, by.leader_epoch, tiering, cluster_id)
+    taken = _taken(head, by.leader_epoch, tiering, broker_id, now_ms)
     floor = Mark(max(log_start_offset, head.log_start_offset), by.tiered_epoch, now_ms)
     return _raise_floor(taken, floor, delete_delay_ms)
 
@@ -219,30 +214,15 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
     return replace(head, entries=entries, pages=pages, next_page=head.next_page + 1), page
 
 
-def _policy_of(state: TieringState, policy: DisablePolicy | None) -> DisablePolicy | None:
-    if state is TieringState.ENABLED:
-        return None
-    return DisablePolicy.RETAIN if policy is None else policy
-
-
-def _taken(
-    head: Head,
-    by: Claim,
-    broker_id: int,
-    state: TieringState,
-    policy: DisablePolicy | None,
-    now_ms: int,
-) -> Head:
+def _taken(head: Head, leader_epoch: int, tiering: Tiering, broker_id: int, now_ms: int) -> Head:
     entries = head.entries
-    if by != head.claim:
+    if Claim(leader_epoch, tiering.epoch) != head.claim:
         entries = tuple(_marked_if_copying(entry, now_ms) for entry in entries)
     taken = replace(
         head,
-        leader_epoch=by.leader_epoch,
-        tiered_epoch=by.tiered_epoch,
+        leader_epoch=leader_epoch,
+        tiering=tiering.in_force,
         broker_id=broker_id,
-        state=state,
-        policy=policy,
         entries=entries,
     )
     return head if taken == head else taken

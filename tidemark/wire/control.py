@@ -44,22 +44,6 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 TIER_INTEGRITY = "TierIntegrity"
 
 
-class TieringState(enum.IntEnum):
-    """KIP-950's states as they travel; a topic that never was tiered is ``NONE``."""
-
-    NONE = 0
-    ENABLED = 1
-    DISABLING = 2
-    DISABLED = 3
-
-
-class DisablePolicy(enum.IntEnum):
-    """``remote.log.disable.policy`` as it travels."""
-
-    RETAIN = 0
-    DELETE = 1
-
-
 class LeaderRecoveryState(enum.IntEnum):
     """KIP-704: ``RECOVERING`` is a partition whose leader was elected uncleanly and has not said yet
     that its log is in order (here: that what is in the tier is a prefix of it)."""
@@ -310,7 +294,8 @@ class PartitionState:
 @entity(_nested, PARTITION_STATES)
 class TopicState:
     """A topic with its whole configuration (only keys that were set), KIP-950's tiered state and
-    epoch, and those of its partitions that changed (all of them in a snapshot)."""
+    epoch (the numbers of :mod:`tidemark.tiering`), and those of its partitions that changed (all of
+    them in a snapshot)."""
 
     topic_id: uuid.UUID = wire("uuid")
     name: str = wire("string")

@@ -2,6 +2,10 @@
 
 One place encodes and decodes headers and entities, for the broker, the controller, the pipeline's
 reader and the tools. Everything here is pure: bytes in, bytes out.
+
+kio writes an entity by calling ``write`` for every field. Handed a list's ``append`` as that
+``write``, it leaves the record bytes as the very object the log gave; only the small pieces around
+them are joined. (Measured for 1 MiB of records: 17 us instead of 490 us through a BytesIO.)
 """
 
 import functools
@@ -17,7 +21,12 @@ from tidemark.wire.tolerant import read_entity
 
 E = TypeVar("E")
 _LENGTH = struct.Struct(">i")
+LENGTH_BYTES = _LENGTH.size
 _HEADER = struct.Struct(">hhi")
+_RESPONSE_HEAD = struct.Struct(">ii")
+_API_VERSIONS = 18
+#: Pieces at least this long are handed to the socket as they are.
+_LARGE_BYTES = 8192
 
 
 class FrameError(ValueError):
@@ -68,6 +77,18 @@ def encode(value: object) -> bytes:
     return buffer.getvalue()
 
 
+def frame_length(buffer: bytes | memoryview, position: int, limit_bytes: int) -> int:
+    """The length that stands before a frame; raises :class:`FrameError` where that is below zero or
+    above the limit."""
+    length: int = _LENGTH.unpack_from(buffer, position)[0]
+    if 0 <= length <= limit_bytes:
+        return length
+    raise FrameError(
+        f"a frame of {length} bytes where at most {limit_bytes} are allowed"
+        " (a client that speaks TLS, HTTP or no Kafka at all looks like this)"
+    )
+
+
 def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
     """(api key, api version, correlation id) of a request frame without its length."""
     if len(frame) < _HEADER.size:
@@ -76,8 +97,17 @@ def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
     return key, version, correlation_id
 
 
-def request_body_offset(frame: bytes | memoryview, *, flexible: bool) -> int:
-    """Where the body of a request begins: after client id and, if flexible, tagged fields."""
+def decode_request(
+    request_type: type[E], frame: bytes | memoryview, *, elements_max: int = ELEMENTS_MAX
+) -> E:
+    """The entity of a request's frame (see :func:`decode`)."""
+    meta: Any = request_type
+    body = _request_body(frame, flexible=meta.__flexible__)
+    return decode(request_type, frame, body, elements_max=elements_max)
+
+
+def _request_body(frame: bytes | memoryview, *, flexible: bool) -> int:
+    """Where it begins: after the client id and, if flexible, tagged fields."""
     position = _HEADER.size
     try:
         (length,) = struct.unpack_from(">h", frame, position)
@@ -89,16 +119,6 @@ def request_body_offset(frame: bytes | memoryview, *, flexible: bool) -> int:
     if position > len(frame):
         raise FrameError("a request ends inside its header")
     return position
-
-
-def client_id_of(frame: bytes | memoryview) -> str:
-    """The client id of a request frame, "" when null or unreadable."""
-    try:
-        (length,) = struct.unpack_from(">h", frame, _HEADER.size)
-    except struct.error:
-        return ""
-    start = _HEADER.size + 2
-    return bytes(frame[start : start + max(length, 0)]).decode("utf-8", "replace")
 
 
 def encode_request(value: Any, correlation_id: int, client_id: str) -> bytes:
@@ -115,11 +135,51 @@ def encode_request(value: Any, correlation_id: int, client_id: str) -> bytes:
 
 
 def encode_response(value: Any, correlation_id: int) -> bytes:
-    """A whole frame for an answer. ApiVersions keeps header version 0 even in flexible versions."""
-    flexible = value.__flexible__ and value.__api_key__ != 18
-    header = struct.pack(">i", correlation_id) + (b"\x00" if flexible else b"")
-    body = encode(value)
-    return _LENGTH.pack(len(header) + len(body)) + header + body
+    """A whole frame (length included) for an answer."""
+    return b"".join(encode_response_pieces(value, correlation_id, type(value)))
+
+
+def encode_response_pieces(value: Any, correlation_id: int, entity_type: Any) -> list[bytes]:
+    """The whole frame of an answer that is written as ``entity_type``, in pieces for
+    ``transport.writelines``. ApiVersions keeps header version 0 in its flexible versions too."""
+    sink = _Pieces()
+    writer_of(entity_type)(sink, value)
+    body = _gather(sink.pieces)
+    tags = b"\x00" if _has_tags(entity_type) else b""
+    size = 4 + len(tags) + sum(map(len, body))
+    body[0] = _RESPONSE_HEAD.pack(size, correlation_id) + tags + body[0]
+    return body
+
+
+class _Pieces:
+    """Takes what kio writes."""
+
+    __slots__ = ("pieces", "write")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.write = self.pieces.append
+
+
+def _gather(pieces: list[bytes]) -> list[bytes]:
+    """Join small neighbours; the first piece is always a small one."""
+    gathered: list[bytes] = []
+    small: list[bytes] = []
+    for piece in pieces:
+        if len(piece) < _LARGE_BYTES:
+            small.append(piece)
+            continue
+        gathered.append(b"".join(small))
+        gathered.append(piece)
+        small = []
+    if small or not gathered:
+        gathered.append(b"".join(small))
+    return gathered
+
+
+def _has_tags(response_type: Any) -> bool:
+    """Whether the header of such an answer ends with tagged fields."""
+    return bool(response_type.__flexible__) and response_type.__api_key__ != _API_VERSIONS
 
 
 def decode_response(response_type: type[E], frame: bytes | memoryview) -> tuple[int, E]:
@@ -127,9 +187,8 @@ def decode_response(response_type: type[E], frame: bytes | memoryview) -> tuple[
     if len(frame) < 4:
         raise FrameError("an answer is shorter than its header")
     (correlation_id,) = struct.unpack_from(">i", frame)
-    meta: Any = response_type
     position = 4
-    if meta.__flexible__ and meta.__api_key__ != 18:
+    if _has_tags(response_type):
         position = _skip_tagged_fields(frame, position)
     return correlation_id, decode(response_type, frame, position)
 

@@ -7,9 +7,7 @@ the rest directly. That buffer follows what has really arrived: a length prefix 
 us allocate the length it claims.
 """
 
-import struct
-
-from tidemark.wire.framing import FrameError
+from tidemark.wire.framing import LENGTH_BYTES, frame_length
 
 Frame = bytes | memoryview
 
@@ -17,7 +15,6 @@ SCRATCH_BYTES = 256 * 1024
 #: Of a frame's own buffer at first, and how many times what has arrived (it doubles after that).
 _FIRST_ALLOCATION_BYTES = 64 * 1024
 _AHEAD = 4
-_PREFIX = struct.Struct(">i")
 
 
 class FrameReceiver:
@@ -51,7 +48,7 @@ class FrameReceiver:
     def received(self, count: int) -> list[Frame]:
         """Take note of ``count`` bytes; the frames (without length) that are complete now.
 
-        Raises :class:`FrameError` for a length below zero or above the limit.
+        Raises ``FrameError`` for a length below zero or above the limit.
         """
         if self._frame is None:
             return self._split(len(self._prefix) + count)
@@ -65,10 +62,9 @@ class FrameReceiver:
     def _split(self, end: int) -> list[Frame]:
         frames: list[Frame] = []
         position = 0
-        while end - position >= _PREFIX.size:
-            (length,) = _PREFIX.unpack_from(self._scratch, position)
-            self._check(length)
-            start = position + _PREFIX.size
+        while end - position >= LENGTH_BYTES:
+            length = frame_length(self._scratch, position, self._limit)
+            start = position + LENGTH_BYTES
             if start + length > end:
                 self._begin(length, self._scratch[start:end])
                 return frames
@@ -76,14 +72,6 @@ class FrameReceiver:
             frames.append(bytes(self._scratch[start:position]))
         self._prefix = bytes(self._scratch[position:end])
         return frames
-
-    def _check(self, length: int) -> None:
-        if 0 <= length <= self._limit:
-            return
-        raise FrameError(
-            f"a frame of {length} bytes where at most {self._limit} are allowed"
-            " (a client that speaks TLS, HTTP or no Kafka at all looks like this)"
-        )
 
     def _begin(self, length: int, head: memoryview) -> None:
         self._prefix = b""

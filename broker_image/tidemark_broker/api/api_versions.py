@@ -6,45 +6,73 @@ without reading the body (KIP-511); a client name or version that breaks KIP-511
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.schema import ZERO, shapes_of
+from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 
 KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 
-def api_of(table: Mapping[int, Api]) -> Api:
+@dataclass(slots=True, kw_only=True)
+class ApiVersion:
+    """The versions of one Api, inclusive."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiVersionsResponse:
+    """What is served."""
+
+    error_code: ErrorCode
+    api_keys: tuple[ApiVersion, ...]
+    throttle_time: timedelta = ZERO
+
+
+def api_of(
+    table: Mapping[int, Api[Any, Any]],
+) -> Api[ApiVersionsRequest, ApiVersionsResponse]:
     """The Api, answering for ``table`` (which may be filled afterwards)."""
 
-    async def handle(request: Any, call: Call) -> Any:
+    async def handle(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
         error = ErrorCode.none
         if call.version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name)
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             error = ErrorCode.invalid_request
-        return answer(table, call.version, error)
+        return answer(table, error)
 
-    return Api(key=KEY, name="ApiVersions", version_min=0, version_max=4, handler=handle)
+    return Api(
+        key=KEY,
+        name="ApiVersions",
+        version_min=0,
+        version_max=4,
+        request=ApiVersionsRequest,
+        answer=ApiVersionsResponse,
+        handler=handle,
+    )
 
 
-def answer(table: Mapping[int, Api], version: int, error: ErrorCode) -> Any:
-    """The answer's entity in ``version``."""
-    shapes = shapes_of(KEY, version)
-    entry = shapes.of("ApiVersion")
-    return shapes.answer(
+def answer(table: Mapping[int, Api[Any, Any]], error: ErrorCode) -> ApiVersionsResponse:
+    """What ``table`` has."""
+    return ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
-            entry(
+            ApiVersion(
                 api_key=api.key,
                 min_version=(api.version_min if api.advertised_min is None else api.advertised_min),
                 max_version=api.version_max,
             )
             for _, api in sorted(table.items())
         ),
-        throttle_time=ZERO,
     )

@@ -8,15 +8,42 @@ low watermark as it was when the request came.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
 
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.metadata import INTERNAL_TOPICS
-from tidemark_broker.api.ports import Services
 from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.types import TopicPartition
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteRecordsPartitionResult:
+    """``low_watermark``: the smallest log start of the live replicas, -1 with an error."""
+
+    partition_index: int
+    low_watermark: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteRecordsTopicResult:
+    """One topic."""
+
+    name: str
+    partitions: tuple[DeleteRecordsPartitionResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteRecordsResponse:
+    """In the order of the request."""
+
+    topics: tuple[DeleteRecordsTopicResult, ...]
+    throttle_time: timedelta = ZERO
 
 
 @dataclass(slots=True)
@@ -31,7 +58,7 @@ class _Status:
     pending: bool = False
 
 
-async def handle(request: Any, call: Call) -> Any:
+async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     """Delete, wait, answer."""
     services = call.services
     statuses = [
@@ -42,11 +69,14 @@ async def handle(request: Any, call: Call) -> Any:
     pending = [status for status in statuses if status.pending]
     if pending:
         await services.purgatory.wait(
-            [("lw", TopicPartition(status.topic, status.partition)) for status in pending],
+            [
+                (Change.LOW_WATERMARK, TopicPartition(status.topic, status.partition))
+                for status in pending
+            ],
             lambda: _all_settled(pending, services),
             milliseconds(request.timeout) / 1000,
         )
-    return _answer(request, call, statuses)
+    return _answer(request, statuses)
 
 
 def _begin(topic: str, index: int, offset: int, services: Services) -> _Status:
@@ -89,23 +119,29 @@ def _look(status: _Status, services: Services) -> None:
         status.error, status.low_watermark, status.pending = error, low_watermark, False
 
 
-def _answer(request: Any, call: Call, statuses: Sequence[_Status]) -> Any:
-    topic_of = call.shapes.of("DeleteRecordsTopicResult")
-    partition_of = call.shapes.of("DeleteRecordsPartitionResult")
+def _answer(request: DeleteRecordsRequest, statuses: Sequence[_Status]) -> DeleteRecordsResponse:
     remaining = iter(statuses)
     topics = []
     for topic in request.topics:
         results = []
         for _ in topic.partitions:
             status = next(remaining)
-            made = partition_of(
+            made = DeleteRecordsPartitionResult(
                 partition_index=status.partition,
                 low_watermark=status.low_watermark,
                 error_code=status.error,
             )
             results.append(made)
-        topics.append(topic_of(name=topic.name, partitions=tuple(results)))
-    return call.shapes.answer(throttle_time=ZERO, topics=tuple(topics))
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(results)))
+    return DeleteRecordsResponse(topics=tuple(topics))
 
 
-API = Api(key=21, name="DeleteRecords", version_min=0, version_max=2, handler=handle)
+API = Api(
+    key=21,
+    name="DeleteRecords",
+    version_min=0,
+    version_max=2,
+    request=DeleteRecordsRequest,
+    answer=DeleteRecordsResponse,
+    handler=handle,
+)

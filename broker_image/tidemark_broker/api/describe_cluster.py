@@ -1,39 +1,64 @@
 """DescribeCluster (60): the brokers and the one to name as controller (KIP-700, 919, 1073)."""
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
 
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.endpoints import endpoint_of
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 
 _BROKERS = 1
 
 
-async def handle(request: Any, call: Call) -> Any:
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterBroker:
+    """One broker and the endpoint that clients are told of."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterResponse:
+    """``controller_id``: a broker to name as controller, -1 for none."""
+
+    error_code: ErrorCode
+    error_message: str | None
+    endpoint_type: int
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[DescribeClusterBroker, ...]
+    cluster_authorized_operations: int = NOT_ASKED
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """Answer; the controllers' own endpoints are not to be had from a broker."""
-    wanted = getattr(request, "endpoint_type", _BROKERS)
-    if wanted != _BROKERS:
-        return _answer(call, wanted, ErrorCode.mismatched_endpoint_type, ())
-    with_fenced = getattr(request, "include_fenced_brokers", False)
+    if request.endpoint_type != _BROKERS:
+        return _answer(call, request.endpoint_type, ErrorCode.mismatched_endpoint_type, ())
     listener = call.services.settings.listener
-    make = call.shapes.of("DescribeClusterBroker")
     brokers = []
     for node, row in sorted(call.services.cluster.brokers.items()):
         end = endpoint_of(row, listener)
-        if end is not None and (with_fenced or not row.fenced):
-            made = make(
+        if end is not None and (request.include_fenced_brokers or not row.fenced):
+            made = DescribeClusterBroker(
                 broker_id=node, host=end.host, port=end.port, rack=row.rack, is_fenced=row.fenced
             )
             brokers.append(made)
-    return _answer(call, wanted, ErrorCode.none, tuple(brokers))
+    return _answer(call, request.endpoint_type, ErrorCode.none, tuple(brokers))
 
 
-def _answer(call: Call, endpoint_type: int, error: ErrorCode, brokers: tuple[Any, ...]) -> Any:
+def _answer(
+    call: Call, endpoint_type: int, error: ErrorCode, brokers: tuple[DescribeClusterBroker, ...]
+) -> DescribeClusterResponse:
     cluster = call.services.cluster
-    return call.shapes.answer(
-        throttle_time=ZERO,
+    return DescribeClusterResponse(
         error_code=error,
         error_message=None if error is ErrorCode.none else "this is a broker: ask for brokers (1)",
         endpoint_type=endpoint_type,
@@ -43,4 +68,12 @@ def _answer(call: Call, endpoint_type: int, error: ErrorCode, brokers: tuple[Any
     )
 
 
-API = Api(key=60, name="DescribeCluster", version_min=0, version_max=2, handler=handle)
+API = Api(
+    key=60,
+    name="DescribeCluster",
+    version_min=0,
+    version_max=2,
+    request=DescribeClusterRequest,
+    answer=DescribeClusterResponse,
+    handler=handle,
+)

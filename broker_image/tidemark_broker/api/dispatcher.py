@@ -8,10 +8,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import (
     FrameError,
-    client_id_of,
-    decode,
+    decode_request,
+    encode_response_pieces,
     peek_request,
-    request_body_offset,
 )
 from tidemark.wire.receiver import Frame
 from tidemark_broker.api import (
@@ -24,15 +23,14 @@ from tidemark_broker.api import (
     offset_for_leader_epoch,
     produce,
 )
-from tidemark_broker.api.codec import encode_answer
-from tidemark_broker.api.ports import Services
+from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.net.metrics import NetMetrics
 
 #: Topics, partitions and all other elements that one request of a client, or of a follower, may name.
 ELEMENTS_MAX = 200_000
 
-APIS: tuple[Api, ...] = (
+APIS: tuple[Api[Any, Any], ...] = (
     produce.API,
     fetch.API,
     list_offsets.API,
@@ -50,7 +48,7 @@ class Dispatcher:
         self,
         services: Services,
         *,
-        private: Iterable[PrivateApi] = (),
+        private: Iterable[PrivateApi[Any, Any]] = (),
         metrics: NetMetrics | None = None,
     ) -> None:
         self._services = services
@@ -68,42 +66,40 @@ class Dispatcher:
         """
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
-        name, answer = await self._handle(frame, key, version, peer)
+        name, answer, answer_type = await self._handle(frame, key, version, peer)
         if self._metrics is not None:
             self._metrics.answered(name, version, time.perf_counter() - began_s)
-        return None if answer is None else encode_answer(answer, correlation_id)
+        if answer is None:
+            return None
+        return encode_response_pieces(answer, correlation_id, answer_type)
 
-    async def _handle(self, frame: Frame, key: int, version: int, peer: str) -> tuple[str, Any]:
+    async def _handle(
+        self, frame: Frame, key: int, version: int, peer: str
+    ) -> tuple[str, Any, Any]:
+        """The Api's name, the answer, and the entity as which it is written."""
         private = self._private.get(key)
         if private is not None:
-            return private.name, await _handle_private(private, frame, version)
+            answer = await _handle_private(private, frame, version)
+            return private.name, answer, private.answer
         api = self._table.get(key)
         if api is None:
             raise FrameError(f"request of Api {key}, which is not served")
         if not api.version_min <= version <= api.version_max:
-            return api.name, self._unserved_version(api, version)
-        request_type = api.request_type(version)
-        body = request_body_offset(frame, flexible=request_type.__flexible__)
-        request = decode(request_type, frame, body, elements_max=ELEMENTS_MAX)
-        call = Call(
-            services=self._services,
-            shapes=api.shapes(key, version),
-            version=version,
-            client_id=client_id_of(frame),
-            peer=peer,
-        )
-        return api.name, await api.handler(request, call)
+            return self._unserved_version(api, version)
+        request = decode_request(api.request_type(version), frame, elements_max=ELEMENTS_MAX)
+        answer = await api.handler(request, Call(self._services, version, peer))
+        return api.name, answer, api.answer_type(version)
 
-    def _unserved_version(self, api: Api, version: int) -> Any:
+    def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[str, Any, Any]:
         if api.key != api_versions.KEY:
             raise FrameError(
                 f"{api.name} version {version}, where {api.version_min} to {api.version_max} are served"
             )
-        return api_versions.answer(self._table, 0, ErrorCode.unsupported_version)
+        answer = api_versions.answer(self._table, ErrorCode.unsupported_version)
+        return api.name, answer, api.answer_type(0)
 
 
-async def _handle_private(api: PrivateApi, frame: Frame, version: int) -> Any:
+async def _handle_private(api: PrivateApi[Any, Any], frame: Frame, version: int) -> Any:
     if version != 0:
         raise FrameError(f"{api.name} version {version}, where only 0 is served")
-    body = request_body_offset(frame, flexible=True)
-    return await api.handler(decode(api.request_type, frame, body, elements_max=ELEMENTS_MAX))
+    return await api.handler(decode_request(api.request, frame, elements_max=ELEMENTS_MAX))

@@ -1,11 +1,32 @@
 """Where clients reach a broker."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from tidemark.wire import control
-from tidemark_broker.api.ports import ClusterView
-from tidemark_broker.api.table import Call
+from tidemark_broker.api.services import Services
+from tidemark_broker.replication.metadata import MetadataCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """KIP-951: the leader that a client should have asked, of an answer that says it was not."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+NO_LEADER = LeaderIdAndEpoch()
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEndpoint:
+    """KIP-951: how to reach such a leader."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | None:
@@ -16,7 +37,7 @@ def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | N
     return row.listeners[0] if row.listeners else None
 
 
-def reachable(cluster: ClusterView, listener: str) -> dict[int, control.Endpoint]:
+def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
     """Node id -> endpoint of every broker that is registered and not fenced."""
     found: dict[int, control.Endpoint] = {}
     for node, row in sorted(cluster.brokers.items()):
@@ -26,16 +47,15 @@ def reachable(cluster: ClusterView, listener: str) -> dict[int, control.Endpoint
     return found
 
 
-def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[Any, ...]:
-    """KIP-951: how to reach the leaders that an answer names, where the version can carry it."""
+def node_endpoints(services: Services, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
+    """How to reach the leaders that an answer names."""
     wanted = sorted({node for node in nodes if node >= 0})
-    if not wanted or not call.shapes.has("NodeEndpoint"):
+    if not wanted:
         return ()
-    cluster = call.services.cluster
-    live = reachable(cluster, call.services.settings.listener)
-    make = call.shapes.of("NodeEndpoint")
+    cluster = services.cluster
+    live = reachable(cluster, services.settings.listener)
     return tuple(
-        make(
+        NodeEndpoint(
             node_id=node,
             host=live[node].host,
             port=live[node].port,

@@ -6,11 +6,19 @@ the log to the socket as one object.
 """
 
 import time
-from typing import Any
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import request as v16
 
-from tidemark_broker.api.endpoints import node_endpoints
+from tidemark_broker.api.endpoints import (
+    NO_LEADER,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    node_endpoints,
+)
 from tidemark_broker.api.fetch_read import Asked, Read, check_leaders, must_wait, read_from_disk
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
@@ -22,11 +30,70 @@ _BY_ID = 13
 _LEADER_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 
 
-async def handle(request: Any, call: Call) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTopic(v16.FetchTopic):
+    """Named until version 12."""
+
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest(v16.FetchRequest):
+    """``replica_id`` stands in ``replica_state`` from version 15 on."""
+
+    topics: tuple[FetchTopic, ...]
+    replica_id: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndOffset:
+    """Where the log of the leader differs from the client's (KIP-595)."""
+
+    epoch: int = -1
+    end_offset: int = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionData:
+    """``records``: whole batches, as they lie in the log."""
+
+    partition_index: int
+    error_code: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    diverging_epoch: EpochEndOffset = EpochEndOffset()
+    current_leader: LeaderIdAndEpoch = NO_LEADER
+    aborted_transactions: tuple[()] | None
+    preferred_read_replica: int = -1
+    records: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchableTopicResponse:
+    """As the request names it."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchResponse:
+    """In the order of the request."""
+
+    error_code: ErrorCode
+    session_id: int = 0
+    responses: tuple[FetchableTopicResponse, ...] = ()
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     """Read what is there; wait for more if that is less than asked; fetch from the tier."""
     refusal = _refusal(request)
     if refusal is not ErrorCode.none:
-        return _answer(call, refusal, ())
+        return FetchResponse(error_code=refusal)
     services = call.services
     max_wait_s = milliseconds(request.max_wait) / 1000
     deadline_s = time.monotonic() + max_wait_s
@@ -42,21 +109,23 @@ async def handle(request: Any, call: Call) -> Any:
         await read_from_disk(reads)
         await read_remote(reads, services, deadline_s)
         check_leaders(reads, services)
-    return _answer(call, ErrorCode.none, _topics(request, call, reads), _leaders(reads))
+    return FetchResponse(
+        error_code=ErrorCode.none,
+        responses=_topics(request, reads),
+        node_endpoints=node_endpoints(services, _leaders(reads)),
+    )
 
 
-def _refusal(request: Any) -> ErrorCode:
-    session_id = getattr(request, "session_id", 0)
-    if session_id != 0:
+def _refusal(request: FetchRequest) -> ErrorCode:
+    if request.session_id != 0:
         return ErrorCode.fetch_session_id_not_found
-    if getattr(request, "session_epoch", -1) > 0:
+    if request.session_epoch > 0:
         return ErrorCode.invalid_fetch_session_epoch
-    state = getattr(request, "replica_state", None)
-    replica_id = request.replica_id if state is None else state.replica_id
+    replica_id = max(request.replica_id, request.replica_state.replica_id)
     return ErrorCode.invalid_request if replica_id >= 0 else ErrorCode.none
 
 
-def _asked(topic: Any, part: Any, call: Call) -> Asked:
+def _asked(topic: FetchTopic, part: v16.FetchPartition, call: Call) -> Asked:
     if call.version < _BY_ID:
         name, error = topic.topic, ErrorCode.none
     else:
@@ -68,63 +137,57 @@ def _asked(topic: Any, part: Any, call: Call) -> Asked:
         partition=part.partition,
         offset=part.fetch_offset,
         max_bytes=part.partition_max_bytes,
-        current_leader_epoch=getattr(part, "current_leader_epoch", -1),
-        last_fetched_epoch=getattr(part, "last_fetched_epoch", -1),
+        current_leader_epoch=part.current_leader_epoch,
+        last_fetched_epoch=part.last_fetched_epoch,
         error=error,
     )
 
 
-def _topics(request: Any, call: Call, reads: list[Read]) -> tuple[Any, ...]:
-    topic_of = call.shapes.of("FetchableTopicResponse")
+def _topics(request: FetchRequest, reads: list[Read]) -> tuple[FetchableTopicResponse, ...]:
     remaining = iter(reads)
     topics = []
     for topic in request.topics:
-        name = {"topic_id": topic.topic_id} if call.version >= _BY_ID else {"topic": topic.topic}
         parts = tuple(
-            _partition(next(remaining), call, request.isolation_level) for _ in topic.partitions
+            _partition(next(remaining), request.isolation_level) for _ in topic.partitions
         )
-        topics.append(topic_of(**name, partitions=parts))
+        topics.append(
+            FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+        )
     return tuple(topics)
 
 
-def _partition(read: Read, call: Call, isolation_level: int) -> Any:
+def _partition(read: Read, isolation_level: int) -> PartitionData:
     result = read.result
-    values: dict[str, Any] = {}
-    if result.diverging is not None and call.version >= 12:
-        values["diverging_epoch"] = call.shapes.of("EpochEndOffset")(
-            epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
-        )
-    if result.error in _LEADER_ERRORS and call.version >= 12:
-        values["current_leader"] = call.shapes.of("LeaderIdAndEpoch")(
-            leader_id=result.leader_id, leader_epoch=result.leader_epoch
-        )
-    return call.shapes.of("PartitionData")(
+    made = PartitionData(
         partition_index=read.asked.partition,
         error_code=result.error,
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
         aborted_transactions=() if isolation_level else None,
-        preferred_read_replica=-1,
         records=result.data,
-        **values,
     )
+    if result.diverging is not None:
+        made.diverging_epoch = EpochEndOffset(
+            epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
+        )
+    if result.error in _LEADER_ERRORS:
+        made.current_leader = LeaderIdAndEpoch(
+            leader_id=result.leader_id, leader_epoch=result.leader_epoch
+        )
+    return made
 
 
 def _leaders(reads: list[Read]) -> set[int]:
     return {read.result.leader_id for read in reads if read.result.error in _LEADER_ERRORS}
 
 
-def _answer(
-    call: Call, error: ErrorCode, topics: tuple[Any, ...], leaders: set[int] | None = None
-) -> Any:
-    return call.shapes.answer(
-        throttle_time=ZERO,
-        error_code=error,
-        session_id=0,
-        responses=topics,
-        node_endpoints=node_endpoints(call, leaders or ()),
-    )
-
-
-API = Api(key=1, name="Fetch", version_min=4, version_max=16, handler=handle)
+API = Api(
+    key=1,
+    name="Fetch",
+    version_min=4,
+    version_max=16,
+    request=FetchRequest,
+    answer=FetchResponse,
+    handler=handle,
+)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.api.services import Services
+from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import FetchResult
 
 
@@ -28,7 +29,7 @@ class Read:
     """What a partition answered; ``result`` is replaced when the tier has been read."""
 
     asked: Asked
-    partition: PartitionPort | None
+    partition: Partition | None
     result: FetchResult
 
     @property

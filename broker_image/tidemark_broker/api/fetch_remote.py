@@ -17,9 +17,10 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Read, total_bytes
-from tidemark_broker.api.ports import RemotePort, Services
+from tidemark_broker.api.services import Services
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
+    RemoteLog,
     RemoteOffsetOutOfRange,
     RemoteUnavailable,
 )
@@ -63,16 +64,16 @@ def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFe
 
 
 async def _fill(
-    read: Read, need: RemoteFetchNeed, remote: RemotePort | None, deadline_s: float
+    read: Read, need: RemoteFetchNeed, remote: RemoteLog | None, deadline_s: float
 ) -> None:
     read.result = await _read(read, need, remote, deadline_s)
 
 
 async def _read(
-    read: Read, need: RemoteFetchNeed, remote: RemotePort | None, deadline_s: float
+    read: Read, need: RemoteFetchNeed, remote: RemoteLog | None, deadline_s: float
 ) -> FetchResult:
     local = replace(read.result, remote=None)
-    if remote is None:
+    if remote is None or read.partition is None:
         return replace(local, error=ErrorCode.kafka_storage_error)
     try:
         async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):

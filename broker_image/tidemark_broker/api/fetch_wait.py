@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Asked, Read, read_all, total_bytes
-from tidemark_broker.api.ports import PartitionPort, Services
-from tidemark_broker.purgatory import Watch
+from tidemark_broker.api.services import Services
+from tidemark_broker.purgatory import Change, Watch
+from tidemark_broker.replication.partition import Partition
 
 
 class _Before:
@@ -21,7 +22,7 @@ class _Before:
 
     __slots__ = ("high_watermark", "partition", "size_bytes")
 
-    def __init__(self, partition: PartitionPort) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.high_watermark = partition.high_watermark
         self.size_bytes = partition.log.size_bytes
@@ -80,9 +81,9 @@ async def _wait_for(reads: Sequence[Read], missing: int, services: Services, lef
 
     watched = [_Before(read.partition) for read in reads if read.partition is not None]
     for each in watched:
-        services.purgatory.watch(watch, ("hw", each.partition.tp), each)
+        services.purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
     try:
         return await services.purgatory.wait([watch], enough, left_s)
     finally:
         for each in watched:
-            services.purgatory.unwatch(watch, ("hw", each.partition.tp))
+            services.purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))

@@ -5,9 +5,11 @@ here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.
 """
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
@@ -20,13 +22,39 @@ _TIMEOUT_MS = 30_000
 _LOOKUPS_AT_ONCE = 16
 
 
-async def handle(request: Any, call: Call) -> Any:
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsPartitionResponse:
+    """-1 where nothing matches."""
+
+    partition_index: int
+    error_code: ErrorCode
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsTopicResponse:
+    """One topic."""
+
+    name: str
+    partitions: tuple[ListOffsetsPartitionResponse, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsResponse:
+    """In the order of the request."""
+
+    topics: tuple[ListOffsetsTopicResponse, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     """Look up all partitions, a few at a time."""
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
-    timeout = getattr(request, "timeout", None)
-    timeout_ms = milliseconds(timeout) if timeout else _TIMEOUT_MS
+    timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
 
-    async def limited(topic: str, asked: Any) -> OffsetResult:
+    async def limited(topic: str, asked: ListOffsetsPartition) -> OffsetResult:
         async with gate:
             return await _look_up(topic, asked, call, timeout_ms)
 
@@ -35,14 +63,12 @@ async def handle(request: Any, call: Call) -> Any:
             [group.create_task(limited(topic.name, asked)) for asked in topic.partitions]
             for topic in request.topics
         ]
-    topic_of = call.shapes.of("ListOffsetsTopicResponse")
-    return call.shapes.answer(
-        throttle_time=ZERO,
+    return ListOffsetsResponse(
         topics=tuple(
-            topic_of(
+            ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _partition(asked.partition_index, task.result(), call)
+                    _partition(asked.partition_index, task.result())
                     for asked, task in zip(topic.partitions, tasks, strict=True)
                 ),
             )
@@ -51,23 +77,26 @@ async def handle(request: Any, call: Call) -> Any:
     )
 
 
-async def _look_up(topic: str, asked: Any, call: Call, timeout_ms: int) -> OffsetResult:
+async def _look_up(
+    topic: str, asked: ListOffsetsPartition, call: Call, timeout_ms: int
+) -> OffsetResult:
     if asked.timestamp < 0 and call.version < _SINCE.get(asked.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
     replicas = call.services.replicas
     partition = replicas.get(topic, asked.partition_index)
     if partition is None:
         return OffsetResult(error=replicas.error_of(topic, asked.partition_index))
-    epoch = getattr(asked, "current_leader_epoch", -1)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await partition.list_offset(asked.timestamp, current_leader_epoch=epoch)
+            return await partition.list_offset(
+                asked.timestamp, current_leader_epoch=asked.current_leader_epoch
+            )
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)
 
 
-def _partition(index: int, result: OffsetResult, call: Call) -> Any:
-    return call.shapes.of("ListOffsetsPartitionResponse")(
+def _partition(index: int, result: OffsetResult) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
         partition_index=index,
         error_code=result.error,
         timestamp=result.timestamp_ms,
@@ -76,4 +105,12 @@ def _partition(index: int, result: OffsetResult, call: Call) -> Any:
     )
 
 
-API = Api(key=2, name="ListOffsets", version_min=1, version_max=10, handler=handle)
+API = Api(
+    key=2,
+    name="ListOffsets",
+    version_min=1,
+    version_max=10,
+    request=ListOffsetsRequest,
+    answer=ListOffsetsResponse,
+    handler=handle,
+)

@@ -2,62 +2,117 @@
 
 Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
 without a leader that clients can reach is LEADER_NOT_AVAILABLE. Version 10 and above carry topic
-ids, 12 can be asked by id; 9 and above KIP-950's tiered epoch and state as tagged fields.
+ids, 12 can be asked by id.
+
+KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
+the flexible versions (9 and above), so that stock clients skip them; the tags lie far above Kafka's
+own, as a later Kafka may number its own from 0.
 """
 
 import re
+import uuid
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest
 
 from tidemark.wire import control
+from tidemark.wire.entity import wire
 from tidemark_broker.api.endpoints import reachable
-from tidemark_broker.api.metadata_schema import KEY, metadata_shapes
-from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.metadata import TopicView
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+TIERED_EPOCH_TAG = 10_000
+TIERED_STATE_TAG = 10_001
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 
-async def handle(request: Any, call: Call) -> Any:
+@dataclass(slots=True, kw_only=True)
+class MetadataResponseBroker:
+    """A broker that is registered and not fenced."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponsePartition:
+    """Broker ids; -1 for no leader and for placeholders."""
+
+    error_code: ErrorCode
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponseTopic:
+    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see :class:`~tidemark.tiering.TieringState`."""
+
+    error_code: ErrorCode
+    name: str | None
+    topic_id: uuid.UUID | None
+    is_internal: bool = False
+    partitions: tuple[MetadataResponsePartition, ...] = ()
+    topic_authorized_operations: int = NOT_ASKED
+    tiered_epoch: int = wire("int32", default=-1, tag=TIERED_EPOCH_TAG)
+    tiered_state: int = wire("int8", default=0, tag=TIERED_STATE_TAG)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponse:
+    """``controller_id``: a broker to name as controller, -1 for none."""
+
+    brokers: tuple[MetadataResponseBroker, ...]
+    cluster_id: str
+    controller_id: int
+    topics: tuple[MetadataResponseTopic, ...]
+    cluster_authorized_operations: int = NOT_ASKED
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
     """Answer for all topics, or for those asked for."""
     cluster = call.services.cluster
-    broker = call.shapes.of("MetadataResponseBroker")
     listener = call.services.settings.listener
     live = reachable(cluster, listener)
-    return call.shapes.answer(
-        throttle_time=ZERO,
+    return MetadataResponse(
         brokers=tuple(
-            broker(node_id=node, host=end.host, port=end.port, rack=cluster.brokers[node].rack)
+            MetadataResponseBroker(
+                node_id=node, host=end.host, port=end.port, rack=cluster.brokers[node].rack
+            )
             for node, end in live.items()
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         topics=tuple(_topics(request, call, frozenset(live))),
-        error_code=ErrorCode.none,
     )
 
 
-def _topics(request: Any, call: Call, live: frozenset[int]) -> Iterable[Any]:
-    everything = request.topics is None or (call.version == 0 and not request.topics)
-    if everything:
+def _topics(
+    request: MetadataRequest, call: Call, live: frozenset[int]
+) -> Iterable[MetadataResponseTopic]:
+    if request.topics is None or (call.version == 0 and not request.topics):
         for _, view in sorted(call.services.cluster.topics.items()):
-            yield _topic(view, call, live)
+            yield _topic(view, live)
         return
-    for asked in dict.fromkeys(_asked(topic) for topic in request.topics):
-        yield _one(asked, call, live)
+    for name, topic_id in dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics):
+        yield _one(name, topic_id, call, live)
 
 
-def _asked(topic: Any) -> tuple[str | None, Any]:
-    """(name, id) of a topic asked for; one of them is set."""
-    return topic.name, getattr(topic, "topic_id", None)
-
-
-def _one(asked: tuple[str | None, Any], call: Call, live: frozenset[int]) -> Any:
-    name, topic_id = asked
+def _one(
+    name: str | None, topic_id: uuid.UUID | None, call: Call, live: frozenset[int]
+) -> MetadataResponseTopic:
+    """A topic that was asked for by name or by id."""
     cluster = call.services.cluster
     if name is None:
         view = None if topic_id is None else cluster.by_id(topic_id)
@@ -69,31 +124,29 @@ def _one(asked: tuple[str | None, Any], call: Call, live: frozenset[int]) -> Any
             ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
         )
     if view is not None:
-        return _topic(view, call, live)
-    return call.shapes.of("MetadataResponseTopic")(
+        return _topic(view, live)
+    return MetadataResponseTopic(
         error_code=missing,
         name=name if name is not None or call.version >= 12 else "",
         topic_id=topic_id,
-        is_internal=False,
-        partitions=(),
     )
 
 
-def _topic(view: TopicView, call: Call, live: frozenset[int]) -> Any:
-    return call.shapes.of("MetadataResponseTopic")(
+def _topic(view: TopicView, live: frozenset[int]) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=view.name,
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(row, call, live) for row in view.partitions.values()),
-        tiered_epoch=view.tiered_epoch,
-        tiered_state=view.tiering_state,
+        partitions=tuple(_partition(row, live) for row in view.partitions.values()),
+        tiered_epoch=view.tiering.epoch,
+        tiered_state=view.tiering.state,
     )
 
 
-def _partition(row: control.PartitionState, call: Call, live: frozenset[int]) -> Any:
+def _partition(row: control.PartitionState, live: frozenset[int]) -> MetadataResponsePartition:
     led = row.leader in live
-    return call.shapes.of("MetadataResponsePartition")(
+    return MetadataResponsePartition(
         error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
@@ -105,10 +158,11 @@ def _partition(row: control.PartitionState, call: Call, live: frozenset[int]) ->
 
 
 API = Api(
-    key=KEY,
+    key=3,
     name="Metadata",
     version_min=0,
     version_max=12,
+    request=MetadataRequest,
+    answer=MetadataResponse,
     handler=handle,
-    shapes=metadata_shapes,
 )

@@ -1,20 +1,49 @@
 """OffsetForLeaderEpoch (23): where an epoch ends, by which clients notice a truncation (KIP-320)."""
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 
 
-async def handle(request: Any, call: Call) -> Any:
+@dataclass(slots=True, kw_only=True)
+class EpochEndOffset:
+    """``leader_epoch``: the largest known that is not above the one asked for, -1 for none."""
+
+    error_code: ErrorCode
+    partition: int
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetForLeaderTopicResult:
+    """One topic."""
+
+    topic: str
+    partitions: tuple[EpochEndOffset, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetForLeaderEpochResponse:
+    """In the order of the request."""
+
+    topics: tuple[OffsetForLeaderTopicResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Answer from the leader's epoch cache."""
-    topic_of = call.shapes.of("OffsetForLeaderTopicResult")
-    return call.shapes.answer(
-        throttle_time=ZERO,
+    return OffsetForLeaderEpochResponse(
         topics=tuple(
-            topic_of(
+            OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
                     _partition(topic.topic, asked, call) for asked in topic.partitions
@@ -25,7 +54,7 @@ async def handle(request: Any, call: Call) -> Any:
     )
 
 
-def _partition(topic: str, asked: Any, call: Call) -> Any:
+def _partition(topic: str, asked: OffsetForLeaderPartition, call: Call) -> EpochEndOffset:
     replicas = call.services.replicas
     partition = replicas.get(topic, asked.partition)
     error, epoch, end_offset = ErrorCode.none, -1, -1
@@ -35,9 +64,17 @@ def _partition(topic: str, asked: Any, call: Call) -> Any:
         error, epoch, end_offset = partition.offset_for_leader_epoch(
             asked.current_leader_epoch, asked.leader_epoch
         )
-    return call.shapes.of("EpochEndOffset")(
+    return EpochEndOffset(
         error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )
 
 
-API = Api(key=23, name="OffsetForLeaderEpoch", version_min=2, version_max=4, handler=handle)
+API = Api(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    version_min=2,
+    version_max=4,
+    request=OffsetForLeaderEpochRequest,
+    answer=OffsetForLeaderEpochResponse,
+    handler=handle,
+)

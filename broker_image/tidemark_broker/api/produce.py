@@ -7,20 +7,53 @@ the log untouched, which looks at the batch header only. Idempotence and transac
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.produce.v11.request import ProduceRequest
 
-from tidemark_broker.api.endpoints import node_endpoints
-from tidemark_broker.api.ports import PartitionPort, Services
+from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
+from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProduceResponse:
+    """Offsets are -1 with an error; ``log_append_time``: None where records keep their own."""
+
+    index: int
+    error_code: ErrorCode
+    base_offset: int
+    log_append_time: datetime | None
+    log_start_offset: int
+    record_errors: tuple[()] = ()
+    error_message: str | None
+    current_leader: LeaderIdAndEpoch = NO_LEADER
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicProduceResponse:
+    """One topic."""
+
+    name: str
+    partition_responses: tuple[PartitionProduceResponse, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceResponse:
+    """In the order of the request."""
+
+    responses: tuple[TopicProduceResponse, ...]
+    throttle_time: timedelta = ZERO
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +65,7 @@ class _Entry:
     records: bytes | None
 
 
-async def handle(request: Any, call: Call) -> Any:
+async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
     entries = [
         _Entry(topic.name, data.index, data.records)
@@ -47,7 +80,7 @@ async def handle(request: Any, call: Call) -> Any:
 
 
 async def _append_all(
-    request: Any, entries: Sequence[_Entry], call: Call
+    request: ProduceRequest, entries: Sequence[_Entry], call: Call
 ) -> Sequence[ProduceResult]:
     """With acks 0 and 1 nothing is awaited but batches that have to be looked into. With all, every
     append begins in a task of its own, in order, before the first of them is waited for."""
@@ -71,7 +104,7 @@ async def _finished(begun: Sequence[ProduceResult | DelayedAppend]) -> Sequence[
                 each.give_up()
 
 
-def _refusal(request: Any) -> ProduceResult | None:
+def _refusal(request: ProduceRequest) -> ProduceResult | None:
     if request.acks not in (ACKS_ALL, 0, 1):
         return ProduceResult(
             error=ErrorCode.invalid_required_acks, message=f"acks={request.acks}: use 0, 1 or all"
@@ -99,9 +132,9 @@ async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
     )
 
 
-def _found(entry: _Entry, services: Services) -> tuple[PartitionPort | None, ProduceResult]:
+def _found(entry: _Entry, services: Services) -> tuple[Partition | None, ProduceResult]:
     """The partition; what to answer where there is none, or nothing to append."""
-    partition: PartitionPort | None = services.replicas.get(entry.topic, entry.partition)
+    partition = services.replicas.get(entry.topic, entry.partition)
     if partition is None:
         return None, ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
     return partition, _NOTHING
@@ -117,8 +150,9 @@ def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult])
             )
 
 
-def _answer(request: Any, call: Call, results: Sequence[ProduceResult]) -> Any:
-    topic_of = call.shapes.of("TopicProduceResponse")
+def _answer(
+    request: ProduceRequest, call: Call, results: Sequence[ProduceResult]
+) -> ProduceResponse:
     remaining = iter(results)
     leaders: set[int] = set()
     topics = []
@@ -127,35 +161,45 @@ def _answer(request: Any, call: Call, results: Sequence[ProduceResult]) -> Any:
             _partition(topic.name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
         )
-        topics.append(topic_of(name=topic.name, partition_responses=answers))
-    return call.shapes.answer(
-        responses=tuple(topics), throttle_time=ZERO, node_endpoints=node_endpoints(call, leaders)
+        topics.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    return ProduceResponse(
+        responses=tuple(topics), node_endpoints=node_endpoints(call.services, leaders)
     )
 
 
-def _partition(topic: str, index: int, result: ProduceResult, call: Call, leaders: set[int]) -> Any:
-    values: dict[str, Any] = {}
-    if result.error is ErrorCode.not_leader_or_follower and call.shapes.has("LeaderIdAndEpoch"):
-        row = _row(topic, index, call)
-        if row is not None:
-            leaders.add(row.leader)
-            leader = call.shapes.of("LeaderIdAndEpoch")
-            values["current_leader"] = leader(leader_id=row.leader, leader_epoch=row.leader_epoch)
-    return call.shapes.of("PartitionProduceResponse")(
+def _partition(
+    topic: str, index: int, result: ProduceResult, call: Call, leaders: set[int]
+) -> PartitionProduceResponse:
+    leader = NO_LEADER
+    if result.error is ErrorCode.not_leader_or_follower:
+        leader = _leader(topic, index, call)
+        leaders.add(leader.leader_id)
+    return PartitionProduceResponse(
         index=index,
         error_code=result.error,
         base_offset=result.base_offset,
         log_append_time=timestamp(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
-        record_errors=(),
         error_message=result.message,
-        **values,
+        current_leader=leader,
     )
 
 
-def _row(topic: str, index: int, call: Call) -> Any:
+def _leader(topic: str, index: int, call: Call) -> LeaderIdAndEpoch:
     view = call.services.cluster.topics.get(topic)
-    return None if view is None else view.partitions.get(index)
+    row = None if view is None else view.partitions.get(index)
+    if row is None:
+        return NO_LEADER
+    return LeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
 
 
-API = Api(key=0, name="Produce", version_min=3, version_max=11, handler=handle, advertised_min=0)
+API = Api(
+    key=0,
+    name="Produce",
+    version_min=3,
+    version_max=11,
+    advertised_min=0,
+    request=ProduceRequest,
+    answer=ProduceResponse,
+    handler=handle,
+)

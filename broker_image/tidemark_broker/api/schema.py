@@ -1,102 +1,133 @@
-"""kio's classes for all versions of an Api, so that a handler is written once for all of them.
+"""Kafka's messages for all versions of an Api, so that a handler is written once for all of them.
 
-A handler names a field by the name it has in any version; what the version at hand does not have is
-left out. A name that no version has is a mistake and raises, whatever the version.
+A handler reads one class of a request and builds one class of an answer, which have the fields of
+every version that is served (Kafka's generated ``*RequestData`` and ``*ResponseData`` are the same
+idea). Requests are kio's of the newest version, with what Kafka has dropped since added. Answers are
+plain dataclasses: making a number of kio's own types costs 4 us, and an answer has thousands. kio's
+schema of a version is bound to them here: a request answers for fields that its version lacks with
+their defaults; of an answer the fields that its version has are written.
 """
 
 import dataclasses
 import datetime
-import uuid
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from types import MappingProxyType
+from types import GenericAlias, MappingProxyType
 from typing import Any
 
-from kio.index import load_payload_module, load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
-from kio.static.constants import EntityType
+from kio.index import load_request_schema, load_response_schema
+from kio.serial._implicit_defaults import get_implicit_default
 from kio.static.primitive import i32Timedelta
 
-Make = Callable[..., Any]
+Field = dataclasses.Field[Any]
 
 ZERO = i32Timedelta.parse(datetime.timedelta(0))
-NO_UUID = uuid.UUID(int=0)
-
-
-class Shapes:
-    """Constructors for the entities of one Api's answers in one version."""
-
-    def __init__(
-        self,
-        api_key: int,
-        version: int,
-        *,
-        replaced: Mapping[str, type[Any]] = MappingProxyType({}),
-        own_fields: Mapping[str, frozenset[str]] = MappingProxyType({}),
-    ) -> None:
-        """``replaced``: classes of ours instead of kio's, by name; ``own_fields``: names of fields
-        that only some of ours have."""
-        self._module = load_payload_module(api_key, version, EntityType.response)
-        self._known = _field_names(api_key)
-        self._own_fields = own_fields
-        self._replaced = replaced
-        self._makers: dict[str, Make] = {}
-        self.answer_name = load_response_schema(api_key, version).__name__
-
-    def answer(self, **values: Any) -> Any:
-        """The answer itself."""
-        return self.of(self.answer_name)(**values)
-
-    def of(self, name: str) -> Make:
-        """The constructor of a nested entity, by its class's name in kio."""
-        maker = self._makers.get(name)
-        if maker is None:
-            maker = self._makers[name] = self._maker(name)
-        return maker
-
-    def has(self, name: str) -> bool:
-        """Whether this version has such an entity."""
-        return name in self._replaced or hasattr(self._module, name)
-
-    def _maker(self, name: str) -> Make:
-        made: Any = self._replaced.get(name) or getattr(self._module, name)
-        fields = frozenset(field.name for field in dataclasses.fields(made))
-        known = self._known[name] | self._own_fields.get(name, frozenset())
-
-        def make(**values: Any) -> Any:
-            if values.keys() <= fields:
-                return made(**values)
-            unknown = values.keys() - known
-            if unknown:
-                raise TypeError(f"{name} has no field {sorted(unknown)} in any version")
-            return made(**{key: value for key, value in values.items() if key in fields})
-
-        return make
+#: ``*_authorized_operations`` of an answer whose request did not ask for them (KIP-430).
+NOT_ASKED = -(2**31)
+_ENTITY_META = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
 
 
 @cache
-def shapes_of(api_key: int, version: int) -> Shapes:
-    """The shapes of Kafka's own schema."""
-    return Shapes(api_key, version)
+def request_type(message: Any, api_key: int, version: int) -> Any:
+    """What a request of ``version`` is read as."""
+    return _readable(message, load_request_schema(api_key, version))
 
 
 @cache
-def request_type_of(api_key: int, version: int) -> Any:
-    """kio's request class."""
-    return load_request_schema(api_key, version)
+def answer_type(message: Any, api_key: int, version: int) -> Any:
+    """The entity as which a ``message`` is written in ``version``. Raises TypeError where that has a
+    field that ``message`` has not, unless it is a tagged one: that is never written then."""
+    return _writable(message, load_response_schema(api_key, version))
 
 
 @cache
-def _field_names(api_key: int) -> Mapping[str, frozenset[str]]:
-    """Every field that an entity has in some version, by the entity's name."""
-    names: dict[str, frozenset[str]] = {}
-    for version in schema_name_map[api_key_map[api_key]]:
-        module = load_payload_module(api_key, version, EntityType.response)
-        for entity in vars(module).values():
-            if isinstance(entity, type) and dataclasses.is_dataclass(entity):
-                fields = frozenset(field.name for field in dataclasses.fields(entity))
-                names[entity.__name__] = names.get(entity.__name__, frozenset()) | fields
-    return names
+def _readable(message: Any, kafka: Any) -> Any:
+    present = {field.name for field in dataclasses.fields(kafka)}
+    lacking = {
+        name: _default(field) for name, field in _fields(message).items() if name not in present
+    }
+    fields = [
+        (field.name, _bound_type(message, field, _readable), field.default, field.metadata)
+        for field in dataclasses.fields(kafka)
+    ]
+    return _twin(kafka, fields, lacking)
+
+
+@cache
+def _writable(message: Any, kafka: Any) -> Any:
+    own = _fields(message)
+    fields = []
+    for field in dataclasses.fields(kafka):
+        if field.name in own:
+            bound = _bound_type(message, field, _writable)
+            default = field.default if bound == field.type else own[field.name].default
+            fields.append((field.name, bound, default, field.metadata))
+        elif "tag" not in field.metadata:
+            raise TypeError(f"{message.__qualname__} has no field {field.name}: {kafka}")
+    if kafka.__flexible__:
+        fields += [(f.name, f.type, f.default, f.metadata) for f in own.values() if f.metadata]
+    return _twin(kafka, fields)
+
+
+def _twin(
+    kafka: Any,
+    fields: Iterable[tuple[str, Any, Any, Mapping[Any, Any]]],
+    constants: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """An entity like ``kafka``, which is closed, with other fields."""
+    return dataclasses.make_dataclass(
+        kafka.__name__,
+        [
+            (name, kind, dataclasses.field(default=default, metadata=metadata))
+            for name, kind, default, metadata in fields
+        ],
+        frozen=True,
+        slots=True,
+        kw_only=True,
+        namespace={name: getattr(kafka, name) for name in _ENTITY_META} | dict(constants),
+    )
+
+
+def _fields(message: Any) -> dict[str, Field]:
+    return {field.name: field for field in dataclasses.fields(message)}
+
+
+def _bound_type(message: Any, field: Field, bind: Callable[[Any, Any], Any]) -> Any:
+    """The type of kio's ``field``, its entity bound to the one that ``message`` has there."""
+    own = _fields(message).get(field.name)
+    ours, kafkas = None if own is None else entity_in(own.type), entity_in(field.type)
+    if ours is None or kafkas is None:
+        return field.type
+    return _replaced(field.type, bind(ours, kafkas))
+
+
+def entity_in(annotation: Any) -> Any:
+    """X of ``X``, ``tuple[X, ...]``, and either of them or None; None where X is no entity."""
+    if dataclasses.is_dataclass(annotation):
+        return annotation
+    found = map(entity_in, typing.get_args(annotation))
+    return next((entity for entity in found if entity is not None), None)
+
+
+def _replaced(annotation: Any, entity: Any) -> Any:
+    if isinstance(annotation, types.UnionType):
+        (kind,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
+        return _replaced(kind, entity) | None
+    return entity if dataclasses.is_dataclass(annotation) else GenericAlias(tuple, (entity, ...))
+
+
+def _default(field: Field) -> Any:
+    """The default of a field, else that of its type, as in Kafka's generated classes."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if isinstance(field.type, types.UnionType):
+        return None
+    if typing.get_origin(field.type) is tuple:
+        return ()
+    kind = typing.cast("type[Any]", field.type)
+    return False if kind is bool else get_implicit_default(kind)
 
 
 def milliseconds(value: datetime.timedelta) -> int:
@@ -104,7 +135,7 @@ def milliseconds(value: datetime.timedelta) -> int:
     return value // datetime.timedelta(milliseconds=1)
 
 
-def timestamp(value_ms: int) -> Any:
+def timestamp(value_ms: int) -> datetime.datetime | None:
     """kio writes times from datetime; None stands for -1."""
     if value_ms < 0:
         return None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.backoff import Backoff
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
@@ -34,7 +35,6 @@ from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)

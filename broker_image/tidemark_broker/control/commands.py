@@ -12,7 +12,7 @@ import asyncio
 import collections
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -20,10 +20,9 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import (
     FrameError,
-    decode,
+    decode_request,
     encode_response,
     peek_request,
-    request_body_offset,
 )
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.disablement import Disablements
@@ -34,7 +33,13 @@ from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 logger = logging.getLogger(__name__)
+Q = TypeVar("Q")
 
+_Answer = (
+    control.DisableRemoteTopicResponse
+    | control.DeleteRemoteTopicResponse
+    | control.ReplicaLogInfoResponse
+)
 #: Takes a Kafka request's frame and a peer's name, gives the pieces of the answer's frame.
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
@@ -135,7 +140,7 @@ class Commands:
 
     async def _answer(self, frame: Frame, peer: str, broker_epoch: int) -> Sequence[bytes] | None:
         key, _, correlation_id = peek_request(frame)
-        answer: Any
+        answer: _Answer
         if key == control.DISABLE_REMOTE_TOPIC:
             answer = await self._disable(
                 _body(control.DisableRemoteTopicRequest, frame), broker_epoch
@@ -215,11 +220,11 @@ class Commands:
         )
 
 
-def _body(entity_type: Any, frame: Frame) -> Any:
+def _body(request_type: type[Q], frame: Frame) -> Q:
     _, version, _ = peek_request(frame)
-    if version != entity_type.__version__:
-        raise FrameError(f"{entity_type.__name__} in version {version} is not known")
-    return decode(entity_type, frame, request_body_offset(frame, flexible=True))
+    if version != 0:
+        raise FrameError(f"{request_type.__name__} in version {version} is not known")
+    return decode_request(request_type, frame)
 
 
 def _states_answer(

@@ -12,6 +12,7 @@ import uuid
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
@@ -71,8 +72,9 @@ class Disablements:
         remote = self._manager.remote
         if remote is None:
             raise LookupError("this broker has no remote storage configured")
-        policy = control.DisablePolicy(request.disable_policy)
-        await remote.disable(partition, request.tiered_epoch, policy)
+        policy = DisablePolicy(request.disable_policy)
+        disabling = Tiering(TieringState.DISABLING, request.tiered_epoch, policy)
+        await remote.disable(partition, disabling)
         logger.info(
             "%s: tiering epoch %d is disabled here (%s)",
             partition.tp,
@@ -114,7 +116,7 @@ class Disablements:
             return _AT_WORK, str(error)
         if self._tasks.get(_key(partition, request)) is not task:
             return _AT_WORK, "the leader epoch changed meanwhile"
-        if partition.tiered_epoch < request.tiered_epoch:
+        if partition.tiering.epoch < request.tiered_epoch:
             return _AT_WORK, "the tiered epoch is not stored yet"
         return _NONE, ""
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.wire import control
+from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.control.blocking import BlockingConnection
 from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.05
 _MS_MAX = 2**31 - 1
 _RETRY_S = 0.2
+_ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class LoopClock:
@@ -138,6 +139,7 @@ class HeartbeatThread:
             self._target.port,
             client_id=f"broker-{self._target.broker_id}-heartbeat",
             timeout_s=self._target.interval_s,
+            frame_bytes_max=_ANSWER_BYTES_MAX,
         )
 
     def _beat(self, connection: BlockingConnection) -> None:

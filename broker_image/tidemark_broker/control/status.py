@@ -78,7 +78,7 @@ def glance(partition: Partition) -> Hashable:
     Bytes move only with the log's ends; who is alive is the caller's to compare."""
     leader, log = partition.leader, partition.log
     remote, failures = partition.context.remote, partition.context.failures
-    tiered = remote is not None and partition.tiering_state is not control.TieringState.NONE
+    tiered = remote is not None and partition.tiering.ever_tiered
     return (
         partition.role,
         partition.leader_epoch,

@@ -11,10 +11,12 @@ from tidemark_broker.log.errors import (
     StorageError,
 )
 from tidemark_broker.log.files import probe_room
-from tidemark_broker.log.manager import LogManager, OpenFailure
+from tidemark_broker.log.manager import LogManager
+from tidemark_broker.log.open_logs import OpenFailure
+from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
-from tidemark_broker.log.state import read_state, write_state
+from tidemark_broker.log.partition_state import read_state, write_state
 from tidemark_broker.log.timestamps import (
     RecordTimes,
     TimestampsInDoubt,
@@ -51,6 +53,7 @@ __all__ = [
     "TieredRetention",
     "TimestampOffset",
     "TimestampsInDoubt",
+    "create_log",
     "probe_room",
     "read_state",
     "record_times",

@@ -14,8 +14,8 @@ from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import write_partition_metadata
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, put, sync_directory
+from tidemark_broker.log.partition_state import PARTITION_STATE
 from tidemark_broker.log.segment import Segment, wall_clock_ms
-from tidemark_broker.log.state import PARTITION_STATE
 
 
 def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tidemark.logfiles import names
 from tidemark_broker.log.errors import storage_errors
 from tidemark_broker.log.files import sync_directory
+from tidemark_broker.log.log_state import LogState
 
 
 def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
@@ -20,6 +21,14 @@ def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
     with storage_errors(f"{directory} cannot be removed"):
         directory.rename(target)
     return target
+
+
+def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
+    """T: see :meth:`PartitionLog.rename_for_deletion`."""
+    log.let_go()
+    log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
+    sync_parent_of(log.directory, sync_parent)
+    return log.directory
 
 
 def remove_renamed(directory: Path) -> None:

@@ -4,144 +4,277 @@ The loop thread appends, and reads what is in memory; calls marked T block on th
 in a thread by their callers. A lock guards what is in memory; T calls hold it no longer than that
 takes, except truncations, which stop everything else on the log anyway. A log whose disk failed in
 a way that leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
+
+This is what others see of a log; what they ask for is done by the modules that are imported here,
+which share the log's :class:`LogState`.
 """
 
-import logging
-import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.creation import make_directory
-from tidemark_broker.log.deletion import (
-    remove_renamed,
-    rename_out_of_the_way,
-    sync_parent_of,
+from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
+from tidemark.records.batch import Buffer
+from tidemark_broker.log import (
+    appending,
+    expiring,
+    flushing,
+    opening,
+    reading,
+    start_offsets,
+    truncation,
 )
-from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import RESTORE_OR_COPY, StorageError
-from tidemark_broker.log.open_segments import OpenSegments
-from tidemark_broker.log.reading import ReadingLog
-from tidemark_broker.log.recovery import LoadedSegments, forget_cached_pages, load_segments
-from tidemark_broker.log.segment import wall_clock_ms
-from tidemark_broker.log.segment_list import SegmentList
-from tidemark_broker.log.topic_id_file import check_topic_id
+from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.deletion import rename_log
+from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.timestamps import RecordTimes
+from tidemark_broker.log.types import (
+    AppendInfo,
+    ReadResult,
+    SegmentFiles,
+    SegmentInfo,
+    TieredRetention,
+    TimestampOffset,
+)
 
-logger = logging.getLogger(__name__)
 
+class PartitionLog:
+    """Append, read, roll, truncate, delete; see the module for who may call what from where.
 
-class PartitionLog(ReadingLog):
-    """Append, read, roll, truncate, delete; see the module for who may call what from where."""
+    ``config`` may be replaced at any time. ``highest_remote_offset`` (inclusive, -1 = nothing) is
+    kept here for others and not used by the log itself.
+    """
 
-    # -- opening -----------------------------------------------------------------------------
+    def __init__(self, state: LogState) -> None:
+        """``state`` is what :mod:`tidemark_broker.log.opening` has opened or made; it is not for
+        others than this package."""
+        self.state = state
+        self.topic: str = state.topic
+        self.topic_id: uuid.UUID = state.topic_id
+        self.partition: int = state.partition
+        self.highest_remote_offset = -1
 
-    @classmethod
-    def create(
-        cls,
-        directory: Path,
-        *,
-        topic: str,
-        topic_id: uuid.UUID,
-        partition: int,
-        config: LogConfig,
-        state: bytes | None = None,
-        sync_parent: Callable[[], None] | None = None,
-        open_segments: OpenSegments | None = None,
-    ) -> "PartitionLog":
-        """T: a new, empty log at offset 0. The directory must not exist, or be empty.
+    # -- what it is ----------------------------------------------------------------------------
 
-        ``state`` is the content of its ``partition.state``. All of it is durable on return;
-        ``sync_parent`` is how the new name becomes so (several logs may share one fsync).
+    @property
+    def key(self) -> TopicPartition:
+        """By which it goes in its directory."""
+        return self.topic, self.partition
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return self.state.directory
+
+    @property
+    def config(self) -> LogConfig:
+        """What holds for it now."""
+        return self.state.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self.state.config = config
+
+    @property
+    def bounds(self) -> Bounds:
+        """All offsets that bound it, of one moment."""
+        return self.state.bounds
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset a client may see, in either tier."""
+        return self.state.bounds.log_start
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """First offset that is read from here."""
+        return self.state.bounds.local_start
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset."""
+        return self.state.bounds.end
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what is committed, as this replica knows it."""
+        return self.state.bounds.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Exclusive end of what read_committed may see; the high watermark, without transactions."""
+        return self.state.bounds.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on disk for good."""
+        return self.state.bounds.recovery_point
+
+    @property
+    def announced_log_start_offset(self) -> int:
+        """The log start that a checkpoint is to hold soon."""
+        return self.state.start_record.target(self.state.bounds)
+
+    @property
+    def durable_log_start_offset(self) -> int:
+        """Log start that a crash cannot take back: it is on record."""
+        return self.state.start_record.durable
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Which leader epoch began where."""
+        return self.state.epochs
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins: another one after each roll."""
+        return self.state.segments.active.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all local log files."""
+        return self.state.segments.size_bytes
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The segments of this moment, oldest first; the last one is active."""
+        with self.state.lock:
+            return self.state.segments.infos()
+
+    def segments_from(self, offset: int, count: int | None = None) -> tuple[SegmentInfo, ...]:
+        """:meth:`segments` from the one that holds ``offset`` on (the first one if it lies below
+        all), at most ``count`` of them."""
+        with self.state.lock:
+            segments = self.state.segments
+            return segments.infos(segments.number_of(offset), count)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes nothing until it is opened again; None while all is well."""
+        return self.state.failure
+
+    @property
+    def truncated_at_open(self) -> bool:
+        """Whether opening had to cut bytes that a clean shutdown would have kept."""
+        return self.state.truncated_at_open
+
+    @property
+    def lost_at_open(self) -> tuple[int, int] | None:
+        """(end, former high watermark) where the log was opened below what it knew to be committed."""
+        return self.state.lost_at_open
+
+    # -- bounds --------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark to ``offset``, at most to the log's end; never back."""
+        log = self.state
+        with log.lock:
+            before, log.bounds = log.bounds, log.bounds.committed(offset)
+            return log.bounds is not before
+
+    def raise_log_start(self, offset: int) -> bool:
+        """Raise the log start (DeleteRecords, the leader's log start); never back, never above the
+        HW (:class:`OffsetOutOfRange`). Segments below go at the next retention run."""
+        return start_offsets.raise_log_start(self.state, offset)
+
+    def announce_log_start(self, offset: int) -> bool:
+        """Have the log start raised once a checkpoint holds it, so that what clients were shown no
+        crash takes back (invariant 2); bounded as :meth:`raise_log_start` is. Whether it is new."""
+        return start_offsets.announce_log_start(self.state, offset)
+
+    def adopt_checkpointed_log_start(self) -> bool:
+        """What was announced and is in the checkpoint comes into force; whether the log start
+        moved."""
+        return start_offsets.adopt_checkpointed_log_start(self.state)
+
+    def raise_local_log_start(self, offset: int) -> bool:
+        """Raise the first offset that is read from here; never back, never above the HW."""
+        return start_offsets.raise_local_log_start(self.state, offset)
+
+    def drop_remote_part(self) -> bool:
+        """The topic has no remote part (any more): the log start becomes the local log start."""
+        return start_offsets.drop_remote_part(self.state)
+
+    def assign_leader_epoch(self, epoch: int) -> bool:
+        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it.
+        It is on disk before it is in use: a :class:`StorageError` leaves all as it was."""
+        return self.state.assign_leader_epoch(epoch)
+
+    # -- records -------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, data: Buffer, *, leader_epoch: int, now_ms: int, times: RecordTimes | None = None
+    ) -> AppendInfo:
+        """Append the one batch that a client sent: checked, given offsets and the leader epoch.
+
+        :class:`TimestampsInDoubt` asks for the ``times`` of its records (:func:`record_times`).
         """
-        segment = make_directory(directory, topic_id, state)
-        log = cls(
-            directory,
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            config=config,
-            segments=SegmentList(directory, [segment]),
-            epochs=LeaderEpochs(),
-            epoch_file=EpochFile(directory),
-            log_start_offset=0,
-            recovery_point=0,
-            high_watermark=0,
-            open_segments=open_segments,
-        )
-        try:
-            sync_parent_of(directory, sync_parent)
-        except BaseException:  # or the next attempt would find a log that nobody owns
-            log._let_go()
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
-        return log
+        return appending.append_as_leader(self.state, data, leader_epoch, now_ms, times)
 
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        topic: str,
-        topic_id: uuid.UUID,
-        partition: int,
-        config: LogConfig,
-        recovery_point: int,
-        clean_shutdown: bool,
-        log_start_offset: int | None,
-        local_log_start_offset: int | None = None,
-        high_watermark: int | None = None,
-        open_segments: OpenSegments | None = None,
-    ) -> "PartitionLog":
-        """T: open what is there and repair what a crash left.
+    def append_as_follower(self, data: Buffer, *, now_ms: int | None = None) -> AppendInfo:
+        """Append batches as the leader has them: offsets kept, epochs taken from their headers."""
+        return appending.append_as_follower(self.state, data, now_ms)
 
-        ``log_start_offset`` None (no checkpoint): the first local offset. A log start beyond the
-        log's end begins the log anew there; the high watermark is clamped between the two. A first
-        segment behind ``local_log_start_offset`` (None: not known) is a :class:`StorageError`:
-        segments are missing that nobody deleted.
+    def roll(self, now_ms: int) -> bool:
+        """Begin a new segment at the log's end; False when the active one is still empty."""
+        return appending.roll(self.state, now_ms)
+
+    def read_cached(
+        self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
+    ) -> ReadResult:
+        """:meth:`read` for the loop: :class:`NotCached` where it would likely wait for the disk."""
+        return reading.read_cached(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
+
+    def read(self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool) -> ReadResult:
+        """T: whole batches from the one that holds ``offset`` on, all of one segment.
+
+        Only batches that end below ``up_to_offset`` (exclusive), at most ``max_bytes`` of them;
+        with ``min_one`` the first one even if it is larger.
         """
-        check_topic_id(directory, topic_id)
-        loaded = load_segments(
-            directory,
-            recovery_point=recovery_point,
-            clean_shutdown=clean_shutdown,
-            index_interval_bytes=config.index_interval_bytes,
-            base_if_empty=log_start_offset or 0,
-            now_ms=wall_clock_ms(),
-        )
-        if local_log_start_offset is not None:
-            _check_first_segment(loaded, local_log_start_offset)
-        end = loaded.segments[-1].next_offset
-        epoch_file = EpochFile(directory)
-        start = loaded.segments[0].base_offset if log_start_offset is None else log_start_offset
-        epochs = epoch_file.load(loaded, start)
-        log = cls(
-            directory,
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            config=config,
-            segments=SegmentList(directory, loaded.segments),
-            epochs=epochs,
-            epoch_file=epoch_file,
-            log_start_offset=min(start, end),
-            recovery_point=recovery_point,
-            high_watermark=high_watermark or 0,
-            open_segments=open_segments,
-        )
-        log.truncated_at_open = loaded.truncated or end < recovery_point
-        if max(start, end) < (high_watermark or 0):
-            log.lost_at_open = (max(start, end), high_watermark or 0)
-        epoch_file.try_to_save(log.epochs)
-        if start > end:
-            logger.warning(
-                "%s ends at %d, below its log start %d: begun anew", directory, end, start
-            )
-            log.truncated_at_open = True
-            log._begin_anew(start, epochs)
-        log._segments.remove_snapshots_above(log.next_offset)
-        return log
+        return reading.read(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
+
+    def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """T: the first local record at or behind the local log start that is not older."""
+        return reading.offset_by_timestamp(self.state, timestamp_ms)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
+        return flushing.needs_flush(self.state)
+
+    def flush(self, up_to_offset: int | None = None) -> int:
+        """T: fsync all below ``up_to_offset`` (default: everything); the new recovery point.
+
+        A failed fsync may have lost pages for good, so nothing is appended any more until the log
+        is opened again (which checks every byte).
+        """
+        return flushing.flush(self.state, up_to_offset)
+
+    def segment_files(self, base_offset: int) -> SegmentFiles:
+        """T: the files of a closed segment, for copying (flush up to its end first)."""
+        return flushing.segment_files(self.state, base_offset)
+
+    def truncate_to(self, offset: int) -> bool:
+        """T: cut the log so that it ends at ``offset``, or at the start of the batch that holds it.
+
+        At or behind the log's end no record goes, but an epoch that begins at the end does: it is
+        one in which this replica led and appended nothing. Whether anything went.
+        """
+        return truncation.truncate_to(self.state, offset)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry]
+    ) -> None:
+        """T: drop every local record; the log goes on at ``offset`` with the given log start (what
+        lies between is in the tier) and epochs."""
+        truncation.truncate_fully_and_start_at(self.state, offset, log_start_offset, epochs)
+
+    def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
+        """T: let go of the segments that ``log/retention.py`` names; what went."""
+        return expiring.apply_retention(self.state, now_ms, tiered)
 
     def reopen(self) -> bool:
         """T: after a failure, open the same files again and check every byte that may be in doubt,
@@ -149,50 +282,7 @@ class PartitionLog(ReadingLog):
 
         Until it is done the log refuses everything; bounds that clients saw do not go back.
         """
-        with self._lock:
-            self._let_go()
-            held, truncations = self._next_offset, self._truncations
-        forget_cached_pages(self.directory)
-        check_topic_id(self.directory, self.topic_id)
-        loaded = load_segments(
-            self.directory,
-            recovery_point=self._recovery_point,
-            clean_shutdown=False,
-            index_interval_bytes=self.config.index_interval_bytes,
-            base_if_empty=self._log_start_offset,
-            now_ms=wall_clock_ms(),
-        )
-        _check_first_segment(loaded, self._local_log_start_offset)
-        epoch_file = EpochFile(self.directory)
-        epochs = epoch_file.load(loaded, self._log_start_offset)
-        epoch_file.try_to_save(epochs)
-        end = loaded.segments[-1].next_offset
-        with self._lock:
-            if end < self._high_watermark:
-                self.lost_at_open = (end, self._high_watermark)
-            start, durable = self._log_start_offset, self.durable_log_start_offset
-            self._set(
-                SegmentList(self.directory, loaded.segments),
-                epochs,
-                epoch_file,
-                min(start, end),
-                self._recovery_point,
-                self._high_watermark,
-            )
-            self.durable_log_start_offset = min(durable, self._log_start_offset)
-            self._truncations = truncations + 1
-        if start > end:
-            self._begin_anew(start, epochs)
-        logger.info("%s is open again, its end is %d (was %d)", self.directory, end, held)
-        return end >= held
-
-    def _begin_anew(self, start: int, epochs: LeaderEpochs) -> None:
-        """Of a log that ends below its start; ``epochs`` are those that begin there."""
-        self.truncate_fully_and_start_at(start, log_start_offset=start, epochs=())
-        self.epochs = epochs
-        self._save_epochs()
-
-    # -- the end ------------------------------------------------------------------------------
+        return opening.reopen(self.state)
 
     def close(self) -> None:
         """T: flush everything and let go of the files. A closed log refuses all else.
@@ -200,43 +290,11 @@ class PartitionLog(ReadingLog):
         A log whose disk failed cannot be closed well (:class:`StorageError`): what it holds is in
         doubt, and no shutdown is clean that leaves it so.
         """
-        if self._failure is not None:
-            self._let_go()
-            raise StorageError(self._failure)
-        if self._closed:
-            return
-        try:
-            with self._shaping:
-                self._save_indexes(closing=True)
-                self.flush()
-                self._save_epochs()
-        finally:
-            self._let_go()
-
-    def delete(self) -> None:
-        """T: rename the directory out of the way, then remove it."""
-        remove_renamed(self.rename_for_deletion())
+        flushing.close(self.state)
 
     def rename_for_deletion(self, sync_parent: Callable[[], None] | None = None) -> Path:
         """T: after this the log is gone for good, also after a crash; the name it has until then.
 
         Where it fails it may be called again.
         """
-        self._let_go()
-        self.directory = rename_out_of_the_way(self.directory, self.topic, self.partition)
-        sync_parent_of(self.directory, sync_parent)
-        return self.directory
-
-
-def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
-    """What begins a log was committed long ago: a replica that lacks it must not serve as if it had
-    been deleted."""
-    first = loaded.segments[0]
-    if first.base_offset <= local_start:
-        return
-    for segment in loaded.segments:
-        segment.unload()
-    raise StorageError(
-        f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
-        f"start of the log, and no deletion of them is on record; {RESTORE_OR_COPY}"
-    )
+        return rename_log(self.state, sync_parent)

@@ -8,7 +8,6 @@ never a reason to delete.
 """
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +49,11 @@ class LoadedSegments:
     #: Whether anything was cut off or removed.
     truncated: bool = False
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First offset and end (exclusive)."""
+        return self.segments[0].base_offset, self.segments[-1].next_offset
+
 
 def load_segments(
     directory: Path,
@@ -87,21 +91,6 @@ def _settle(
         _settle_closed(loaded, segment, following.base_offset, index_interval_bytes)
     if not (clean_shutdown and _settle_active(loaded, loaded.segments[-1])):
         _recover_from(loaded, checked_from, index_interval_bytes)
-
-
-def forget_cached_pages(directory: Path) -> None:
-    """Have the kernel drop what it holds of the logs in memory (blocking).
-
-    After a failed fsync it may hold pages that it takes for written and that are not on the disk:
-    a check of what is in memory would prove nothing. Pages that are still to be written stay.
-    """
-    with storage_errors(f"{directory} cannot be read"):
-        for path in directory.glob(f"*{names.LOG_SUFFIX}"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 def _segments_of(directory: Path) -> list[Segment]:
@@ -147,7 +136,10 @@ def _settle_closed(
     if epochs is None or segment.next_offset != next_base:
         logger.warning("the indexes of %s are built anew", segment.log_path)
         epochs = SegmentEpochs(segment, whole=True)
-        segment.rescan(index_interval_bytes, epochs.note)
+        segment.unload()
+        segment.open_for_recovery()
+        for batch in segment.count_batches(index_interval_bytes):
+            epochs.note(batch)
         segment.seal_anew()
     loaded.epochs.append(epochs)
     segment.unload()

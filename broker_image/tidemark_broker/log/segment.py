@@ -220,16 +220,8 @@ class Segment(IndexedSegment):
             self.descriptor = os.open(self.log_path, os.O_RDWR | os.O_CLOEXEC)
         self.reset()
 
-    def rescan(self, index_interval_bytes: int, seen: Callable[[BatchAt], None]) -> None:
-        """Build figures and indexes anew from the headers of the log file (no CRC); ``seen`` is
-        told of each batch."""
-        self.unload()
-        self.open_for_recovery()
-        for batch in self.count_batches(index_interval_bytes):
-            seen(batch)
-
     def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
-        """:meth:`note_batch` for everything that stands in the log file, batch by batch."""
+        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no CRC)."""
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
             self.note_batch(batch, batch.position, index_interval_bytes)

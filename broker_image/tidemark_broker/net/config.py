@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
+
+from tidemark.configuration.table import BROKER
 
 _KEYS = {
     "request_bytes_max": "socket.request.max.bytes",
@@ -14,17 +16,21 @@ _KEYS = {
 }
 
 
+def _default(field: str) -> Any:
+    return BROKER[_KEYS[field]].default_value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """``queued_request_bytes_max`` bounds what all connections together hold of requests that are
     not answered yet; ``unsent_bytes_max`` is per connection: above it no request is begun."""
 
-    request_bytes_max: int = 104_857_600
-    idle_ms_max: int = 600_000
-    connections_max: int = 10_000
-    queued_request_bytes_max: int = 256 * 1024 * 1024
-    requests_in_flight_max: int = 8
-    unsent_bytes_max: int = 1024 * 1024
+    request_bytes_max: int = _default("request_bytes_max")
+    idle_ms_max: int = _default("idle_ms_max")
+    connections_max: int = _default("connections_max")
+    queued_request_bytes_max: int = _default("queued_request_bytes_max")
+    requests_in_flight_max: int = _default("requests_in_flight_max")
+    unsent_bytes_max: int = _default("unsent_bytes_max")
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:

@@ -10,15 +10,16 @@ import asyncio
 import collections
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import cast
 
 from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import Frame, FrameReceiver
 from tidemark_broker.net import metrics
-
-if TYPE_CHECKING:
-    from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.net.budget import RequestBudget
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.metrics import NetMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,20 @@ Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
 class CloseConnection(Exception):  # named as the order it gives
     """The protocol's only answer to this request is to end the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all connections of one listener share; ``opened`` and ``lost`` are called with each."""
+
+    serve: Serve
+    config: ServerConfig
+    metrics: NetMetrics
+    budget: RequestBudget
+    scratch: bytearray
+    loop: asyncio.AbstractEventLoop
+    opened: "Callable[[ServerConnection], None]"
+    lost: "Callable[[ServerConnection], None]"
 
 
 class _Slot:
@@ -44,12 +59,13 @@ class _Slot:
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """See the module. Made by :class:`KafkaServer` for each accepted socket."""
+    """See the module. One is made for each accepted socket."""
 
-    def __init__(self, server: "KafkaServer") -> None:
-        self._server = server
-        self._config = server.config
-        self._receiver = FrameReceiver(server.config.request_bytes_max, server.scratch)
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._config = shared.config
+        self._now = shared.loop.time
+        self._receiver = FrameReceiver(shared.config.request_bytes_max, shared.scratch)
         self._transport: asyncio.Transport | None = None
         self._arrived: collections.deque[Frame] = collections.deque()
         self._in_flight: collections.deque[_Slot] = collections.deque()
@@ -66,8 +82,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._config.unsent_bytes_max)
         self.peer = peer_name(transport)
-        self.last_received_s = self._server.now()
-        self._server.opened(self)
+        self.last_received_s = self._now()
+        self._shared.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.get_buffer()
@@ -75,15 +91,15 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended:
             return
-        self.last_received_s = self._server.now()
-        self._server.metrics.bytes_in.inc(nbytes)
+        self.last_received_s = self._now()
+        self._shared.metrics.bytes_in.inc(nbytes)
         try:
             frames = self._receiver.received(nbytes)
         except FrameError as error:
             self.end(metrics.MALFORMED, str(error))
             return
         for frame in frames:
-            self._server.budget.take(len(frame))
+            self._shared.budget.take(len(frame))
             self._arrived.append(frame)
         self._advance()
 
@@ -99,14 +115,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._ended = True
         for task in self._tasks:
             task.cancel()
-        self._server.budget.forget(self._advance)
+        self._shared.budget.forget(self._advance)
         held = sum(len(frame) for frame in self._arrived) + sum(s.size for s in self._in_flight)
         self._arrived.clear()
         self._in_flight.clear()
-        self._server.budget.give(held)
-        self._server.lost(self)
+        self._shared.budget.give(held)
+        self._shared.lost(self)
 
-    # ------------------------------------------------------------ what the server calls
+    # ------------------------------------------------------------ what the listener calls
 
     @property
     def idle(self) -> bool:
@@ -128,7 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._ended:
             return
         self._ended = True
-        self._server.metrics.closed(reason)
+        self._shared.metrics.closed(reason)
         level = logging.INFO if reason in (metrics.IDLE, metrics.ASKED) else logging.WARNING
         logger.log(level, "connection from %s closed: %s", self.peer, text)
         self.close()
@@ -155,7 +171,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             frame = self._arrived.popleft()
             slot = _Slot(len(frame))
             self._in_flight.append(slot)
-            task = self._server.loop.create_task(self._run(frame, slot))
+            task = self._shared.loop.create_task(self._run(frame, slot))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._set_reading(not self._arrived and self._may_begin() and not self._out_of_budget())
@@ -168,7 +184,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _out_of_budget(self) -> bool:
-        budget = self._server.budget
+        budget = self._shared.budget
         if not budget.exhausted or self._receiver.in_frame:
             return False
         budget.call_back(self._advance)
@@ -185,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     async def _run(self, frame: Frame, slot: _Slot) -> None:
         try:
-            slot.pieces = await self._server.serve(frame, self.peer)
+            slot.pieces = await self._shared.serve(frame, self.peer)
         except CloseConnection as order:
             self.end(metrics.ASKED, str(order))
         except FrameError as error:
@@ -208,8 +224,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             slot = self._in_flight.popleft()
             freed += slot.size
             if slot.pieces:
-                self._server.metrics.bytes_out.inc(sum(map(len, slot.pieces)))
+                self._shared.metrics.bytes_out.inc(sum(map(len, slot.pieces)))
                 transport.writelines(slot.pieces)
         if freed:
-            self._server.budget.give(freed)
+            self._shared.budget.give(freed)
             self._advance()

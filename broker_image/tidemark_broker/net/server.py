@@ -16,7 +16,7 @@ from tidemark.wire.receiver import SCRATCH_BYTES
 from tidemark_broker.net import metrics
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
-from tidemark_broker.net.connection import Serve, ServerConnection
+from tidemark_broker.net.connection import Serve, ServerConnection, Shared
 from tidemark_broker.net.malloc import keep_freed_memory
 from tidemark_broker.net.metrics import NetMetrics
 
@@ -32,11 +32,10 @@ class KafkaServer:
     def __init__(
         self, serve: Serve, config: ServerConfig, net_metrics: NetMetrics | None = None
     ) -> None:
-        self.serve = serve
+        self._serve = serve
         self.config = config
         self.metrics = net_metrics or NetMetrics(CollectorRegistry())
         self.budget = RequestBudget(config.queued_request_bytes_max)
-        self.scratch = bytearray(SCRATCH_BYTES)
         self.metrics.queued_bytes.set_function(lambda: self.budget.used_bytes)
         self.metrics.connections.set_function(lambda: len(self._connections))
         self._connections: set[ServerConnection] = set()
@@ -73,12 +72,25 @@ class KafkaServer:
         if self._server is None:
             # Not left to create_server: uvloop's says nothing where listening fails.
             self._socket.listen(_BACKLOG)
+            shared = self._shared()
             self._server = await self.loop.create_server(
-                lambda: ServerConnection(self), sock=self._socket, backlog=_BACKLOG
+                lambda: ServerConnection(shared), sock=self._socket, backlog=_BACKLOG
             )
             self._sweeper = self.loop.create_task(self._close_idle())
             logger.info("listening on %s:%d", self.host, self.port)
         return self
+
+    def _shared(self) -> Shared:
+        return Shared(
+            serve=self._serve,
+            config=self.config,
+            metrics=self.metrics,
+            budget=self.budget,
+            scratch=bytearray(SCRATCH_BYTES),
+            loop=self.loop,
+            opened=self._opened,
+            lost=self._lost,
+        )
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Accept no more, let what is under way finish for ``grace_s`` seconds, then close."""
@@ -106,7 +118,7 @@ class KafkaServer:
 
     # ------------------------------------------------------------ what a connection calls
 
-    def opened(self, connection: ServerConnection) -> None:
+    def _opened(self, connection: ServerConnection) -> None:
         """A connection is up; over the limit it is closed again."""
         self.metrics.opened.inc()
         self._connections.add(connection)
@@ -120,7 +132,7 @@ class KafkaServer:
         self.metrics.closed(metrics.LIMIT)
         connection.close()
 
-    def lost(self, connection: ServerConnection) -> None:
+    def _lost(self, connection: ServerConnection) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
         self._refusing = self._refusing and len(self._connections) >= self.config.connections_max

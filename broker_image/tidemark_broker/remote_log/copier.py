@@ -117,8 +117,8 @@ class Copier:
             broker_id=self._shared.context.node_id,
             event_time_ms=self._shared.context.wall_ms(),
             leader_epochs=prepared.leader_epochs,
-            leader_epoch=term.by.leader_epoch,
-            tiered_epoch=term.by.tiered_epoch,
+            leader_epoch=term.leader_epoch,
+            tiered_epoch=term.tiering.epoch,
         )
 
     async def _abandon_left_over(self) -> None:

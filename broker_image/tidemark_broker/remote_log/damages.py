@@ -6,11 +6,11 @@ only a person can mend it.
 """
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from tidemark.lru import Lru
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.remote_log.failure import Failure
@@ -33,20 +33,19 @@ class Damages:
     """By topic id and partition. Safe between threads."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[Key, OrderedDict[uuid.UUID, _Damage]] = OrderedDict()
+        self._found: Lru[Key, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
         self._lock = Lock()
 
     def add(self, key: Key, entry: SegmentEntry, offset: int, message: str) -> bool:
         """Reading ``offset`` has met a damaged object of this segment; whether that is news."""
         with self._lock:
-            of_partition = self._found.setdefault(key, OrderedDict())
+            of_partition = self._found.get(key) or {}
             known = entry.segment_id in of_partition
             of_partition[entry.segment_id] = _Damage(entry, offset, message)
-            self._found.move_to_end(key)
             if len(of_partition) > _SEGMENTS_MAX:
-                of_partition.popitem(last=False)
-            if len(self._found) > _PARTITIONS_MAX:
-                self._found.popitem(last=False)
+                del of_partition[next(iter(of_partition))]
+            self._found.put(key, of_partition)
+            self._found.evict()
         return not known
 
     def sound(self, key: Key, entry: SegmentEntry, start_offset: int, next_offset: int) -> None:
@@ -54,7 +53,7 @@ class Damages:
         if not self._found:
             return
         with self._lock:
-            damage = self._found.get(key, OrderedDict()).get(entry.segment_id)
+            damage = (self._found.get(key) or {}).get(entry.segment_id)
             if damage is not None and start_offset <= damage.offset < next_offset:
                 self._drop(key, entry)
 
@@ -63,7 +62,7 @@ class Damages:
         if not self._found:
             return None
         with self._lock:
-            for damage in tuple(self._found.get(key, OrderedDict()).values()):
+            for damage in tuple((self._found.get(key) or {}).values()):
                 if is_live(damage.entry):
                     return Failure(TIER_INTEGRITY, damage.message)
                 self._drop(key, damage.entry)
@@ -72,9 +71,10 @@ class Damages:
     def forget(self, key: Key) -> None:
         """The replica goes."""
         with self._lock:
-            self._found.pop(key, None)
+            self._found.pop(key)
 
     def _drop(self, key: Key, entry: SegmentEntry) -> None:
-        del self._found[key][entry.segment_id]
-        if not self._found[key]:
-            del self._found[key]
+        of_partition = self._found.get(key) or {}
+        of_partition.pop(entry.segment_id, None)
+        if not of_partition:
+            self._found.pop(key)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from tidemark_broker.purgatory import Change, Key
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition, Role
@@ -22,9 +23,9 @@ logger = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.2
 
 
-def fetch_key(partition: Partition) -> tuple[str, object]:
+def fetch_key(partition: Partition) -> Key:
     """Where reads of the tier wait in the purgatory."""
-    return ("remote-fetch", partition.tp)
+    return Change.REMOTE_READ, partition.tp
 
 
 async def delete_remote_part(writer: HeadWriter) -> None:
@@ -32,7 +33,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
 
     Where an earlier leader has made the one commit already, only what follows it is done again.
     """
-    partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.by.tiered_epoch
+    partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.tiering.epoch
     if writer.head.floor_epoch < tiered_epoch:
         start = await _common_local_start(shared, partition, tiered_epoch)
         await writer.disable_delete(start)
@@ -41,7 +42,9 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await follow_local_starts(writer)
     start = writer.head.log_start_offset
     # An earlier leader's commit may lie beyond what we know to be committed.
-    await _until(shared, partition, "hw", lambda: partition.high_watermark >= start)
+    await _until(
+        shared, partition, Change.HIGH_WATERMARK, lambda: partition.high_watermark >= start
+    )
     writer.tell_replica()
     await _made_durable(partition, start)
     writer.tell_replica()
@@ -59,7 +62,7 @@ async def follow_local_starts(writer: HeadWriter) -> None:
     """Whoever came into the ISR since the commit that moved the log start, the leader itself
     included, may begin behind it, and what it lacks is not in the tier any more: the log start
     becomes one that all of them have, as it would have been had they been there in time."""
-    start = _largest(writer.partition, writer.term.by.tiered_epoch)
+    start = _largest(writer.partition, writer.term.tiering.epoch)
     if start is not None and start > writer.head.log_start_offset:
         await writer.expire_to(start)
 
@@ -67,9 +70,11 @@ async def follow_local_starts(writer: HeadWriter) -> None:
 async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch: int) -> None:
     """A follower's part of Delete: its log start has reached the head's and is checkpointed, and it
     has all from there on."""
-    await _until(shared, partition, "lw", lambda: _has_heard(partition, tiered_epoch))
+    await _until(
+        shared, partition, Change.LOW_WATERMARK, lambda: _has_heard(partition, tiered_epoch)
+    )
     start = partition.head_log_start_offset
-    await _until(shared, partition, "lw", lambda: _has_reached(partition, start))
+    await _until(shared, partition, Change.LOW_WATERMARK, lambda: _has_reached(partition, start))
     await _made_durable(partition, start)
     await partition.write_changes()
 
@@ -96,7 +101,7 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
         return _largest(partition, tiered_epoch) is not None
 
     while True:
-        await _until(shared, partition, "lw", all_told)
+        await _until(shared, partition, Change.LOW_WATERMARK, all_told)
         start = _largest(partition, tiered_epoch)
         if start is not None:
             return start
@@ -117,11 +122,11 @@ def _largest(partition: Partition, tiered_epoch: int) -> int | None:
 
 
 async def _until(
-    shared: Shared, partition: Partition, kind: str, condition: Callable[[], bool]
+    shared: Shared, partition: Partition, change: Change, condition: Callable[[], bool]
 ) -> None:
     """Wait for a condition, looked at after each change and now and then."""
     while not condition():
-        await shared.context.purgatory.wait([(kind, partition.tp)], condition, _LOOK_AGAIN_S)
+        await shared.context.purgatory.wait([(change, partition.tp)], condition, _LOOK_AGAIN_S)
 
 
 async def _made_durable(partition: Partition, log_start_offset: int) -> None:

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.wire.control import TieringState
 from tidemark_broker.log import SegmentInfo
 
 
@@ -30,11 +29,6 @@ class CopyLag:
 
     segments: int
     size_bytes: int
-
-
-def may_copy(state: TieringState) -> bool:
-    """New segments are copied while tiering is enabled and in no other state."""
-    return state is TieringState.ENABLED
 
 
 def next_segment(

@@ -14,7 +14,6 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
-from tidemark.wire.control import TieringState
 from tidemark_broker.remote_log import expiry, metrics
 from tidemark_broker.remote_log.disabling import follow_local_starts
 from tidemark_broker.remote_log.expiry import Limits
@@ -41,7 +40,7 @@ class Expirer:
         self._writer.tell_replica()
         await self._describe_topic()
         await self._expire()
-        if self._writer.term.is_deleting_all:
+        if self._writer.term.tiering.is_deleting:
             await follow_local_starts(self._writer)
         return await self._delete()
 
@@ -49,17 +48,12 @@ class Expirer:
     def log_start_moved(self) -> bool:
         """Records were deleted that the tier still answers for."""
         return (
-            self._may_expire
+            self._writer.term.tiering.may_expire
             and self._partition.log_start_offset > self._writer.head.log_start_offset
         )
 
-    @property
-    def _may_expire(self) -> bool:
-        term = self._writer.term
-        return expiry.may_expire(term.state, term.policy)
-
     async def _expire(self) -> None:
-        if not self._may_expire:
+        if not self._writer.term.tiering.may_expire:
             return
         wanted = max(self._partition.log_start_offset, await self._retained_from())
         head = self._writer.head
@@ -145,7 +139,7 @@ class Expirer:
         partition, view = self._partition, self._partition.view
         if partition.partition != 0 or view is None:
             return
-        if self._writer.term.state is not TieringState.ENABLED and self._writer.head.is_empty:
+        if not self._writer.term.tiering.copies and self._writer.head.is_empty:
             return
         topic = TopicObject(
             topic_id=partition.topic_id,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidemark.tier.segment import SegmentEntry
-from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log.eligibility import first_ending_behind
 
@@ -23,14 +22,6 @@ class Limits:
     retention_ms: int
     retention_bytes: int
     deletes: bool = True
-
-
-def may_expire(state: TieringState, policy: DisablePolicy) -> bool:
-    """May retention mark remote segments? After a disablement with Delete the floor is the mark;
-    with Retain expiration goes on from the remote log start."""
-    if state is TieringState.NONE:
-        return False
-    return state is TieringState.ENABLED or policy is DisablePolicy.RETAIN
 
 
 def local_only_bytes(segments: Sequence[SegmentInfo], highest_remote_offset: int) -> int:

@@ -126,7 +126,7 @@ class Fetcher:
         of its moment. The caller waits in the purgatory, where a disablement ends it. What is read
         begins at ``offset``."""
         key = object() if asked is None else (_key(partition), asked)
-        if not partition.reads_tier:
+        if not partition.tiering.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
             tier = self._shared.guard.tier()
@@ -160,8 +160,8 @@ class Fetcher:
         self, partition: Partition, job: Job[R], deadline_s: float, offset: int
     ) -> None:
         context, future = self._shared.context, job.future
-        keys: list[Hashable] = [fetch_key(partition), job]
-        await context.purgatory.wait(keys, future.done, deadline_s - context.monotonic())
+        left_s = deadline_s - context.monotonic()
+        await context.purgatory.wait([fetch_key(partition), job], future.done, left_s)
         if offset < partition.log_start_offset:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: offset {offset} was deleted meanwhile")
         if future.cancelled() or not future.done():

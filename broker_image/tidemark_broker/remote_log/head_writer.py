@@ -17,7 +17,7 @@ from tidemark.tier.manifest import LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.views import Totals
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import Tiering
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
@@ -29,40 +29,20 @@ NOTHING = Totals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Under what a leader works: its claim, and the topic's tiering as the controller says."""
+    """Under what a leader works: its epoch, and the topic's tiering as the controller says."""
 
-    by: Claim
-    state: TieringState
-    policy: DisablePolicy
-
-    @property
-    def deletes_all(self) -> bool:
-        """A disablement with Delete, under way or done."""
-        return self.policy is DisablePolicy.DELETE and self.state in (
-            TieringState.DISABLING,
-            TieringState.DISABLED,
-        )
+    leader_epoch: int
+    tiering: Tiering
 
     @property
-    def is_deleting_all(self) -> bool:
-        """The same, not yet acknowledged by all."""
-        return self.deletes_all and self.state is TieringState.DISABLING
-
-    @property
-    def head_policy(self) -> DisablePolicy | None:
-        """The policy as the head has it."""
-        return None if self.state is TieringState.ENABLED else self.policy
+    def by(self) -> Claim:
+        """As the head of the manifest is claimed."""
+        return Claim(self.leader_epoch, self.tiering.epoch)
 
 
 def term_of(partition: Partition) -> Term:
     """The present term of a leader. No policy is in force while tiering is enabled."""
-    state = partition.tiering_state
-    disabled = state in (TieringState.DISABLING, TieringState.DISABLED)
-    return Term(
-        Claim(partition.leader_epoch, max(partition.tiered_epoch, 0)),
-        state,
-        partition.disable_policy if disabled else DisablePolicy.RETAIN,
-    )
+    return Term(partition.leader_epoch, partition.tiering.in_force)
 
 
 def claiming(shared: Shared, term: Term) -> Transition:
@@ -71,17 +51,13 @@ def claiming(shared: Shared, term: Term) -> Transition:
     is, and what is in the tier stays part of the log."""
 
     def claim(head: Head) -> Head:
-        by, state, policy = term.by, term.state, term.head_policy
-        if term.deletes_all and head.tiered_epoch < by.tiered_epoch:
-            by = Claim(by.leader_epoch, head.tiered_epoch)
-            state, policy = head.state, head.policy
+        waits = term.tiering.has_to_delete(head.tiering.epoch)
         return transitions.claim(
             head,
-            by,
+            term.leader_epoch,
+            head.tiering if waits else term.tiering,
             cluster_id=shared.guard.cluster_id,
             broker_id=shared.context.node_id,
-            state=state,
-            policy=policy,
             now_ms=shared.context.wall_ms(),
         )
 
@@ -159,9 +135,9 @@ class HeadWriter:
         logger.info(
             "%s: claimed the manifest, leader epoch %d, tiered epoch %d, %s",
             self.partition.tp,
-            term.by.leader_epoch,
-            term.by.tiered_epoch,
-            term.state.name,
+            term.leader_epoch,
+            term.tiering.epoch,
+            term.tiering.state.name,
         )
 
     async def disable_delete(self, log_start_offset: int) -> None:
@@ -219,7 +195,7 @@ class HeadWriter:
                 durable.add_done_callback(lambda _: self.tell_replica())
         if partition.log_start_offset >= head.log_start_offset:
             partition.learn_remote_end(
-                head.tiered_epoch, head.highest_remote_offset, head.highest_remote_epoch
+                head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
             )
 
     @property
@@ -232,10 +208,10 @@ class HeadWriter:
         """A leader that leads no more, or in another epoch, writes nothing, though nobody may have
         fenced it yet."""
         partition, term = self.partition, self.term
-        leads = partition.is_leader and partition.leader_epoch == term.by.leader_epoch
+        leads = partition.is_leader and partition.leader_epoch == term.leader_epoch
         if self._retired or not leads:
             raise Fenced(
-                f"{partition.tp}: this broker does not lead in epoch {term.by.leader_epoch} any more"
+                f"{partition.tp}: this broker does not lead in epoch {term.leader_epoch} any more"
             )
 
     async def _run(
@@ -282,9 +258,8 @@ class HeadWriter:
             topic_id=partition.topic_id,
             partition=partition.partition,
             cluster_id=self.shared.guard.cluster_id,
-            by=term.by,
+            leader_epoch=term.leader_epoch,
+            tiering=term.tiering,
             broker_id=self.shared.context.node_id,
-            state=term.state,
-            policy=term.head_policy,
             log_start_offset=partition.log_start_offset,
         )

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from tidemark.backoff import Backoff
 from tidemark.tier.head import Fenced, TopicDeleted
 from tidemark.tier.objects import StoreError
-from tidemark_broker.remote_log import eligibility
+from tidemark_broker.purgatory import Change
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disabling import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
@@ -25,7 +26,6 @@ from tidemark_broker.remote_log.failure import (
 )
 from tidemark_broker.remote_log.head_writer import HeadWriter, Term
 from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class LeaderTasks:
         try:
             await self._settle()
             async with asyncio.TaskGroup() as group:
-                if eligibility.may_copy(self.term.state):
+                if self.term.tiering.copies:
                     group.create_task(self._copy())
                 group.create_task(self._expire())
         except* (Fenced, TopicDeleted) as errors:
@@ -102,7 +102,7 @@ class LeaderTasks:
 
     async def _settle_once(self) -> bool:
         await self.writer.open()
-        if self.term.deletes_all:
+        if self.term.tiering.deletes:
             await delete_remote_part(self.writer)
         else:
             await self.writer.claim()
@@ -127,7 +127,7 @@ class LeaderTasks:
         tp, writer = self.partition.tp, self.writer
         behind = writer.awaits_commit
         await self.shared.wait(
-            [("hw" if behind else "lw", tp)],
+            [(Change.HIGH_WATERMARK if behind else Change.LOW_WATERMARK, tp)],
             lambda: self._expirer.log_start_moved or (behind and not writer.awaits_commit),
             self.shared.settings.interval_s,
         )
@@ -139,15 +139,21 @@ class LeaderTasks:
         partition, wait = self.partition, self.shared.wait
         interval_s = self.shared.settings.interval_s
         if partition.row is None or not partition.row.manifest:
-            await wait([("hw", partition.tp)], self._manifest_known, interval_s)
+            await wait([(Change.HIGH_WATERMARK, partition.tp)], self._manifest_known, interval_s)
             return
         stable = self._copier.stable_from()
         if stable is not None:
             log = partition.log
-            await wait([("hw", partition.tp)], lambda: log.last_stable_offset >= stable, interval_s)
+            await wait(
+                [(Change.HIGH_WATERMARK, partition.tp)],
+                lambda: log.last_stable_offset >= stable,
+                interval_s,
+            )
             return
         await wait(
-            [("roll", partition.tp)], lambda: self._copier.stable_from() is not None, interval_s
+            [(Change.SEGMENT_ROLLED, partition.tp)],
+            lambda: self._copier.stable_from() is not None,
+            interval_s,
         )
 
     def _manifest_known(self) -> bool:

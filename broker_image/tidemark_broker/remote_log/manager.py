@@ -18,13 +18,13 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement
 from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.remote_log.fetcher import Fetcher
-from tidemark_broker.remote_log.head_writer import Term, claiming, term_of
+from tidemark_broker.remote_log.head_writer import claiming, term_of
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
 from tidemark_broker.remote_log.pools import PoolFull
@@ -110,7 +110,7 @@ class RemoteLogManager:
         if present is not None and present.term == term and not present.ended:
             return
         self._stop(key)
-        if term.state is TieringState.NONE:
+        if not term.tiering.ever_tiered:
             return
         tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
         tasks.start()
@@ -142,18 +142,18 @@ class RemoteLogManager:
 
     # ------------------------------------------------------------ disablement, deletion
 
-    async def disable(self, partition: Partition, tiered_epoch: int, policy: DisablePolicy) -> None:
+    async def disable(self, partition: Partition, disabling: Tiering) -> None:
         """See the protocol: repeated by the controller until it returns."""
-        if partition.tiered_epoch != tiered_epoch:
+        stored = partition.tiering
+        if stored.epoch != disabling.epoch:
             raise RemoteUnavailable(
-                f"{partition.tp}: asked for tiered epoch {tiered_epoch}, stored is "
-                f"{partition.tiered_epoch}"
+                f"{partition.tp}: asked for tiered epoch {disabling.epoch}, stored is {stored.epoch}"
             )
-        if not _disables(term_of(partition), policy):
+        if not stored.policy_holds or disabling.changes_policy_of(stored):
             raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled so")
         if partition.role is Role.FOLLOWER:
-            if policy is DisablePolicy.DELETE:
-                await follow_disablement(self._shared, partition, tiered_epoch)
+            if disabling.deletes:
+                await follow_disablement(self._shared, partition, disabling.epoch)
             return
         if not partition.is_leader:
             raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
@@ -267,7 +267,7 @@ class RemoteLogManager:
         lags = [
             eligibility.lag(tasks.partition.log.segments_from(behind), behind)
             for tasks, behind in ((each, each.writer.head.next_copy_offset) for each in led)
-            if eligibility.may_copy(tasks.term.state)
+            if tasks.term.tiering.copies
         ]
         pools, status = self._shared.pools, self.status()
         return {
@@ -311,8 +311,3 @@ class RemoteLogManager:
 
 def _key(partition: Partition) -> Key:
     return partition.topic_id, partition.partition
-
-
-def _disables(term: Term, policy: DisablePolicy) -> bool:
-    disabled = term.state in (TieringState.DISABLING, TieringState.DISABLED)
-    return disabled and term.policy is policy

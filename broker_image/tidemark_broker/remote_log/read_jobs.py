@@ -9,12 +9,13 @@ for in a while is not begun any more.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
+from tidemark.lru import Lru
+from tidemark_broker.purgatory import Signal
 from tidemark_broker.remote_log.pools import Pool, soon
 
 R = TypeVar("R")
@@ -26,7 +27,7 @@ class Abandoned(Exception):
     """Nobody has asked for it any more."""
 
 
-class Job(Generic[R]):
+class Job(Signal, Generic[R]):
     """One read, and how many wait for it now; itself the key under which they wait."""
 
     __slots__ = ("future", "key", "left_s", "waiters")
@@ -54,14 +55,17 @@ class ReadJobs(Generic[R]):
         self._pool = pool
         self._clock = clock
         self._size_of = size_of
-        self._kept_bytes_max = kept_bytes
         self._on_end = on_end
         self._jobs: dict[Hashable, Job[R]] = {}
-        self._kept: OrderedDict[Hashable, int] = OrderedDict()
-        self.kept_bytes = 0
+        self._kept: Lru[Hashable, Job[R]] = Lru(kept_bytes)
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of what is kept for nobody in particular."""
+        return self._kept.weight
 
     def ask(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
         """Join the read of ``key``, or begin it with ``work``; :meth:`leave` follows. Raises
@@ -105,14 +109,11 @@ class ReadJobs(Generic[R]):
         self._on_end(job)
 
     def _keep(self, job: Job[R]) -> None:
-        size = self._size_of(job.future.result())
-        self._kept[job.key] = size
-        self.kept_bytes += size
-        while self.kept_bytes > self._kept_bytes_max:
-            oldest = next(iter(self._kept))
-            self._forget(self._jobs[oldest])
+        self._kept.put(job.key, job, self._size_of(job.future.result()))
+        for _, oldest in self._kept.evict():
+            self._forget(oldest)
 
     def _forget(self, job: Job[R]) -> None:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-            self.kept_bytes -= self._kept.pop(job.key, 0)
+            self._kept.pop(job.key)

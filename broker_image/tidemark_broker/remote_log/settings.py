@@ -2,71 +2,65 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from tidemark.tier.manifest import PAGE_CACHE_BYTES
+from tidemark.configuration.broker_keys import CUSTOM_METADATA_MAX_BYTES, REMOTE_DELETE_DELAY_MS
+from tidemark.configuration.table import BROKER
 from tidemark_broker.config import BrokerConfig
 
-CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
-DELETE_DELAY_MS = "remote.delete.delay.ms"
+_KEYS = {
+    "copier_threads": "remote.log.manager.copier.thread.pool.size",
+    "expiration_threads": "remote.log.manager.expiration.thread.pool.size",
+    "commit_threads": "tidemark.remote.commit.threads",
+    "reader_threads": "remote.log.reader.threads",
+    "reader_pending_max": "remote.log.reader.max.pending.tasks",
+    "interval_s": "remote.log.manager.task.interval.ms",
+    "backoff_s": "remote.log.manager.task.retry.backoff.ms",
+    "backoff_max_s": "remote.log.manager.task.retry.backoff.max.ms",
+    "index_cache_bytes": "remote.log.index.file.cache.total.size.bytes",
+    "chunk_cache_bytes": "tidemark.remote.chunk.cache.bytes",
+    "chunk_bytes": "tidemark.remote.chunk.bytes",
+    "page_cache_bytes": "tidemark.remote.page.cache.bytes",
+    "delete_delay_ms": REMOTE_DELETE_DELAY_MS,
+    "custom_metadata_max_bytes": CUSTOM_METADATA_MAX_BYTES,
+}
 
-_MIB = 1024 * 1024
+
+def _default(field: str) -> Any:
+    default: Any = BROKER[_KEYS[field]].default_value
+    return default / 1000 if field.endswith("_s") else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSettings:
     """Threads and queues of the pools, times in seconds (``_s``) or ms, limits of the caches in
-    bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The last two may be changed for the whole cluster at run
-    time."""
+    bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The
+    last two may be changed for the whole cluster at run time."""
 
-    copier_threads: int = 10
-    expiration_threads: int = 10
-    commit_threads: int = 10
-    reader_threads: int = 10
-    reader_pending_max: int = 100
-    interval_s: float = 30.0
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
+    copier_threads: int = _default("copier_threads")
+    expiration_threads: int = _default("expiration_threads")
+    commit_threads: int = _default("commit_threads")
+    reader_threads: int = _default("reader_threads")
+    reader_pending_max: int = _default("reader_pending_max")
+    interval_s: float = _default("interval_s")
+    backoff_s: float = _default("backoff_s")
+    backoff_max_s: float = _default("backoff_max_s")
     jitter: float = 0.2
-    index_cache_bytes: int = 64 * _MIB
-    chunk_cache_bytes: int = 32 * _MIB
-    chunk_bytes: int = 2 * _MIB
-    page_cache_bytes: int = PAGE_CACHE_BYTES
-    delete_delay_ms: int = 60_000
-    custom_metadata_max_bytes: int = 128
+    index_cache_bytes: int = _default("index_cache_bytes")
+    chunk_cache_bytes: int = _default("chunk_cache_bytes")
+    chunk_bytes: int = _default("chunk_bytes")
+    page_cache_bytes: int = _default("page_cache_bytes")
+    delete_delay_ms: int = _default("delete_delay_ms")
+    custom_metadata_max_bytes: int = _default("custom_metadata_max_bytes")
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
         """Raises :class:`ConfigError` that names the key."""
-        interval_s = config.milliseconds("remote.log.manager.task.interval.ms", 30_000)
-        return cls(
-            copier_threads=config.integer(
-                "remote.log.manager.copier.thread.pool.size", 10, least=1
-            ),
-            expiration_threads=config.integer(
-                "remote.log.manager.expiration.thread.pool.size", 10, least=1
-            ),
-            commit_threads=config.integer("tidemark.remote.commit.threads", 10, least=1),
-            reader_threads=config.integer("remote.log.reader.threads", 10, least=1),
-            reader_pending_max=config.integer("remote.log.reader.max.pending.tasks", 100, least=1),
-            interval_s=interval_s,
-            backoff_s=config.milliseconds("remote.log.manager.task.retry.backoff.ms", 500),
-            backoff_max_s=config.milliseconds(
-                "remote.log.manager.task.retry.backoff.max.ms", 30_000
-            ),
-            index_cache_bytes=config.integer(
-                "remote.log.index.file.cache.total.size.bytes", 64 * _MIB, least=1
-            ),
-            chunk_cache_bytes=config.integer(
-                "tidemark.remote.chunk.cache.bytes", 32 * _MIB, least=1
-            ),
-            chunk_bytes=config.integer("tidemark.remote.chunk.bytes", 2 * _MIB, least=4096),
-            page_cache_bytes=config.integer(
-                "tidemark.remote.page.cache.bytes", PAGE_CACHE_BYTES, least=1
-            ),
-            delete_delay_ms=config.integer(DELETE_DELAY_MS, 60_000),
-            custom_metadata_max_bytes=config.integer(CUSTOM_METADATA_MAX_BYTES, 128),
-        )
+        values: dict[str, Any] = {
+            field: config.seconds(key) if field.endswith("_s") else config.integer(key)
+            for field, key in _KEYS.items()
+        }
+        return cls(**values)
 
 
 class DynamicSettings:
@@ -81,7 +75,7 @@ class DynamicSettings:
     @property
     def delete_delay_ms(self) -> int:
         """How long objects outlive the commit that marks them, so that a reader's plan does."""
-        return self._integer(DELETE_DELAY_MS, self._settings.delete_delay_ms)
+        return self._integer(REMOTE_DELETE_DELAY_MS, self._settings.delete_delay_ms)
 
     @property
     def custom_metadata_max_bytes(self) -> int:

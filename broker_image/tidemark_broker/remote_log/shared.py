@@ -1,9 +1,10 @@
 """What every part of one broker's remote log manager shares."""
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
+from tidemark_broker.purgatory import Key, Signal
 from tidemark_broker.remote_log.metrics import RemoteMetrics
 from tidemark_broker.remote_log.pools import Pool, soon
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
@@ -48,7 +49,7 @@ class Pools:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """``uploads``: those that run in this process."""
+    """``uploads``: those that run in this process; under ``store_key`` wait those whose store fails."""
 
     context: ReplicaContext
     settings: RemoteSettings
@@ -57,10 +58,10 @@ class Shared:
     pools: Pools
     metrics: RemoteMetrics
     uploads: Uploads
-    store_key: str = "remote-store"
+    store_key: Signal = field(default_factory=Signal)
 
     async def wait(
-        self, keys: Collection[Hashable], satisfied: Callable[[], bool], timeout_s: float
+        self, keys: Collection[Key], satisfied: Callable[[], bool], timeout_s: float
     ) -> None:
         """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
         must not hold up the broker for that."""
@@ -71,7 +72,7 @@ class Shared:
         left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
         await asyncio.sleep(max(left_s, 0.0))
 
-    def notifier(self, key: Hashable) -> Callable[[], None]:
+    def notifier(self, key: Key) -> Callable[[], None]:
         """A call that wakes who waits under ``key``; any thread may make it."""
         loop, purgatory = asyncio.get_running_loop(), self.context.purgatory
         return lambda: soon(loop, lambda: purgatory.notify(key))

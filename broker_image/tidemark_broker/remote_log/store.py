@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.backoff import Backoff
+from tidemark.tier.config import from_json
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreUnavailable
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
 from tidemark_broker.remote_log.settings import RemoteSettings
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.remote import RemoteStatus
 from tidemark_broker.replication.threads import in_thread
 
@@ -122,7 +123,7 @@ class StoreGuard:
             return
         try:
             if self._tier is None:
-                config = RemoteStorageConfig.from_json(self._accepted.remote_storage)
+                config = from_json(self._accepted.remote_storage)
                 self._tier = open_tier(config, page_cache_bytes=self._settings.page_cache_bytes)
             self._error = _not_verified()
         except Exception as error:  # noqa: BLE001 - a bad configuration must not stop the broker

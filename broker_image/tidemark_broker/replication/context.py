@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemark.backoff import Backoff
 from tidemark.wire import control
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.stall import Stall

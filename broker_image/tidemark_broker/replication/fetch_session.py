@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.purgatory import Purgatory, Watch
+from tidemark_broker.purgatory import Change, Purgatory, Watch
 from tidemark_broker.replication.leader import FetchRounds
 from tidemark_broker.replication.removal import Key
 from tidemark_broker.replication.types import TopicPartition
@@ -34,7 +34,7 @@ PARTITIONS_MAX = 200_000
 #: A session that was not used for as long makes room for another (Kafka: two minutes).
 IDLE_S = 120.0
 _EPOCH_MAX = 2**31 - 1
-_KINDS = ("leo", "hw", "lw")
+_WATCHED = (Change.LOG_END, Change.HIGH_WATERMARK, Change.LOW_WATERMARK)
 
 
 class Said(NamedTuple):
@@ -94,8 +94,8 @@ class FetchSession:
     def watch_over(self, cached: CachedPartition, tp: TopicPartition) -> None:
         """It is hosted here: whatever changes of it makes it due."""
         cached.tp = tp
-        for kind in _KINDS:
-            self._purgatory.watch(self.watch, (kind, tp), cached)
+        for change in _WATCHED:
+            self._purgatory.watch(self.watch, (change, tp), cached)
 
     def forget(self, key: Key) -> None:
         """The follower fetches it no more."""
@@ -105,8 +105,8 @@ class FetchSession:
         cached.is_forgotten = True
         self.due.pop(cached, None)
         if cached.tp is not None:
-            for kind in _KINDS:
-                self._purgatory.unwatch(self.watch, (kind, cached.tp))
+            for change in _WATCHED:
+                self._purgatory.unwatch(self.watch, (change, cached.tp))
 
     def changes(self) -> list[CachedPartition]:
         """Partitions of which something has changed since this was last asked; they are due."""

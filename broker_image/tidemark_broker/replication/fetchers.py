@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.backoff import Backoff
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.fetch_session_handler import FetchSessionHandler
 from tidemark_broker.replication.follower import Outcome, apply_answer, is_as_asked, next_request
 from tidemark_broker.replication.from_tier import FromTier

@@ -41,7 +41,7 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
         last_fetched_epoch=log.epochs.latest_epoch,
         log_start_offset=partition.durable_log_start_offset,
         local_log_start_offset=log.local_log_start_offset,
-        tiered_epoch=partition.tiered_epoch,
+        tiered_epoch=partition.tiering.epoch,
         max_bytes=max_bytes,
     )
 
@@ -54,7 +54,7 @@ def is_as_asked(partition: Partition, asked: ReplicaFetchPartition) -> bool:
         and log.local_log_start_offset == asked.local_log_start_offset
         and log.durable_log_start_offset == asked.log_start_offset
         and partition.leader_epoch == asked.current_leader_epoch
-        and partition.tiered_epoch == asked.tiered_epoch
+        and partition.tiering.epoch == asked.tiered_epoch
         and log.epochs.latest_epoch == asked.last_fetched_epoch
     )
 
@@ -166,7 +166,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
-    gone = partition.remote_part_is_gone(leader.head_tiered_epoch)
+    gone = partition.tiering.remote_part_is_gone(leader.head_tiered_epoch)
     if (
         gone
         and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset

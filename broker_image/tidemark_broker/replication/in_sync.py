@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication import isr
 from tidemark_broker.replication.isr import FetchSeen, LeaderView
 from tidemark_broker.replication.leader import LeaderRole
@@ -54,7 +55,7 @@ def advance_high_watermark(partition: "Partition") -> None:
         return
     offset = isr.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
-        partition.context.purgatory.notify(("hw", partition.tp))
+        partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
 def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None:
@@ -64,7 +65,7 @@ def follower_fetched(partition: "Partition", node: int, seen: FetchSeen) -> None
         return
     before = leader.seen(node, seen)
     if before.log_start_offset != seen.log_start_offset:
-        partition.context.purgatory.notify(("lw", partition.tp))
+        partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
     advance_high_watermark(partition)
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
@@ -82,7 +83,7 @@ def must_fetch_again(
     log = partition.log
     return (
         log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
-        and partition.remote_part_is_gone(partition.durable_head_tiered_epoch)
+        and partition.tiering.remote_part_is_gone(partition.durable_head_tiered_epoch)
         and node not in leader.maximal_isr
         and not leader.row.has_eligible_leaders
     )

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.configuration.layers import effective
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
-from tidemark_broker.replication import prefix, roles, topic_config
+from tidemark_broker.replication import prefix, roles
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.fetchers import Fetchers
 from tidemark_broker.replication.hosted import Hosted
@@ -274,7 +275,7 @@ class ReplicaManager:
 
     def _config(self, view: TopicView) -> LogConfig:
         return LogConfig.of(
-            topic_config.effective(self._broker_config, self.metadata.cluster_config, view.config)
+            effective(self._broker_config, self.metadata.cluster_config, view.config)
         )
 
     def _reconfigure(self, partitions: Iterable[Partition]) -> None:

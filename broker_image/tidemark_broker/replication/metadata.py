@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 
 
@@ -24,9 +25,7 @@ class TopicView:
     topic_id: uuid.UUID
     name: str
     config: Mapping[str, str]
-    tiering_state: control.TieringState
-    tiered_epoch: int
-    disable_policy: control.DisablePolicy
+    tiering: Tiering
     partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
 
 
@@ -36,9 +35,11 @@ def view_of(topic: control.TopicState) -> TopicView:
         topic_id=topic.topic_id,
         name=topic.name,
         config=MappingProxyType({entry.name: entry.value for entry in topic.config}),
-        tiering_state=control.TieringState(topic.tiering_state),
-        tiered_epoch=topic.tiered_epoch,
-        disable_policy=control.DisablePolicy(topic.disable_policy),
+        tiering=Tiering(
+            TieringState(topic.tiering_state),
+            topic.tiered_epoch,
+            DisablePolicy(topic.disable_policy),
+        ),
         partitions=MappingProxyType({row.partition: row for row in topic.partitions}),
     )
 
@@ -110,7 +111,7 @@ class MetadataCache:
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
         known = self._by_id.get(view.topic_id)
-        if known is None or _settings(known) != _settings(view):
+        if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))
 
     def _put(self, view: TopicView) -> None:
@@ -126,10 +127,6 @@ class MetadataCache:
         self._rows.pop(topic_id, None)
         if view is not None and self.topics.get(view.name) is view:
             del self.topics[view.name]
-
-
-def _settings(view: TopicView) -> tuple[object, ...]:
-    return view.name, view.config, view.tiering_state, view.tiered_epoch, view.disable_policy
 
 
 def _merge_rows(

@@ -10,6 +10,7 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication import in_sync, low_watermark, produce, reads, roles
 from tidemark_broker.replication.isr import FetchSeen
 from tidemark_broker.replication.metadata import TopicView
@@ -113,7 +114,7 @@ class Partition(Replica):
     def delete_records(self, offset: int) -> DeleteResult:
         """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high watermark).
 
-        The caller waits for ("lw", tp) until the low watermark has reached ``result.offset``.
+        The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached ``result.offset``.
         """
         error = self.check_leader()
         if error is ErrorCode.none and not self.log.config.deletes:
@@ -139,7 +140,7 @@ class Partition(Replica):
             logger.info("%s: log start offset raised to %d", self.tp, self.log_start_offset)
         if self.log.durable_log_start_offset != self._durable_log_start_seen:
             self._durable_log_start_seen = self.log.durable_log_start_offset
-            self.context.purgatory.notify(("lw", self.tp))
+            self.context.purgatory.notify((Change.LOW_WATERMARK, self.tp))
 
     def low_watermark(self) -> int:
         """The smallest durable log start of the leader, its alive followers and whoever may be
@@ -161,7 +162,7 @@ class Partition(Replica):
         """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who
         waits for records or for the high watermark is woken only if that has moved."""
         self.advance_high_watermark()
-        self.context.purgatory.notify(("lw", self.tp))
+        self.context.purgatory.notify((Change.LOW_WATERMARK, self.tp))
 
     def follower_fetched(self, node: int, seen: FetchSeen) -> None:
         """A follower has everything below its fetch offset: commit, and let it into the ISR."""

@@ -13,7 +13,8 @@ Local retention trusts an end only as far as the log is of the tier's own histor
 from dataclasses import dataclass
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark.wire.control import DisablePolicy, PartitionState, TieringState
+from tidemark.tiering import Tiering
+from tidemark.wire.control import PartitionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,7 @@ class Standing:
 
     has_manifest: bool
     recovering: bool
-    tiering_state: TieringState
-    disable_policy: DisablePolicy
+    tiering: Tiering
     doubt: Doubt | None
     end: RemoteEnd | None
     epochs: LeaderEpochs
@@ -74,7 +74,7 @@ def question(replica: Standing) -> str:
     """Why the replica must ask the tier before it leads; empty where it need not."""
     if replica.doubt is not None and replica.doubt.refuted:
         return replica.doubt.reason
-    if not replica.has_manifest or not reads_tier(replica.tiering_state, replica.disable_policy):
+    if not replica.has_manifest or not replica.tiering.reads_tier:
         return ""
     if replica.recovering:
         return "it was not in sync when it was elected"
@@ -83,15 +83,6 @@ def question(replica: Standing) -> str:
     if contradicts(replica.end, replica.epochs, next_offset=replica.next_offset):
         return lacking(TierEnd(replica.end or NOTHING, -1), next_offset=replica.next_offset)
     return ""
-
-
-def reads_tier(state: TieringState, policy: DisablePolicy) -> bool:
-    """May a part of the log lie in the tier only? With Delete it may until the disablement is done:
-    the commit that moves the head's log start ends it (KIP-950), and whoever acknowledged has made
-    that log start durable, below which no log begins again."""
-    if state is TieringState.NONE:
-        return False
-    return state is not TieringState.DISABLED or policy is DisablePolicy.RETAIN
 
 
 def taken_in(before: PartitionState | None, after: PartitionState, node_id: int) -> bool:

@@ -17,6 +17,7 @@ from tidemark_broker.log import (
     TimestampsInDoubt,
     record_times,
 )
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
 from tidemark_broker.replication.turns import Turn
 from tidemark_broker.replication.types import ProduceResult
@@ -117,9 +118,9 @@ def _append(
     except LogError as error:
         return ProduceResult(error=error.error_code, message=str(error))
     context.failures.succeeded(partition.tp)
-    context.purgatory.notify(("leo", partition.tp))
+    context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:
-        context.purgatory.notify(("roll", partition.tp))
+        context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
     partition.advance_high_watermark()
     return ProduceResult(
         error=ErrorCode.none,
@@ -141,7 +142,7 @@ async def _committed(
         return not led() or partition.log.high_watermark >= end_offset
 
     in_time = await partition.context.purgatory.wait(
-        [("hw", partition.tp)], satisfied, timeout_ms / 1000
+        [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000
     )
     if not led():
         return replace(appended, error=ErrorCode.not_leader_or_follower, base_offset=-1)

@@ -90,7 +90,7 @@ def fetch(
 
 def _not_here(partition: "Partition", offset: int, max_bytes: int) -> FetchResult:
     """What lies below the local log start is in the tier, as far as the log goes down there."""
-    if not partition.log.log_start_offset <= offset or not partition.reads_tier:
+    if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
         return leader_answer(partition, ErrorCode.offset_out_of_range)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
     return _with(leader_answer(partition, ErrorCode.none), remote=need)
@@ -210,7 +210,7 @@ def _special(partition: "Partition", timestamp: int) -> OffsetResult:
         return _at(log, log.local_log_start_offset)
     if timestamp == LATEST_TIERED:
         end = partition.remote_end
-        if end is None or not partition.reads_tier:
+        if end is None or not partition.tiering.reads_tier:
             return OffsetResult(error=ErrorCode.none)
         return OffsetResult(error=ErrorCode.none, offset=end.offset, leader_epoch=end.epoch)
     return OffsetResult(error=ErrorCode.unsupported_version)
@@ -261,7 +261,7 @@ async def _remote_by_time(partition: "Partition", timestamp: int) -> OffsetResul
     remote = partition.context.remote
     if (
         remote is None
-        or not partition.reads_tier
+        or not partition.tiering.reads_tier
         or log.log_start_offset >= log.local_log_start_offset
     ):
         return None

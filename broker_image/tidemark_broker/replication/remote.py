@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark.wire.control import DisablePolicy
+from tidemark.tiering import Tiering
 from tidemark_broker.replication.prefix import TierEnd
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RemoteLog(Protocol):
         """The replica goes (or its log is closed): end every task of it, waiting for none."""
 
     def on_tiering_change(self, partition: "Partition") -> None:
-        """State, epoch or policy of the topic's tiering changed in ``partition.topic_state``."""
+        """``partition.tiering`` is another one now."""
 
     async def read(
         self, partition: "Partition", offset: int, max_bytes: int, deadline_s: float
@@ -104,9 +104,7 @@ class RemoteLog(Protocol):
     ) -> RemoteOffset | None:
         """First record of the tier at or after a time; None: the tier has none."""
 
-    async def disable(
-        self, partition: "Partition", tiered_epoch: int, policy: DisablePolicy
-    ) -> None:
+    async def disable(self, partition: "Partition", disabling: Tiering) -> None:
         """This replica's part of a disablement; returns when it may be acknowledged."""
 
     async def delete_topic(

@@ -10,8 +10,8 @@ so that nobody may ask anything of it until it is known to work.
 import logging
 from collections.abc import Iterable
 
+from tidemark.backoff import Backoff
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.backoff import Backoff
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.logs import FoundLog, LogStore
 from tidemark_broker.replication.partition import Partition

@@ -12,8 +12,10 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication import isr, prefix
 from tidemark_broker.replication.context import ReplicaContext
 from tidemark_broker.replication.leader import LeaderRole
@@ -173,45 +175,17 @@ class Replica:
         return self.log.next_offset
 
     @property
-    def tiering_state(self) -> control.TieringState:
-        """The topic's tiering state as last told, also before this life's first snapshot."""
-        if self.view is not None:
-            return self.view.tiering_state
-        return control.TieringState.NONE if self.stored is None else self.stored.tiering_state
-
-    @property
-    def tiered_epoch(self) -> int:
-        """The tiered epoch that is stored in the replica's folder, -1 when none is."""
-        return -1 if self.stored is None else self.stored.tiered_epoch
-
-    @property
-    def disable_policy(self) -> control.DisablePolicy:
-        """The frozen policy of the last disablement."""
-        if self.view is not None:
-            return self.view.disable_policy
-        return control.DisablePolicy.RETAIN if self.stored is None else self.stored.disable_policy
-
-    @property
-    def reads_tier(self) -> bool:
-        """May offsets below the local log start be read from the tier?"""
-        return prefix.reads_tier(self.tiering_state, self.disable_policy)
-
-    def remote_part_is_gone(self, head_tiered_epoch: int) -> bool:
-        """Under a head of that tiered epoch: has the commit of a disablement with Delete, which not
-        all have acknowledged yet, taken the remote part away?"""
-        return (
-            self.tiering_state is control.TieringState.DISABLING
-            and self.disable_policy is control.DisablePolicy.DELETE
-            and head_tiered_epoch >= self.tiered_epoch
-        )
+    def tiering(self) -> Tiering:
+        """The topic's tiering as it is stored in the replica's folder: what was told is in force
+        once it is there."""
+        return NEVER_TIERED if self.stored is None else self.stored.tiering
 
     def standing(self) -> Standing:
         """What the prefix rule looks at before it leads."""
         return Standing(
             has_manifest=self.row is not None and self.row.manifest,
             recovering=self.recovering,
-            tiering_state=self.tiering_state,
-            disable_policy=self.disable_policy,
+            tiering=self.tiering,
             doubt=self.doubt,
             end=self.remote_end,
             epochs=self.log.epochs,
@@ -287,11 +261,10 @@ class Replica:
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
         """What local retention may do now; None: as for a log without a tier. An end that was told
         under an older tiered epoch may be of what a Delete has removed since."""
-        current = self.durable_head_tiered_epoch >= self.tiered_epoch
+        current = self.durable_head_tiered_epoch >= self.tiering.epoch
         end, log = self.durable_remote_end if current else None, self.log
         return retention_mode(
-            self.tiering_state,
-            self.disable_policy,
+            self.tiering,
             highest_remote_offset=None if end is None else end.offset,
             trusted_remote_offset=prefix.trusted_offset(
                 end, log.epochs, next_offset=log.next_offset
@@ -351,5 +324,5 @@ class Replica:
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""
-        for kind in ("hw", "leo", "lw"):
-            self.context.purgatory.notify((kind, self.tp))
+        for change in (Change.HIGH_WATERMARK, Change.LOG_END, Change.LOW_WATERMARK):
+            self.context.purgatory.notify((change, self.tp))

@@ -1,17 +1,12 @@
-"""What local retention may do in each state of a topic's tiering (KIP-950).
+"""What local retention may do, as the log understands it: the state of a topic's tiering (KIP-950)
+together with what this replica knows of the tier. Pure."""
 
-Pure. While a disablement is under way nothing local goes, so that the local log starts that the
-controller was told stay true. After Retain, local data goes only once the tier holds nothing that
-is still visible, because moving the log start would condemn the older remote part.
-"""
-
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import LocalRetention, Tiering
 from tidemark_broker.log import TieredRetention
 
 
 def retention_mode(
-    state: TieringState,
-    policy: DisablePolicy,
+    tiering: Tiering,
     *,
     highest_remote_offset: int | None,
     trusted_remote_offset: int,
@@ -21,16 +16,14 @@ def retention_mode(
     """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: the
     tier is empty; None: nothing is known of it, so that it is not taken for empty.
     ``trusted_remote_offset``: as far as the log is of the tier's history
-    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not available (or is another one) nothing local goes."""
-    if state is TieringState.NONE:
-        return None
-    if state is TieringState.ENABLED:
-        return TieredRetention(
-            highest_remote_offset=trusted_remote_offset, suspended=not tier_available
-        )
+    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not
+    available (or is another one) nothing local goes."""
     tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset
-    if state is TieringState.DISABLED and (policy is DisablePolicy.DELETE or tier_is_empty):
+    allowed = tiering.local_retention(tier_is_empty=tier_is_empty)
+    if allowed is LocalRetention.WHOLE:
         return None
     return TieredRetention(
-        highest_remote_offset=trusted_remote_offset, copy_enabled=False, suspended=True
+        highest_remote_offset=trusted_remote_offset,
+        copy_enabled=tiering.copies,
+        suspended=allowed is LocalRetention.SUSPENDED or not tier_available,
     )

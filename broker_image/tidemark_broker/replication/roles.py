@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from tidemark.tiering import Tiering
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication import in_sync, prefix
@@ -93,11 +94,7 @@ def _give_up_former_role(partition: "Partition", row: control.PartitionState) ->
 
 def _tiering_differs(partition: "Partition", view: TopicView) -> bool:
     stored = partition.stored
-    return stored is None or (
-        stored.tiering_state,
-        stored.tiered_epoch,
-        stored.disable_policy,
-    ) != (view.tiering_state, view.tiered_epoch, view.disable_policy)
+    return stored is None or stored.tiering != view.tiering
 
 
 async def _persist(
@@ -246,8 +243,8 @@ async def take_over(partition: "Partition") -> None:
         _stay_offline(partition, error)
 
 
-def _term(partition: "Partition") -> tuple[int, int, control.TieringState]:
-    return partition.leader_epoch, partition.tiered_epoch, partition.tiering_state
+def _term(partition: "Partition") -> tuple[int, Tiering]:
+    return partition.leader_epoch, partition.tiering
 
 
 async def _ask_tier(partition: "Partition") -> tuple[TierEnd, BootstrapPoint | None]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicView
 from tidemark_broker.replication.prefix import RemoteEnd
@@ -25,9 +26,7 @@ class StoredState:
     topic: str
     topic_id: uuid.UUID
     controller_epoch: int
-    tiered_epoch: int
-    tiering_state: control.TieringState
-    disable_policy: control.DisablePolicy
+    tiering: Tiering
     row: control.PartitionState | None
     remote_end: RemoteEnd | None = None
     head_tiered_epoch: int = -1
@@ -41,9 +40,7 @@ class StoredState:
             topic=view.name,
             topic_id=view.topic_id,
             controller_epoch=controller_epoch,
-            tiered_epoch=view.tiered_epoch,
-            tiering_state=view.tiering_state,
-            disable_policy=view.disable_policy,
+            tiering=view.tiering,
             row=row,
         )
 
@@ -59,9 +56,9 @@ def to_json(state: StoredState) -> dict[str, object]:
         "topic": state.topic,
         "topicId": str(state.topic_id),
         "controllerEpoch": state.controller_epoch,
-        "tieredEpoch": state.tiered_epoch,
-        "tieringState": state.tiering_state.name,
-        "disablePolicy": state.disable_policy.name,
+        "tieredEpoch": state.tiering.epoch,
+        "tieringState": state.tiering.state.name,
+        "disablePolicy": state.tiering.disable_policy.name,
         "row": None if state.row is None else _row_to_json(state.row),
         "remoteEnd": None
         if state.remote_end is None
@@ -81,9 +78,11 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             topic=str(data["topic"]),
             topic_id=uuid.UUID(str(data["topicId"])),
             controller_epoch=_integer(data["controllerEpoch"]),
-            tiered_epoch=_integer(data["tieredEpoch"]),
-            tiering_state=control.TieringState[str(data["tieringState"])],
-            disable_policy=control.DisablePolicy[str(data["disablePolicy"])],
+            tiering=Tiering(
+                TieringState[str(data["tieringState"])],
+                _integer(data["tieredEpoch"]),
+                DisablePolicy[str(data["disablePolicy"])],
+            ),
             row=None if row is None else _row_from_json(cast("Mapping[str, object]", row)),
             remote_end=None if end is None else _end_from_json(cast("Mapping[str, object]", end)),
             head_tiered_epoch=_integer(data.get("headTieredEpoch", -1)),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.tier.layout import topic_data_prefix
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.views import SegmentRange
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
@@ -23,7 +23,7 @@ from tidemark_cli.demo.spark import SparkBeside
 from tidemark_cli.local import view
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
-from tidemark_cli.local.tier import read_options, storage_json
+from tidemark_cli.local.tier import read_options, storage
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_pipeline import tail
 from tidemark_pipeline.java import JavaMissing
@@ -327,7 +327,7 @@ class Scenario:
         self.report.check("a change meanwhile is refused", refused, text[:160])
 
     def _tier(self) -> Tier:
-        return open_tier(RemoteStorageConfig.from_json(storage_json(self.cluster)))
+        return open_tier(storage(self.cluster))
 
     def _objects(self) -> list[str]:
         """Keys of every object under the topic's prefix."""

@@ -12,17 +12,12 @@ from typing import Any
 
 from kubernetes import config
 
+from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
 CALL_TIMEOUT_S = 10
-_PLURALS = {
-    "Topic": "topics",
-    "Broker": "brokers",
-    "Cluster": "clusters",
-    "RecordDeletion": "recorddeletions",
-    "PartitionSlice": "partitionslices",
-}
+_PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
 class KubeError(RuntimeError):

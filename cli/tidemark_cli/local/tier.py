@@ -1,11 +1,8 @@
 """How a job reads the tier of a local cluster: options of the ``tidemark`` source."""
 
-import json
-
+from tidemark.tier.config import RemoteStorage, from_options
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
-
-PREFIX = ""
 
 
 def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
@@ -25,20 +22,6 @@ def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     }
 
 
-def storage_json(cluster: LocalCluster) -> str:
-    """The same as the JSON that the library's ``open_store`` reads."""
-    options = read_options(cluster, "-")
-    if "path" in options:
-        return json.dumps({"filesystem": {"path": options["path"]}})
-    return json.dumps(
-        {
-            "s3": {
-                "endpoint": options["endpoint"],
-                "region": "us-east-1",
-                "buckets": [BUCKET],
-                "prefix": PREFIX,
-                "accessKeyId": options["accessKeyId"],
-                "secretAccessKey": options["secretAccessKey"],
-            }
-        }
-    )
+def storage(cluster: LocalCluster) -> RemoteStorage:
+    """The same as the library's configuration."""
+    return from_options(read_options(cluster, "-"), {})

@@ -11,7 +11,13 @@ import uuid
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tidemark.wire.control import DisablePolicy, Endpoint, LeaderRecoveryState, TieringState
+from tidemark.configuration.broker_keys import (
+    DISABLE_POLICY,
+    TIERING_SYSTEM,
+    UNDER_REPLICATED_CREATION,
+)
+from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
+from tidemark.wire.control import Endpoint, LeaderRecoveryState
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -162,13 +168,11 @@ class TieringSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TieringStatus:
-    """``status.tiering`` as persisted. A topic that never was tiered has none (None).
-    ``policy`` is the frozen policy of the last disablement, None while never disabled."""
+    """``status.tiering`` as persisted: the tiering, since when it stands, and the brokers whose
+    acknowledgement is awaited. A topic that never was tiered has no such block."""
 
-    state: TieringState
-    epoch: int
-    policy: DisablePolicy | None
-    since_ms: int
+    tiering: Tiering = NEVER_TIERED
+    since_ms: int = 0
     pending_brokers: tuple[int, ...] = ()
 
 
@@ -189,8 +193,8 @@ class TopicView:
     replication_factor: int
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_problem: str = ""
-    tiering: TieringSpec = TieringSpec()
-    tiering_status: TieringStatus | None = None
+    tiering_spec: TieringSpec = TieringSpec()
+    tiering_status: TieringStatus = TieringStatus()
     topic_id: uuid.UUID | None = None
     created_ms: int = 0
     deletion_ms: int | None = None
@@ -203,6 +207,11 @@ class TopicView:
     def id(self) -> uuid.UUID:
         """The topic's id: data once persisted, until then the UID of the object."""
         return self.topic_id or self.uid
+
+    @property
+    def tiering(self) -> Tiering:
+        """As persisted."""
+        return self.tiering_status.tiering
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,17 +248,17 @@ class ClusterView:
     @property
     def under_replicated_creation(self) -> bool:
         """KIP-409's ``enable.under.replicated.topic.creation``."""
-        return self.flag("enable.under.replicated.topic.creation")
+        return self.flag(UNDER_REPLICATED_CREATION)
 
     @property
     def tiering_available(self) -> bool:
         """Whether a topic may become tiered: switch on and storage accepted."""
-        return self.flag("remote.log.storage.system.enable") and bool(self.remote_storage)
+        return self.flag(TIERING_SYSTEM) and bool(self.remote_storage)
 
     @property
     def disable_policy(self) -> DisablePolicy:
         """The default of ``remote.log.disable.policy`` (KIP-950: retain)."""
-        wanted = self.config.get("remote.log.disable.policy", "retain").strip().lower()
+        wanted = self.config.get(DISABLE_POLICY, "retain").strip().lower()
         return DisablePolicy.DELETE if wanted == "delete" else DisablePolicy.RETAIN
 
 

@@ -13,12 +13,11 @@ A log directory is ``<node id>|<directory id>``: the one in which a broker had i
 slice when the slice was written, so that it stays known when the ``Broker`` object is made again.
 """
 
-import base64
-import binascii
 import hashlib
 import uuid
 from collections.abc import Mapping
 
+from tidemark.ids import id_text, parse_id
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 
@@ -33,19 +32,6 @@ PARTITIONS_TOGETHER = 64
 
 class BadRow(ValueError):
     """A row or tombstone of a slice cannot be read."""
-
-
-def id_text(topic_id: uuid.UUID) -> str:
-    """A topic id as Kafka prints it: base64url without padding, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
-
-
-def id_of(text: str) -> uuid.UUID:
-    """Inverse of :func:`id_text`; ValueError for anything else."""
-    try:
-        return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError) as error:
-        raise BadRow(f"not a topic id: {text!r}") from error
 
 
 def slice_of(topic_id: uuid.UUID, partition: int, slices: int = 64) -> int:
@@ -94,7 +80,7 @@ def decode_row(text: str) -> PartitionRow:
     has_elr = fields[0] == _ROW_VERSION
     try:
         return PartitionRow(
-            topic_id=id_of(fields[1]),
+            topic_id=parse_id(fields[1]),
             partition=int(fields[2]),
             replicas=_tuple(fields[3]),
             leader=int(fields[4]),
@@ -136,7 +122,7 @@ def decode_tombstone(text: str) -> Tombstone:
     fields = _split(text, _TOMBSTONE_FIELDS)
     try:
         return Tombstone(
-            topic_id=id_of(fields[1]),
+            topic_id=parse_id(fields[1]),
             name=fields[2],
             partitions=int(fields[3]),
             tiered_epoch=int(fields[4]),
@@ -155,7 +141,10 @@ def decode_directory(text: str) -> tuple[int, uuid.UUID]:
     node_id, separator, directory_id = text.partition("|")
     if not separator or not node_id.isdecimal():
         raise BadRow(f"bad log directory {text!r}")
-    return int(node_id), id_of(directory_id)
+    try:
+        return int(node_id), parse_id(directory_id)
+    except ValueError as error:
+        raise BadRow(f"bad log directory {text!r}: {error}") from error
 
 
 def _split(text: str, counts: Mapping[str, int]) -> list[str]:

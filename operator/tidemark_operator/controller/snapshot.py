@@ -13,11 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from tidemark.wire.control import (
     BrokerState,
     ConfigEntry,
-    DisablePolicy,
     PartitionState,
     PartitionStatesRequest,
     Removal,
-    TieringState,
     TopicState,
 )
 from tidemark_operator.controller.commit import SliceWrite
@@ -31,7 +29,9 @@ def full(state: ControllerState) -> PartitionStatesRequest:
     return _request(
         state,
         full=True,
-        topics=[_topic(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)],
+        topics=[
+            topic_state(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)
+        ],
         removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
     )
 
@@ -54,7 +54,7 @@ def delta(
     return _request(
         state,
         full=False,
-        topics=[_topic(topic, own) for topic, own in changed if _served(state, topic)],
+        topics=[topic_state(topic, own) for topic, own in changed if _served(state, topic)],
         removals=list(removals),
     )
 
@@ -119,16 +119,15 @@ def _broker(broker: BrokerInfo) -> BrokerState:
     )
 
 
-def _topic(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
-    status = topic.tiering_status
-    policy = DisablePolicy.RETAIN if status is None or status.policy is None else status.policy
+def topic_state(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+    """What a broker is told of a topic, with those of its rows."""
     return TopicState(
         topic_id=topic.id,
         name=topic.name,
         config=_entries(topic.config),
-        tiering_state=int(TieringState.NONE if status is None else status.state),
-        tiered_epoch=-1 if status is None else status.epoch,
-        disable_policy=int(policy),
+        tiering_state=int(topic.tiering.state),
+        tiered_epoch=topic.tiering.epoch,
+        disable_policy=int(topic.tiering.disable_policy),
         partitions=tuple(map(_partition, rows)),
     )
 

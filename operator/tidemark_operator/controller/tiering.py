@@ -1,12 +1,10 @@
 """KIP-950's state machine: Enabled -> Disabling -> Disabled, and never backwards (invariant 7).
 
-A topic that never was tiered becomes Enabled under epoch 0. Disabling raises the tiered epoch by
-one and freezes the policy; that is persisted before the first ``DisableRemoteTopic`` goes out.
-Disabled needs, for every partition, an acknowledgement of each present replica under its broker's
-present epoch, the leader's under the present leader epoch. The only exits of Disabling are
-acknowledgements, removal of a Broker (its replicas leave the set) and deletion of the Topic.
-Disabled -> Enabled keeps the epoch and offers no policy. Disabled with Retain -> Disabling with
-Delete (epoch + 1) is an addition to KIP-950.
+What follows what is :mod:`tidemark.tiering`'s; here it is driven. A Disabling is persisted before
+the first ``DisableRemoteTopic`` goes out. Disabled needs, for every partition, an acknowledgement of
+each present replica under its broker's present epoch, the leader's under the present leader epoch.
+The only exits of Disabling are acknowledgements, removal of a Broker (its replicas leave the set)
+and deletion of the Topic.
 
 Acknowledgements live in memory: after a take-over every request is sent again, and brokers answer
 again (KIP-950's failure modes).
@@ -18,12 +16,8 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire.control import (
-    DisablePolicy,
-    DisableRemoteTopicRequest,
-    DisableRemoteTopicResponse,
-    TieringState,
-)
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import DisableRemoteTopicRequest, DisableRemoteTopicResponse
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -40,36 +34,15 @@ STALL_MS = 10 * 60 * 1000
 
 
 def step_by_spec(
-    status: TieringStatus | None, spec: TieringSpec, cluster: ClusterView, *, now_ms: int
-) -> TieringStatus | None:
-    """The state that the spec asks for next; the same object when there is nothing to do.
-    While Disabling the spec has no say."""
-    if status is None:
-        if not spec.enabled:
-            return None
-        return TieringStatus(state=TieringState.ENABLED, epoch=0, policy=None, since_ms=now_ms)
-    policy = cluster.disable_policy if spec.policy is None else spec.policy
-    if status.state is TieringState.ENABLED and not spec.enabled:
-        return _disabling(status, policy, now_ms)
-    if status.state is TieringState.DISABLED and spec.enabled:
-        return dataclasses.replace(
-            status, state=TieringState.ENABLED, since_ms=now_ms, pending_brokers=()
-        )
-    if status.state is TieringState.DISABLED and _deletes_after_all(status, spec):
-        return _disabling(status, DisablePolicy.DELETE, now_ms)
-    return status
-
-
-def _deletes_after_all(status: TieringStatus, spec: TieringSpec) -> bool:
-    """Retained data is given up only where the Topic itself says Delete: a changed default of the
-    Cluster must not delete what a finished disablement kept."""
-    return status.policy is DisablePolicy.RETAIN and spec.policy is DisablePolicy.DELETE
-
-
-def _disabling(status: TieringStatus, policy: DisablePolicy, now_ms: int) -> TieringStatus:
-    return TieringStatus(
-        state=TieringState.DISABLING, epoch=status.epoch + 1, policy=policy, since_ms=now_ms
+    status: TieringStatus, spec: TieringSpec, cluster: ClusterView, *, now_ms: int
+) -> TieringStatus:
+    """The state that the spec asks for next; the same object when there is nothing to do."""
+    tiering = status.tiering.successor(
+        enabled=spec.enabled, policy=spec.policy, default_policy=cluster.disable_policy
     )
+    if tiering == status.tiering:
+        return status
+    return TieringStatus(tiering=tiering, since_ms=now_ms)
 
 
 # ---------------------------------------------------------------- acknowledgements
@@ -106,9 +79,9 @@ class Disablements:
         """Record a broker's answer; whether anything new was acknowledged. An answer under another
         tiered epoch than the topic's, or of a former registration, counts for nothing."""
         topic, broker = state.topic_by_id(topic_id), state.brokers.get(node_id)
-        if topic is None or topic.tiering_status is None or broker is None:
+        if topic is None or broker is None:
             return False
-        current = response.tiered_epoch == topic.tiering_status.epoch
+        current = response.tiered_epoch == topic.tiering.epoch
         if response.error_code != 0 or not current or response.broker_epoch != broker.broker_epoch:
             return False
         acks = self._acks.setdefault(topic_id, {})
@@ -186,9 +159,9 @@ def _done(
     disablements: Disablements,
 ) -> bool:
     ack, broker = disablements.ack(topic.id, row.partition, node_id), state.brokers.get(node_id)
-    if ack is None or broker is None or topic.tiering_status is None:
+    if ack is None or broker is None:
         return False
-    if ack.broker_epoch != broker.broker_epoch or ack.tiered_epoch != topic.tiering_status.epoch:
+    if ack.broker_epoch != broker.broker_epoch or ack.tiered_epoch != topic.tiering.epoch:
         return False
     if node_id != row.leader:
         return True
@@ -200,20 +173,14 @@ def requests(
 ) -> dict[int, DisableRemoteTopicRequest]:
     """What to send now, by node id, for a topic whose Disabling is persisted. Level-based: call
     again after each answer; skip brokers that have no command connection."""
-    status = topic.tiering_status
-    if (
-        status is None
-        or status.state is not TieringState.DISABLING
-        or topic.deletion_ms is not None
-    ):
+    if not topic.tiering.is_disabling or topic.deletion_ms is not None:
         return {}
-    policy = DisablePolicy.RETAIN if status.policy is None else status.policy
     return {
         node_id: DisableRemoteTopicRequest(
             controller_epoch=state.controller_epoch,
             topic_id=topic.id,
-            tiered_epoch=status.epoch,
-            disable_policy=int(policy),
+            tiered_epoch=topic.tiering.epoch,
+            disable_policy=int(topic.tiering.disable_policy),
             partitions=partitions,
             timeout_ms=timeout_ms,
         )
@@ -223,26 +190,26 @@ def requests(
 
 def step(
     state: ControllerState, topic: TopicView, disablements: Disablements, *, now_ms: int
-) -> tuple[TieringStatus | None, Event | None]:
+) -> tuple[TieringStatus, Event | None]:
     """The next ``status.tiering`` of a topic, to be persisted, and what to tell about it."""
     old = topic.tiering_status
     if topic.paused or topic.deletion_ms is not None:
         return old, None
-    if old is None or old.state is not TieringState.DISABLING:
-        new = step_by_spec(old, topic.tiering, state.cluster, now_ms=now_ms)
-        return new, _told(topic, old, new)
+    if not old.tiering.is_disabling:
+        new = step_by_spec(old, topic.tiering_spec, state.cluster, now_ms=now_ms)
+        return new, _told(topic, new.tiering)
     waiting = tuple(pending(state, topic, disablements))
     complete = len(state.rows_of(topic.id)) >= topic.partitions_placed
     if waiting or not complete:
         return dataclasses.replace(old, pending_brokers=waiting), None
-    new = dataclasses.replace(old, state=TieringState.DISABLED, since_ms=now_ms, pending_brokers=())
-    return new, _told(topic, old, new)
+    new = TieringStatus(tiering=old.tiering.acknowledged, since_ms=now_ms)
+    return new, _told(topic, new.tiering)
 
 
-def _told(topic: TopicView, old: TieringStatus | None, new: TieringStatus | None) -> Event | None:
-    if new is None or (old is not None and old.state is new.state):
+def _told(topic: TopicView, new: Tiering) -> Event | None:
+    if new.state is topic.tiering.state:
         return None
-    policy = policy_name(new.policy)
+    policy = policy_name(new.disable_policy)
     text, reason = {
         TieringState.ENABLED: (f"tiering is on (tiered epoch {new.epoch})", "TieringEnabled"),
         TieringState.DISABLING: (
@@ -254,18 +221,17 @@ def _told(topic: TopicView, old: TieringStatus | None, new: TieringStatus | None
     return normal("Topic", topic.key, reason, text)
 
 
-def policy_name(policy: DisablePolicy | None) -> str:
+def policy_name(policy: DisablePolicy) -> str:
     """``Retain`` or ``Delete`` as the resources spell it."""
-    return "Delete" if policy is DisablePolicy.DELETE else "Retain"
+    return policy.name.capitalize()
 
 
 def state_name(state: TieringState) -> str:
-    """``Enabled``, ``Disabling`` or ``Disabled``."""
+    """``Enabled``, ``Disabling`` or ``Disabled``; ``None`` is in no resource, but in the metrics."""
     return state.name.capitalize()
 
 
 def changed_while_disabling(topic: TopicView) -> bool:
     """A change that slipped past admission (tiering switched on again while Disabling): it is not
     acted on until Disabled, and the condition says so."""
-    status = topic.tiering_status
-    return status is not None and status.state is TieringState.DISABLING and topic.tiering.enabled
+    return topic.tiering.is_disabling and topic.tiering_spec.enabled

@@ -131,7 +131,7 @@ def step(draft: Draft, topic: TopicView, deletions: Deletions, *, now_ms: int) -
     if waiting:
         text = f"waiting for brokers {numbers(waiting)} to delete their replicas"
         return DeletionStep(waiting_for=waiting, message=text)
-    if topic.tiering_status is None or deletions.emptied(topic.id):
+    if not topic.tiering.ever_tiered or deletions.emptied(topic.id):
         return DeletionStep(release=True, message="deleted on every live broker")
     return _empty_tier(draft.state, topic, deletions)
 
@@ -163,12 +163,11 @@ def _bury_unknown(draft: Draft, topic: TopicView) -> None:
 
 
 def _tombstone(topic: TopicView, pending: set[int]) -> Tombstone:
-    status = topic.tiering_status
     return Tombstone(
         topic_id=topic.id,
         name=topic.name,
         partitions=max(topic.partitions, topic.partitions_placed),
-        tiered_epoch=-1 if status is None else status.epoch,
+        tiered_epoch=topic.tiering.epoch,
         pending=tuple(sorted(pending)),
     )
 
@@ -191,12 +190,11 @@ def _empty_tier(state: ControllerState, topic: TopicView, deletions: Deletions) 
         return DeletionStep(message=text, problem=problem)
     start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
     node_id = live[start % len(live)]
-    status = topic.tiering_status
     request = DeleteRemoteTopicRequest(
         controller_epoch=state.controller_epoch,
         topic_id=topic.id,
         name=topic.name,
-        tiered_epoch=-1 if status is None else status.epoch,
+        tiered_epoch=topic.tiering.epoch,
         partitions=max(topic.partitions, topic.partitions_placed),
     )
     text = f"broker {node_id} empties the remote tier"

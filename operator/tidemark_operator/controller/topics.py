@@ -7,13 +7,13 @@ adoption, storage, room) is a blocker with a sentence that says what to do; noth
 
 import dataclasses
 
-from tidemark.wire.control import TieringState
+from tidemark.configuration.broker_keys import TIERING_SYSTEM
+from tidemark.ids import id_text
 from tidemark_operator.controller import elections, tiering, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.events import Event, count, warning
 from tidemark_operator.controller.model import TieringStatus, TopicView
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.tiering import Disablements
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
@@ -32,16 +32,16 @@ class Blocker:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDecision:
     """What was decided about a topic. ``blocker``: nothing goes on; ``refused``: part of the spec
-    is not acted on, the rest is. ``tiering`` is the next ``status.tiering``, to be persisted
+    is not acted on, the rest is. ``tiering_status`` is the next ``status.tiering``, to be persisted
     by the status write; ``events`` are to be emitted after that write. ``recheck_ms``: look again
     then, though nothing happened."""
 
+    tiering_status: TieringStatus
     paused: bool = False
     blocker: Blocker | None = None
     refused: Blocker | None = None
     missing: BrokersMissing | None = None
     deletion: DeletionStep | None = None
-    tiering: TieringStatus | None = None
     events: tuple[Event, ...] = ()
     recheck_ms: int | None = None
 
@@ -55,13 +55,13 @@ def decide(
         return None
     kept = topic.tiering_status
     if topic.paused:
-        return TopicDecision(paused=True, tiering=kept)
+        return TopicDecision(paused=True, tiering_status=kept)
     if topic.deletion_ms is not None:
         step = _delete(draft, topic, deletions, now_ms)
-        return TopicDecision(deletion=step, tiering=kept, recheck_ms=_RECHECK_DISABLING_MS)
+        return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
     blocker = _blocker(draft, topic)
     if blocker is not None:
-        return TopicDecision(blocker=blocker, tiering=kept, events=_refused(topic, blocker))
+        return TopicDecision(blocker=blocker, tiering_status=kept, events=_refused(topic, blocker))
     return _go_on(draft, topic, disablements, now_ms)
 
 
@@ -73,21 +73,20 @@ def _go_on(
     except SliceFull as full:
         blocker = Blocker(reason="SliceFull", message=str(full))
         kept = topic.tiering_status
-        return TopicDecision(blocker=blocker, tiering=kept, events=_refused(topic, blocker))
+        return TopicDecision(blocker=blocker, tiering_status=kept, events=_refused(topic, blocker))
     elections.settle_topic(draft, topic)
-    next_tiering, event = tiering.step(draft.state, topic, disablements, now_ms=now_ms)
+    next_status, event = tiering.step(draft.state, topic, disablements, now_ms=now_ms)
     nothing_yet = placed is not None and topic.partitions_placed == 0
     refused = _config_refused(topic)
-    recheck = next_tiering is not None and next_tiering.state is TieringState.DISABLING
     return TopicDecision(
         missing=placed,
         refused=refused,
-        tiering=topic.tiering_status if nothing_yet else next_tiering,
+        tiering_status=topic.tiering_status if nothing_yet else next_status,
         events=(
             *(() if event is None or nothing_yet else (event,)),
             *(() if refused is None else _refused(topic, refused)),
         ),
-        recheck_ms=_RECHECK_DISABLING_MS if recheck else None,
+        recheck_ms=_RECHECK_DISABLING_MS if next_status.tiering.is_disabling else None,
     )
 
 
@@ -185,9 +184,7 @@ def _replication_factor(state: ControllerState, topic: TopicView) -> Blocker | N
 def _storage(state: ControllerState, topic: TopicView) -> Blocker | None:
     """Tiering that never began, or was off, needs a store to begin (a store that fails later is no
     refusal: the topic goes on locally and TieringSettled says so)."""
-    status = topic.tiering_status
-    begins = status is None or status.state is TieringState.DISABLED
-    if not (topic.tiering.enabled and begins):
+    if not (topic.tiering_spec.enabled and topic.tiering.is_off):
         return None
     problem = state.cluster.storage_problem
     if state.cluster.tiering_available and not problem:
@@ -198,10 +195,8 @@ def _storage(state: ControllerState, topic: TopicView) -> Blocker | None:
 
 def _not_configured(state: ControllerState) -> str:
     cluster = state.cluster
-    if not cluster.flag("remote.log.storage.system.enable"):
-        return (
-            f"set remote.log.storage.system.enable to true in the config of Cluster {cluster.key}"
-        )
+    if not cluster.flag(TIERING_SYSTEM):
+        return f"set {TIERING_SYSTEM} to true in the config of Cluster {cluster.key}"
     return f"give Cluster {cluster.key} a remoteStorage"
 
 

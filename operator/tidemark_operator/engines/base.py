@@ -19,7 +19,9 @@ from tidemark.wire.control import (
     ReplicaLogInfoRequest,
     ReplicaLogInfoResponse,
 )
+from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state import ControllerState
 
 
 class EngineUnavailable(RuntimeError):
@@ -47,6 +49,15 @@ class DeletionAnswer:
 
 class Engine(Protocol):
     """Carries out what was decided and stored."""
+
+    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+        """A slice's write took effect; called before the state advances, told by ``flush``."""
+
+    def flush(self) -> None:
+        """Tell what has landed since, and the brokers' states."""
+
+    async def close(self) -> None:
+        """The term is over: nobody is told anything any more."""
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
         """Rows and Topics (by object key) that changed, or brokers when both are empty: every
@@ -80,8 +91,3 @@ class Engine(Protocol):
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
         """Delete below the offsets, by partition. Raises :class:`EngineUnavailable`."""
-
-    async def end_offsets(
-        self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, OffsetAnswer]:
-        """The end offset of a leader epoch, by partition. Raises :class:`EngineUnavailable`."""

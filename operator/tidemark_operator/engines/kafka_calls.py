@@ -1,6 +1,6 @@
 """Kafka's own requests as the controller sends them over a command connection. Pure.
 
-Versions are fixed here: ListOffsets 8, DeleteRecords 2, OffsetForLeaderEpoch 4, each for one topic.
+Versions are fixed here: ListOffsets 8 and DeleteRecords 2, each for one topic.
 """
 
 import datetime as dt
@@ -10,8 +10,6 @@ from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.delete_records.v2 import response as delete_response
 from kio.schema.list_offsets.v8 import request as list_request
 from kio.schema.list_offsets.v8 import response as list_response
-from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
-from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -64,31 +62,6 @@ def deletions_of(response: delete_response.DeleteRecordsResponse) -> dict[int, D
     return {
         int(answer.partition_index): DeletionAnswer(
             error=answer.error_code, low_watermark=int(answer.low_watermark)
-        )
-        for topic in response.topics
-        for answer in topic.partitions
-    }
-
-
-def end_offsets(topic: str, epochs: Mapping[int, int]) -> epoch_request.OffsetForLeaderEpochRequest:
-    """Where leader epochs end."""
-    partitions = tuple(
-        epoch_request.OffsetForLeaderPartition(partition=i32(index), leader_epoch=i32(epoch))
-        for index, epoch in sorted(epochs.items())
-    )
-    wanted = epoch_request.OffsetForLeaderTopic(topic=TopicName(topic), partitions=partitions)
-    return epoch_request.OffsetForLeaderEpochRequest(
-        replica_id=BrokerId(_CONSUMER), topics=(wanted,)
-    )
-
-
-def ends_of(response: epoch_response.OffsetForLeaderEpochResponse) -> dict[int, OffsetAnswer]:
-    """By partition; ``leader_epoch`` is the largest epoch not above the one asked for."""
-    return {
-        int(answer.partition): OffsetAnswer(
-            error=answer.error_code,
-            offset=int(answer.end_offset),
-            leader_epoch=int(answer.leader_epoch),
         )
         for topic in response.topics
         for answer in topic.partitions

@@ -23,8 +23,8 @@ from tidemark.wire.control import (
     Removal,
 )
 from tidemark.wire.framing import FrameError
-from tidemark_operator.control.channel import Channel
 from tidemark_operator.controller.model import RowKey
+from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
 

@@ -7,20 +7,17 @@ from typing import Any, TypeVar
 
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
-from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from tidemark.wire.control import (
     DeleteRemoteTopicRequest,
     DeleteRemoteTopicResponse,
     DisableRemoteTopicRequest,
     DisableRemoteTopicResponse,
-    PartitionError,
     PartitionStatesRequest,
     Removal,
     ReplicaLogInfoRequest,
     ReplicaLogInfoResponse,
 )
-from tidemark_operator.control.channel import Channel
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.model import RowKey
@@ -33,6 +30,7 @@ from tidemark_operator.engines.base import (
     OffsetAnswer,
 )
 from tidemark_operator.engines.link import Change, Link, LinkListener
+from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +77,6 @@ class OwnBrokers(Engine):
         """Whether the broker has applied its snapshot and can be asked."""
         link = self._links.get(node_id)
         return link is not None and link.snapshot_applied and not link.channel.closed
-
-    def problems(self, node_id: int) -> Mapping[RowKey, PartitionError]:
-        """Replicas that the broker says it cannot serve."""
-        link = self._links.get(node_id)
-        return {} if link is None else link.errors
 
     # ------------------------------------------------------------ states
 
@@ -158,14 +151,6 @@ class OwnBrokers(Engine):
         timeout_s = timeout_ms / 1000 + CALL_TIMEOUT_S
         response = await self._call(node_id, request, DeleteRecordsResponse, timeout_s)
         return kafka_calls.deletions_of(response)
-
-    async def end_offsets(
-        self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, OffsetAnswer]:
-        """Kafka's OffsetForLeaderEpoch."""
-        request = kafka_calls.end_offsets(topic, epochs)
-        response = await self._call(node_id, request, OffsetForLeaderEpochResponse, CALL_TIMEOUT_S)
-        return kafka_calls.ends_of(response)
 
     async def _call(
         self, node_id: int, request: Any, response_type: type[R], timeout_s: float

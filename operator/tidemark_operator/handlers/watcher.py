@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 
 from tidemark_operator.kube.access import Access
-from tidemark_operator.kube.kinds import GROUP, VERSION, WATCHED, Json
+from tidemark_operator.kube.kinds import WATCHED, Json
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,9 @@ def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
 
     kopf.on.login(registry=registry, id="login")(login)
     for kind in WATCHED:
-        kopf.on.event(GROUP, VERSION, kind.plural, registry=registry, id=kind.plural)(event)
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
+            event
+        )
     return registry
 
 

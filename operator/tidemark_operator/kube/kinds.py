@@ -1,14 +1,16 @@
-"""The kinds that the operator reads and writes, and their paths in the API."""
+"""The kinds that the operator reads and writes, and their paths in the API. Our own have their names
+from ``resources``."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark_operator.resources import broker, cluster, partition_slice, record_deletion, topic
+from tidemark_operator.resources.names import GROUP, VERSION
+from tidemark_operator.resources.schema import ResourceKind
+
 #: A Kubernetes object or a part of one, as JSON. The API server is the library's edge here: what
 #: comes in is given a type by the models in ``resources`` before anything is decided on it.
 Json = dict[str, Any]
-
-GROUP = "tidemark.dev"
-VERSION = "v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,21 @@ class Kind:
         parts = [root, "namespaces", namespace, self.plural]
         return "/".join(parts + [part for part in (name, subresource) if part])
 
+    def key(self, namespaced_name: str) -> "Key":
+        """The key of ``namespace/name``."""
+        namespace, _, name = namespaced_name.partition("/")
+        return Key(self.kind, namespace, name)
 
-TOPIC = Kind(GROUP, VERSION, "topics", "Topic")
-BROKER = Kind(GROUP, VERSION, "brokers", "Broker")
-RECORD_DELETION = Kind(GROUP, VERSION, "recorddeletions", "RecordDeletion")
-CLUSTER = Kind(GROUP, VERSION, "clusters", "Cluster")
-PARTITION_SLICE = Kind(GROUP, VERSION, "partitionslices", "PartitionSlice")
+
+def _own(resource: ResourceKind) -> Kind:
+    return Kind(GROUP, VERSION, resource.plural, resource.kind)
+
+
+TOPIC = _own(topic.TOPIC)
+BROKER = _own(broker.BROKER)
+RECORD_DELETION = _own(record_deletion.RECORD_DELETION)
+CLUSTER = _own(cluster.CLUSTER)
+PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
@@ -53,8 +64,13 @@ class Key:
     namespace: str
     name: str
 
+    @property
+    def namespaced_name(self) -> str:
+        """``namespace/name``, by which the core knows an object."""
+        return f"{self.namespace}/{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return f"{self.kind} {self.namespaced_name}"
 
 
 def key_of(body: Json) -> Key:

@@ -1,1 +1,1 @@
-"""Who is the controller: the Lease, the controller epoch, and the take-over of the slices."""
+"""Who is the controller: the Lease that elects, the controller epoch that fences."""

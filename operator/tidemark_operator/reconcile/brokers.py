@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import registration
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import BrokerInfo, RowKey
@@ -12,8 +13,10 @@ from tidemark_operator.controller.status.conditions import condition, render, su
 from tidemark_operator.controller.status.pacing import figures_interval_ms
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
-from tidemark_operator.reconcile.context import Context
+from tidemark_operator.objects.views import cluster_of
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.reconcile.reflector import Reflector
+from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import BROKER_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -26,72 +29,76 @@ NAMED_MAX = 3
 class BrokerReconciler:
     """Reconciles the Brokers of one term."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, services: Services, reflector: Reflector) -> None:
+        self._services = services
+        self._reflector = reflector
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
-        context = self._context
-        body = context.objects.get(key)
+        services = self._services
+        body = services.objects.get(key)
         if body is None:
             return None
-        if not context.is_ours(body):
-            return await elsewhere(context, BROKER, key, body)
+        if cluster_of(body) != services.cluster_key.name:
+            return await elsewhere(services, BROKER, key, body)
         node_id = int(body["spec"]["nodeId"])
-        broker = context.state.brokers.get(node_id)
-        if broker is None or broker.key != f"{key.namespace}/{key.name}":
+        broker = services.state.brokers.get(node_id)
+        if broker is None or broker.key != key.namespaced_name:
             return await self._taken(key, body, broker)
         if broker.deleting:
             return await self._remove(key, body, broker)
-        await context.hold(BROKER, body, BROKER_FINALIZER)
+        await services.client.hold(BROKER, body, BROKER_FINALIZER)
         return await self._write(key, broker.node_id)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Another Broker has this node id; when it goes, this one is looked at again."""
         if body["metadata"].get("deletionTimestamp"):
-            await self._context.release(BROKER, body, BROKER_FINALIZER)
+            await self._services.client.release(BROKER, body, BROKER_FINALIZER)
             return None
         if other is None:
-            self._context.absorb(body)
+            self._reflector.changed(body)
             return 0.0
         text = f"nodeId {other.node_id} belongs to Broker {other.key}: delete one of the two"
         conditions = summary(ready=False, reason="NodeIdTaken", message=text, stalled=True)
-        await write_conditions(self._context, BROKER, key, body, conditions)
+        await write_conditions(self._services, BROKER, key, body, conditions)
         return LOOK_AGAIN_S
 
     async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:
-        context, node_id = self._context, broker.node_id
+        services, node_id = self._services, broker.node_id
         if BROKER_FINALIZER not in finalizers_of(body):
             return None
-        blockers = registration.removal_blockers(context.state, node_id)
+        blockers = registration.removal_blockers(services.state, node_id)
         if broker.live or blockers:
             reason, text = "BrokerIsLive", f"broker {node_id} is live: stop it first"
             if blockers:
-                reason, text = "ReplicasInUse", _in_use(context.state, blockers)
+                reason, text = "ReplicasInUse", _in_use(services.state, blockers)
             await self._write(key, node_id, reason, text)
             return LOOK_AGAIN_S
-        await context.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
-        context.emit(normal("Broker", broker.key, "BrokerRemoved", f"broker {node_id} is removed"))
-        await context.release(BROKER, body, BROKER_FINALIZER)
+        await services.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
+        services.events.emit(
+            normal("Broker", broker.key, "BrokerRemoved", f"broker {node_id} is removed")
+        )
+        await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None
 
     async def _write(
         self, key: Key, node_id: int, reason: str = "", draining: str = ""
     ) -> float | None:
         """Write the status if it differs; ``draining`` says why the Broker cannot go yet."""
-        context, now_ms = self._context, self._context.now_ms()
-        broker = context.state.brokers.get(node_id)
+        services, now_ms = self._services, wall_ms()
+        broker = services.state.brokers.get(node_id)
         if broker is None:
             return None
-        status = broker_status(context.state, broker, now_ms=now_ms).status
+        status = broker_status(services.state, broker, now_ms=now_ms).status
         if draining:
             waits = [condition("Draining", True, reason, draining)]
             listed = status["conditions"]
             told = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
             status["conditions"] = [*(listed if isinstance(listed, list) else []), *told]
-        if context.pacer.should_write(str(key), broker.status, status, now_ms=now_ms):
-            await context.write_status(BROKER, key, status)
-        elif broker.status != status:
+        written = await services.statuses.write_if_due(
+            BROKER, key, broker.status, status, now_ms=now_ms
+        )
+        if not written and broker.status != status:
             return figures_interval_ms(status) / 1000
         return None
 

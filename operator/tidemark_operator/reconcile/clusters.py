@@ -2,8 +2,11 @@
 controlled by this operator, which are told so."""
 
 import asyncio
+import dataclasses
 import logging
 
+from tidemark.tier.config import location_of, moved
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.controller.status.conditions import summary
@@ -11,8 +14,8 @@ from tidemark_operator.controller.status.pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.reconcile import storage
-from tidemark_operator.reconcile.context import Context, StorageState
 from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -21,31 +24,52 @@ STORAGE_RETRY_S = 5.0
 STORAGE_CHECK_S = 60.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StorageState:
+    """What was found out about the remote storage: the JSON for the brokers ("" while none is
+    accepted) and why it cannot be used now ("" when it can, or none is configured)."""
+
+    remote_storage: str = ""
+    problem: str = ""
+
+
 class ClusterReconciler:
     """Reconciles the Cluster of one term."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._failing = False
+
+    @property
+    def _known(self) -> StorageState:
+        """What the core's state holds of the storage."""
+        cluster = self._services.state.cluster
+        return StorageState(cluster.remote_storage, cluster.storage_problem)
+
+    def _know(self, found: StorageState) -> None:
+        state = self._services.state
+        state.cluster = dataclasses.replace(
+            state.cluster, remote_storage=found.remote_storage, storage_problem=found.problem
+        )
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
-        context = self._context
-        body = context.objects.get(key)
+        services = self._services
+        body = services.objects.get(key)
         if body is None:
             return None
-        if key != context.cluster_key:
+        if key != services.cluster_key:
             text = (
-                f"this operator looks after Cluster {context.cluster_key.name} of this namespace: "
+                f"this operator looks after Cluster {services.cluster_key.name} of this namespace: "
                 "use one namespace for each Cluster"
             )
             conditions = summary(ready=False, reason="SecondCluster", message=text, stalled=True)
-            await write_conditions(context, CLUSTER, key, body, conditions)
+            await write_conditions(services, CLUSTER, key, body, conditions)
             return None
         if not body["metadata"].get("deletionTimestamp"):
             await self._storage(key, body)
         later_s = await self._write(key)
-        if context.storage.problem:
+        if self._known.problem:
             return STORAGE_RETRY_S
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
@@ -56,49 +80,46 @@ class ClusterReconciler:
     async def look_first(self) -> None:
         """Before the first broker is told anything: the accepted storage with its credentials, or
         why it is not known yet. A store that does not answer holds the take-over up only briefly."""
-        context = self._context
-        body = context.objects.get(context.cluster_key)
+        services = self._services
+        body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
-        context.storage = StorageState("", "the remote store has not answered yet")
+        self._know(StorageState("", "the remote store has not answered yet"))
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._resolve_accepted(body)
-                await self._storage(context.cluster_key, body)
+                await self._storage(services.cluster_key, body)
         except (TimeoutError, KubeError, storage.StorageProblem) as error:
             logger.warning("remote storage: %s", error or "no answer yet")
-            context.state.cluster = context.cluster_view_of(body)
 
     async def _resolve_accepted(self, body: Json) -> None:
         """What was accepted before is given to the brokers whether the store answers or not: they
         check its identity themselves, and "unavailable" is not "none"."""
-        context, spec = self._context, body["spec"]["remoteStorage"]
+        services, spec = self._services, body["spec"]["remoteStorage"]
         former = (body.get("status") or {}).get("acceptedStorage")
-        if former and not storage.moved(former, storage.location_of(spec) or {}):
-            text = await storage.resolve(context.api, context.cluster_key.namespace, spec)
-            context.storage = StorageState(text, context.storage.problem)
+        if former and not moved(former, location_of(spec) or {}):
+            text = await storage.resolve(services.client.api, services.cluster_key.namespace, spec)
+            self._know(StorageState(text, self._known.problem))
 
     async def _storage(self, key: Key, body: Json) -> None:
-        before = self._context.storage
+        before = self._known
         found, accepted = await self._look(key, body)
         if accepted is not None:
             await self._record(key, accepted)
         if found == before:
             return
-        context = self._context
-        context.storage = found
-        held = context.objects.get(key) or body
-        context.state.cluster = context.cluster_view_of(held)
+        services = self._services
+        self._know(found)
         self._told(key, found, is_new=accepted is not None)
-        context.engine.publish()
-        for topic_key in context.objects.keys(TOPIC):
-            context.queue.add(topic_key)
+        services.engine.publish()
+        for topic_key in services.objects.keys(TOPIC):
+            services.queue.add(topic_key)
 
     async def _look(self, key: Key, body: Json) -> tuple[StorageState, storage.Accepted | None]:
         """What may be used now; with it what has to be recorded first, if that is new."""
-        context, spec = self._context, body["spec"].get("remoteStorage")
+        services, spec = self._services, body["spec"].get("remoteStorage")
         status = body.get("status") or {}
-        place, former = storage.location_of(spec), status.get("acceptedStorage")
+        place, former = location_of(spec), status.get("acceptedStorage")
         in_use = bool(status.get("tieredTopics"))
         if place is None or spec is None:
             if former and in_use:
@@ -106,7 +127,7 @@ class ClusterReconciler:
                     f"remoteStorage was removed while {self._tiered()} need it: put it back"
                 ), None
             return StorageState(), None
-        why = "" if not former else storage.moved(former, place)
+        why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
                 f"{why} while {self._tiered()} have data in the tier: set it back"
@@ -114,56 +135,55 @@ class ClusterReconciler:
         expected = "" if why or not former else str(status.get("storeId") or "")
         text = ""
         try:
-            text = await storage.resolve(context.api, key.namespace, spec)
+            text = await storage.resolve(services.client.api, key.namespace, spec)
             accepted = await storage.accept(
                 text,
                 place,
-                cluster_id=context.state.cluster.cluster_id,
+                cluster_id=services.state.cluster.cluster_id,
                 expected_store_id=expected,
             )
         except storage.StorageProblem as problem:
-            usable = text if former and not why else context.storage.remote_storage
+            usable = text if former and not why else self._known.remote_storage
             return StorageState(usable, str(problem)), None
         new = former != place or status.get("storeId") != accepted.store_id
         return StorageState(text, ""), accepted if new else None
 
     def _kept(self, problem: str) -> StorageState:
-        return StorageState(self._context.storage.remote_storage, problem)
+        return StorageState(self._known.remote_storage, problem)
 
     def _tiered(self) -> str:
         """The topics that have data in the tier, by name, a few of them."""
-        topics = self._context.state.topics.values()
-        names = sorted(topic.name for topic in topics if topic.tiering_status is not None)
+        topics = self._services.state.topics.values()
+        names = sorted(topic.name for topic in topics if topic.tiering.ever_tiered)
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
     async def _record(self, key: Key, accepted: storage.Accepted) -> None:
         """Location and store id stand in the status before a broker is given the storage."""
-        held = self._context.objects.get(key)
+        held = self._services.objects.get(key)
         status = dict((held or {}).get("status") or {})
         status["acceptedStorage"] = accepted.location
         status["storeId"] = accepted.store_id
-        await self._context.write_status(CLUSTER, key, status)
+        await self._services.statuses.write(CLUSTER, key, status)
 
     def _told(self, key: Key, now: StorageState, *, is_new: bool) -> None:
         """One Event when the storage is accepted, when it fails, and when it is back."""
-        text, context = f"{key.namespace}/{key.name}", self._context
+        text, events = key.namespaced_name, self._services.events
         if now.problem:
             self._failing = True
-            context.emit(warning(CLUSTER.kind, text, "RemoteStorageUnavailable", now.problem))
+            events.emit(warning(CLUSTER.kind, text, "RemoteStorageUnavailable", now.problem))
         elif now.remote_storage and (is_new or self._failing):
             self._failing = False
-            sentence = f"the remote tier is usable, store {context.state.cluster.store_id}"
-            context.emit(normal(CLUSTER.kind, text, "RemoteStorageAccepted", sentence))
+            sentence = f"the remote tier is usable, store {self._services.state.cluster.store_id}"
+            events.emit(normal(CLUSTER.kind, text, "RemoteStorageAccepted", sentence))
 
     # ------------------------------------------------------------ status
 
     async def _write(self, key: Key) -> float | None:
-        context, now_ms = self._context, self._context.now_ms()
-        former = context.state.cluster.status
-        status = cluster_status(context.state, now_ms=now_ms).status
-        if context.pacer.should_write(str(key), former, status, now_ms=now_ms):
-            await context.write_status(CLUSTER, key, status)
-        elif former != status:
+        services, now_ms = self._services, wall_ms()
+        former = services.state.cluster.status
+        status = cluster_status(services.state, now_ms=now_ms).status
+        written = await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms)
+        if not written and former != status:
             return FIGURES_MS / 1000
         return None

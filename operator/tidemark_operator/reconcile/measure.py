@@ -1,15 +1,16 @@
 """The gauges, computed from the state every few seconds. A placeholder counts as missing."""
 
+from tidemark.tiering import TieringState
 from tidemark_operator.controller.model import NO_LEADER
-from tidemark_operator.controller.tiering import pending
-from tidemark_operator.reconcile.context import Context
+from tidemark_operator.controller.tiering import pending, state_name
+from tidemark_operator.reconcile.services import Services
 
 
-def measure(context: Context) -> None:
+def measure(services: Services) -> None:
     """Set every gauge that the state tells; the API server is not asked."""
-    metrics, state = context.metrics, context.state
-    metrics.queue_depth.set(context.queue.depth)
-    metrics.queue_head_age.set(context.queue.head_age_s())
+    metrics, state = services.metrics, services.state
+    metrics.queue_depth.set(services.queue.depth)
+    metrics.queue_head_age.set(services.queue.head_age_s())
     registered = [broker for broker in state.brokers.values() if broker.registered]
     live = sum(broker.live for broker in registered)
     metrics.brokers.labels("live").set(live)
@@ -20,18 +21,16 @@ def measure(context: Context) -> None:
     metrics.under_replicated.set(sum(len(row.isr) < len(row.replicas) for row in rows))
     metrics.placeholders.set(sum(row.placeholders for row in rows))
     metrics.remote_bytes.set(sum(report.remote_bytes for report in state.reports.values()))
-    _measure_tiering(context)
+    _measure_tiering(services)
 
 
-def _measure_tiering(context: Context) -> None:
-    counts = dict.fromkeys(("None", "Enabled", "Disabling", "Disabled"), 0)
+def _measure_tiering(services: Services) -> None:
+    counts = dict.fromkeys(map(state_name, TieringState), 0)
     waiting = 0
-    for topic in context.state.topics.values():
-        status = topic.tiering_status
-        name = "None" if status is None else status.state.name.capitalize()
-        counts[name] += 1
-        if name == "Disabling":
-            waiting += len(pending(context.state, topic, context.disablements))
+    for topic in services.state.topics.values():
+        counts[state_name(topic.tiering.state)] += 1
+        if topic.tiering.is_disabling:
+            waiting += len(pending(services.state, topic, services.disablements))
     for name, number in counts.items():
-        context.metrics.topics.labels(name).set(number)
-    context.metrics.pending_disablements.set(waiting)
+        services.metrics.topics.labels(name).set(number)
+    services.metrics.pending_disablements.set(waiting)

@@ -11,7 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 
-from tidemark_operator.kube.backoff import Backoff
+from tidemark.backoff import Backoff
 from tidemark_operator.kube.kinds import Key
 
 RETRY = Backoff(first_s=0.2, most_s=30.0)
@@ -69,7 +69,7 @@ class KeyQueue:
         """``key`` failed: it comes again; the delay in seconds."""
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
-        delay_s = max(at_least_s, RETRY.delay_s(failures, random.random()))
+        delay_s = max(at_least_s, RETRY.pause_s(failures, jitter=random.random()))
         self._again.discard(key)
         self._finish(key)
         self.add_later(key, delay_s)

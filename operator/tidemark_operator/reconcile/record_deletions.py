@@ -5,6 +5,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion
 from tidemark_operator.controller.deletion import (
     Delete,
@@ -19,8 +20,8 @@ from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
-from tidemark_operator.reconcile.context import Context
-from tidemark_operator.reconcile.views import deletion_view
+from tidemark_operator.objects.views import deletion_view
+from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +33,20 @@ Answers = dict[tuple[int, int], ListedOffset]
 class RecordDeletionReconciler:
     """Reconciles the RecordDeletions of one term."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
-        context = self._context
-        body = context.objects.get(key)
+        services = self._services
+        body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         view = deletion_view(body)
         if view.finished_ms is not None:
             return await self._expire(key, body, view)
-        view = deletion.observe(context.state, view)
-        step = deletion.next_step(context.state, view, now_ms=context.now_ms())
+        view = deletion.observe(services.state, view)
+        step = deletion.next_step(services.state, view, now_ms=wall_ms())
         match step:
             case Resolve():
                 return await self._resolve(key, view, step)
@@ -66,7 +67,7 @@ class RecordDeletionReconciler:
         except EngineUnavailable as error:
             await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
             return LOOK_AGAIN_S
-        frozen = deletion.freeze(self._context.state, view, answers, now_ms=self._context.now_ms())
+        frozen = deletion.freeze(self._services.state, view, answers, now_ms=wall_ms())
         if isinstance(frozen, Waiting):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
@@ -83,7 +84,7 @@ class RecordDeletionReconciler:
             rounds.setdefault((query.node_id, turn), {})[query.partition] = query.timestamp
         answers: Answers = {}
         for (node_id, _), timestamps in sorted(rounds.items()):
-            found = await self._context.engine.list_offsets(node_id, step.topic_name, timestamps)
+            found = await self._services.engine.list_offsets(node_id, step.topic_name, timestamps)
             for partition, answer in found.items():
                 listed = ListedOffset(error_code=int(answer.error), offset=answer.offset)
                 answers[partition, timestamps[partition]] = listed
@@ -96,7 +97,7 @@ class RecordDeletionReconciler:
         current = view
         for command in step.commands:
             try:
-                answers = await self._context.engine.delete_records(
+                answers = await self._services.engine.delete_records(
                     command.node_id, command.topic_name, command.offsets, ASK_TIMEOUT_MS
                 )
             except EngineUnavailable as error:
@@ -108,7 +109,7 @@ class RecordDeletionReconciler:
                 if answer.error is not ErrorCode.request_timed_out
             }
             current = deletion.record(current, results)
-        after = deletion.next_step(self._context.state, current, now_ms=self._context.now_ms())
+        after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
         if isinstance(after, Finished):
             await self._finish(key, current, after)
             return 0.0
@@ -116,11 +117,11 @@ class RecordDeletionReconciler:
         return LOOK_AGAIN_S
 
     async def _finish(self, key: Key, view: DeletionView, step: Finished) -> float | None:
-        now_ms = self._context.now_ms()
+        now_ms = wall_ms()
         ended = deletion.finish(view, now_ms=now_ms)
         await self._write(key, ended, step)
         tell = normal if step.succeeded else warning
-        self._context.emit(tell("RecordDeletion", view.key, step.reason, step.message))
+        self._services.events.emit(tell("RecordDeletion", view.key, step.reason, step.message))
         expires_ms = deletion.expires_ms(ended)
         return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
 
@@ -128,20 +129,21 @@ class RecordDeletionReconciler:
         expires_ms = deletion.expires_ms(view)
         if expires_ms is None:
             return None
-        left_ms = expires_ms - self._context.now_ms()
+        left_ms = expires_ms - wall_ms()
         if left_ms > 0:
             return left_ms / 1000
         uid = str(body["metadata"]["uid"])
-        await self._context.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
+        await self._services.client.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
         return None
 
     async def _write(self, key: Key, view: DeletionView, step: Step) -> None:
-        context, now_ms = self._context, self._context.now_ms()
-        held = context.objects.get(key)
+        services, now_ms = self._services, wall_ms()
+        held = services.objects.get(key)
         if held is None:
             return
         view = dataclasses.replace(view, status=held.get("status") or {})
-        result = deletion_status(context.state, view, step, now_ms=now_ms)
-        if context.pacer.should_write(str(key), view.status, result.status, now_ms=now_ms):
-            await context.write_status(RECORD_DELETION, key, result.status)
+        result = deletion_status(services.state, view, step, now_ms=now_ms)
+        if await services.statuses.write_if_due(
+            RECORD_DELETION, key, view.status, result.status, now_ms=now_ms
+        ):
             logger.info("%s", result.sentence)

@@ -2,40 +2,41 @@
 
 import dataclasses
 
+from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.commit import apply_broker
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import BROKER
-from tidemark_operator.reconcile.context import Context
-from tidemark_operator.reconcile.views import broker_info
+from tidemark_operator.objects.views import broker_info
+from tidemark_operator.reconcile.services import Services
 
 TRIES = 4
 
 
-async def write_broker(context: Context, drafted: BrokerInfo) -> bool:
+async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
     """Persist a registration before it counts. Flags (fenced, shutting down) are not: they can
     be told from the slices, and the Broker's own reconciliation writes them. Nothing comes
     between the API server's answer and the state: another status write would tell the former
     registration."""
-    known = context.state.brokers.get(drafted.node_id)
+    known = services.state.brokers.get(drafted.node_id)
     if known is not None and _identity(known) == _identity(drafted):
-        apply_broker(context.state, _with_status(drafted, known))
+        apply_broker(services.state, _with_status(drafted, known))
         return True
-    key = context.key(BROKER, drafted.key)
+    key = BROKER.key(drafted.key)
     for _ in range(TRIES):
-        held = context.objects.get(key)
+        held = services.objects.get(key)
         if held is None:
             return False
         fresh = _with_status(drafted, broker_info(held, fenced=True))
-        status = broker_status(context.state, fresh, now_ms=context.now_ms()).status
+        status = broker_status(services.state, fresh, now_ms=wall_ms()).status
         try:
-            written = await context.write_status(BROKER, key, status)
+            written = await services.statuses.write(BROKER, key, status)
         except Conflict:
-            context.metrics.conflicts.labels(BROKER.kind).inc()
-            await context.refresh(key)
+            services.metrics.conflicts.labels(BROKER.kind).inc()
+            await services.client.refresh(key)
             continue
-        apply_broker(context.state, _with_status(drafted, broker_info(written, fenced=True)))
+        apply_broker(services.state, _with_status(drafted, broker_info(written, fenced=True)))
         return True
     return False
 

@@ -10,9 +10,7 @@ import logging
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.replica_logs import ReplicaLogs, request_for
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.reconcile.context import Context
-from tidemark_operator.storage.committer import DecisionFailed
+from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -20,34 +18,35 @@ logger = logging.getLogger(__name__)
 class LogQuestions:
     """The questions of one term; one at a time to each broker."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._logs = ReplicaLogs()
 
     def ask(self) -> None:
         """Ask every connected broker what is wanted of it."""
-        context = self._context
-        for node_id in context.state.brokers:
-            if context.engine.connected(node_id) and self._logs.wanted(context.state, node_id):
-                context.spawn(("replica logs", node_id), self._ask(node_id))
+        services = self._services
+        for node_id in services.state.brokers:
+            if services.engine.connected(node_id) and self._logs.wanted(services.state, node_id):
+                services.background.spawn(("replica logs", node_id), self._ask(node_id))
 
     async def _ask(self, node_id: int) -> None:
-        context = self._context
-        keys = self._logs.wanted(context.state, node_id)
+        services = self._services
+        keys = self._logs.wanted(services.state, node_id)
         try:
-            response = await context.engine.replica_logs(node_id, request_for(context.state, keys))
+            response = await services.engine.replica_logs(
+                node_id, request_for(services.state, keys)
+            )
         except EngineUnavailable as error:
             logger.info("ReplicaLogInfo: %s", error)
             return
-        answered, events = self._logs.take(context.state, node_id, response)
+        answered, events = self._logs.take(services.state, node_id, response)
         for event in events:
-            context.emit(event)
-        waiting = [key for key in answered if key in context.state.awaiting_logs]
+            services.events.emit(event)
+        waiting = [key for key in answered if key in services.state.awaiting_logs]
         if not waiting:
             return
-        try:
-            await context.committer.decide(lambda draft: elections.settle_rows(draft, waiting))
-        except (DecisionFailed, TermEnded) as error:
-            logger.info("an election by log end was put off: %s", error)
+        await services.committer.try_decide(
+            lambda draft: elections.settle_rows(draft, waiting), "an election by log end"
+        )
         for topic_id in {topic_id for topic_id, _ in waiting}:
-            context.add_topic_id(topic_id)
+            services.wake_topic(topic_id)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import Key
 from tidemark_operator.leadership.terms import Fenced, TermEnded
-from tidemark_operator.reconcile.context import Context
+from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.storage.committer import DecisionFailed
 
@@ -28,33 +28,35 @@ class Workers:
     """What the workers of one term share."""
 
     def __init__(
-        self, context: Context, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
+        self, services: Services, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
     ) -> None:
-        self._context = context
+        self._services = services
         self._reconcilers = reconcilers
         self._last_pass = last_pass
 
     async def work(self) -> None:
         """One worker: serves the queue until the term ends."""
-        context = self._context
+        services = self._services
         while True:
-            key = await context.queue.get()
+            key = await services.queue.get()
             started_s = time.monotonic()
             outcome = await self._one(key)
-            context.metrics.reconciles.labels(key.kind, outcome).inc()
-            context.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
+            services.metrics.reconciles.labels(key.kind, outcome).inc()
+            services.metrics.reconcile_seconds.labels(key.kind).observe(
+                time.monotonic() - started_s
+            )
             if outcome == "done":
                 self._last_pass.at_s = time.monotonic()
-                context.metrics.last_pass.set_to_current_time()
+                services.metrics.last_pass.set_to_current_time()
 
     async def _one(self, key: Key) -> str:
         """Reconcile one key; what fails comes again, and never ends the worker."""
-        queue = self._context.queue
+        queue = self._services.queue
         try:
             delay_s = await self._reconcilers[key.kind](key)
         except Conflict as error:
             logger.debug("%s: %s", key, error)
-            self._context.metrics.conflicts.labels(key.kind).inc()
+            self._services.metrics.conflicts.labels(key.kind).inc()
             await self._refresh(key)
             queue.failed(key)
             return "retry"
@@ -79,6 +81,6 @@ class Workers:
 
     async def _refresh(self, key: Key) -> None:
         try:
-            await self._context.refresh(key)
+            await self._services.client.refresh(key)
         except KubeError as error:
             logger.info("%s cannot be read again: %s", key, error)

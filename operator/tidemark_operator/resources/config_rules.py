@@ -1,8 +1,11 @@
-"""CEL rules for maps of Kafka keys to values, made from the table in ``kafka_keys``.
+"""CEL rules for maps of Kafka's keys to values, made from the library's table.
 
 Values are int-or-string (people write ``retention.ms: 604800000`` without quotes), so every rule
-looks at ``string(self[k])``. Keys of one shape share a rule; its message names the first offender.
+looks at ``string(self[k])``. Keys of one type share a rule; its message names the first offender.
 A number of 19 digits is compared as text, because CEL's ``int()`` raises above int64.
+
+A key that is not served is refused where it is new or has another value than before. An object
+that had it when it was admitted may be written on: whoever has it must be able to change the rest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,31 +13,29 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from tidemark_operator.resources.kafka_keys import (
-    CLUSTER_KEYS,
-    TOPIC_KEYS,
-    TYPED_KEYS,
-    Number,
-    Shape,
-)
-from tidemark_operator.resources.names import INT64_MAX
+from tidemark.configuration import table
+from tidemark.configuration.key import ConfigKey
+from tidemark.configuration.problems import advice, field_names, not_served, served_names
+from tidemark.configuration.values import INT64_MAX, Number, ValueType
 from tidemark_operator.resources.quantities import text_of_number
 from tidemark_operator.resources.schema import Kube, Rule
 
 
-def config_rules(keys: Mapping[str, Shape], typed: Mapping[str, str]) -> tuple[Rule, ...]:
-    """All rules of a configuration map: typed keys, unknown keys, then each shape's values."""
-    rules = [_unknown_rule([*keys, *typed])]
-    if typed:
-        rules.insert(0, _typed_rule(typed))
-    rules.extend(_shape_rule(shape, names) for shape, names in _by_shape(keys).items())
+def config_rules(keys: Mapping[str, ConfigKey]) -> tuple[Rule, ...]:
+    """All rules of a configuration map: keys with a field, unknown keys, keys that are not served,
+    then each type's values."""
+    rules = [_unknown_rule(keys), _not_served_rule(keys)]
+    fields = field_names(keys)
+    if fields:
+        rules.insert(0, _field_rule(fields))
+    rules.extend(_type_rule(type_, names) for type_, names in _by_type(keys).items())
     return tuple(rules)
 
 
-def _by_shape(keys: Mapping[str, Shape]) -> dict[Shape, list[str]]:
-    groups: dict[Shape, list[str]] = {}
-    for name, shape in sorted(keys.items()):
-        groups.setdefault(shape, []).append(name)
+def _by_type(keys: Mapping[str, ConfigKey]) -> dict[ValueType, list[str]]:
+    groups: dict[ValueType, list[str]] = {}
+    for name in served_names(keys):
+        groups.setdefault(keys[name].type, []).append(name)
     return groups
 
 
@@ -49,48 +50,68 @@ def _unknown_rule(names: Iterable[str]) -> Rule:
     )
 
 
-def _typed_rule(typed: Mapping[str, str]) -> Rule:
+def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
+    """``oldSelf`` is an optional here: the rule runs on create, too. A message cannot look at it,
+    so that it may name a key that was there before in place of the new one."""
+    refused = not_served(keys)
+    accepted = ", ".join(cel_list((name, key.only)) for name, key in refused.items() if key.only)
+    offends = f"k in {cel_list(refused)} && !([k, string(self[k])] in [{accepted}])"
+    is_as_before = (
+        "oldSelf.hasValue() && k in oldSelf.value() && "
+        "string(oldSelf.value()[k]) == string(self[k])"
+    )
+    reasons = cel_map({name: key.reason for name, key in refused.items()})
+    return Rule(
+        rule=f"!self.exists(k, {offends} && !({is_as_before}))",
+        message=f"a key is not served{advice(keys)}",
+        message_expression=(
+            f"self.filter(k, {offends}).map(k, k + ' ' + {reasons}[k])[0] + {cel_text(advice(keys))}"
+        ),
+        optional_old_self=True,
+    )
+
+
+def _field_rule(fields: Mapping[str, str]) -> Rule:
     """Refuses the keys that have fields of their own, and says which field."""
-    names = cel_list(typed)
-    fields = ", ".join(f"{cel_text(name)}: {cel_text(field)}" for name, field in typed.items())
+    names = cel_list(fields)
     offender = f"self.filter(k, k in {names})[0]"
     return Rule(
         rule=f"!self.exists(k, k in {names})",
         message="a key has a field of its own under spec.tiering",
         message_expression=(
-            f"{offender} + ' is not set in spec.config: use ' + {{{fields}}}[{offender}]"
+            f"{offender} + ' is not set in spec.config: use ' + {cel_map(fields)}[{offender}]"
         ),
     )
 
 
-def _shape_rule(shape: Shape, names: list[str]) -> Rule:
+def _type_rule(type_: ValueType, names: list[str]) -> Rule:
     if len(names) == 1:
         name = cel_text(names[0])
         return Rule(
-            rule=f"!({name} in self) || {_accepts(shape, f'string(self[{name}])')}",
-            message=f"{names[0]} {shape.wanted}",
+            rule=f"!({name} in self) || {_accepts(type_, f'string(self[{name}])')}",
+            message=f"{names[0]} {type_.requirement}",
         )
     in_names = f"k in {cel_list(names)}"
-    accepts = _accepts(shape, "string(self[k])")
+    accepts = _accepts(type_, "string(self[k])")
     return Rule(
         rule=f"self.all(k, !({in_names}) || {accepts})",
-        message=f"a value {shape.wanted}",
+        message=f"a value {type_.requirement}",
         message_expression=(
-            f"self.filter(k, {in_names} && !{accepts})[0] + {cel_text(' ' + shape.wanted)}"
+            f"self.filter(k, {in_names} && !{accepts})[0] + {cel_text(' ' + type_.requirement)}"
         ),
     )
 
 
-def _accepts(shape: Shape, text: str) -> str:
-    """The CEL expression, in brackets, that says what ``Shape.accepts`` says."""
-    if not isinstance(shape, Number):
-        return f"({text}.matches({cel_text(f'^{shape.regex}$')}))"
-    if shape.maximum >= INT64_MAX:
+def _accepts(type_: ValueType, text: str) -> str:
+    """The CEL expression, in brackets, that says what ``accepts`` of the type says."""
+    if not isinstance(type_, Number):
+        return f"({text}.matches({cel_text(f'^{type_.regex}$')}))"
+    if type_.maximum >= INT64_MAX:
         return (
-            f"({text}.matches('^-?[0-9]{{1,18}}$') && int({text}) >= {shape.minimum} || "
+            f"({text}.matches('^-?[0-9]{{1,18}}$') && int({text}) >= {type_.minimum} || "
             f"{text}.matches('^[1-9][0-9]{{18}}$') && {text} <= '{INT64_MAX}')"
         )
-    bounds = f"int({text}) >= {shape.minimum} && int({text}) <= {shape.maximum}"
+    bounds = f"int({text}) >= {type_.minimum} && int({text}) <= {type_.maximum}"
     return f"({text}.matches('^-?[0-9]{{1,18}}$') && {bounds})"
 
 
@@ -105,6 +126,13 @@ def cel_list(texts: Iterable[str]) -> str:
     return f"[{', '.join(cel_text(text) for text in texts)}]"
 
 
+def cel_map(entries: Mapping[str, str]) -> str:
+    """A CEL map of strings to strings."""
+    return (
+        f"{{{', '.join(f'{cel_text(name)}: {cel_text(text)}' for name, text in entries.items())}}}"
+    )
+
+
 #: A value of a configuration key: a text; a bare whole number is taken as its text.
 ConfigValue = Annotated[
     str,
@@ -116,10 +144,10 @@ ConfigValue = Annotated[
 TopicConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=64),
-    Kube(*config_rules(TOPIC_KEYS, TYPED_KEYS)),
+    Kube(*config_rules(table.TOPIC)),
 ]
 ClusterConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=64),
-    Kube(*config_rules(CLUSTER_KEYS, {})),
+    Kube(*config_rules(table.CLUSTER)),
 ]

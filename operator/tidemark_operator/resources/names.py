@@ -26,10 +26,6 @@ SLICE_FINALIZER = f"{GROUP}/partition-slice"
 CATEGORY = "tidemark"
 INTERNAL_CATEGORY = "tidemark-internal"
 
-#: Keys of the Secret that ``Cluster.spec.remoteStorage.s3.credentialsSecretRef`` names.
-SECRET_ACCESS_KEY_ID = "accessKeyId"
-SECRET_SECRET_ACCESS_KEY = "secretAccessKey"
-
 #: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then on.
 SLICES_DEFAULT = 64
 

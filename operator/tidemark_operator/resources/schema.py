@@ -26,6 +26,7 @@ class Rule:
 
     ``message_expression`` computes the message and may fail over to ``message``; ``field_path`` is
     relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless set.
+    With ``optional_old_self`` the rule runs on create as well, and ``oldSelf`` is an optional.
     """
 
     rule: str
@@ -33,8 +34,9 @@ class Rule:
     message_expression: str | None = None
     field_path: str | None = None
     reason: str | None = None
+    optional_old_self: bool | None = None
 
-    def as_schema(self) -> dict[str, str]:
+    def as_schema(self) -> dict[str, str | bool]:
         """The rule as ``x-kubernetes-validations`` wants it."""
         entries = {
             "rule": self.rule,
@@ -42,6 +44,7 @@ class Rule:
             "messageExpression": self.message_expression,
             "fieldPath": self.field_path,
             "reason": self.reason,
+            "optionalOldSelf": self.optional_old_self,
         }
         return {key: value for key, value in entries.items() if value is not None}
 

@@ -6,22 +6,10 @@ fields under ``spec.tiering``. Keys and values are Kafka's, so the result can go
 
 from collections.abc import Mapping
 
+from tidemark.configuration.table import TOPIC
 from tidemark_operator.resources.durations import duration_ms
-from tidemark_operator.resources.kafka_keys import TOPIC_KEY_OF_DEFAULT
 from tidemark_operator.resources.quantities import quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
-
-#: Kafka's default of ``retention.ms``: seven days.
-RETENTION_MS_DEFAULT = 7 * 24 * 3600 * 1000
-
-
-def topic_defaults(cluster_config: Mapping[str, str]) -> dict[str, str]:
-    """The topic keys for which the Cluster's config holds a default."""
-    return {
-        TOPIC_KEY_OF_DEFAULT[key]: value
-        for key, value in cluster_config.items()
-        if key in TOPIC_KEY_OF_DEFAULT
-    }
 
 
 def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -43,9 +31,8 @@ def _typed(spec: TopicSpec) -> dict[str, str]:
 def retention_problem(config: Mapping[str, str]) -> str | None:
     """Local retention above total retention in a whole configuration: what CEL cannot see is a
     total that comes from the Cluster's defaults or from Kafka's. None when all is well."""
-    totals = {"retention.ms": RETENTION_MS_DEFAULT, "retention.bytes": -1}
-    for key, default in totals.items():
-        total = int(config.get(key, default))
+    for key in ("retention.ms", "retention.bytes"):
+        total = int(config.get(key, TOPIC[key].default or ""))
         local = int(config.get(f"local.{key}", -2))
         if total >= 0 and local > total:
             return (

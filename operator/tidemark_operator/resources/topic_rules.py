@@ -5,6 +5,7 @@ update of the main resource carries along, and hold for an unchanged object: oth
 block the removal of a finalizer.
 """
 
+from tidemark.tiering import STEPS
 from tidemark_operator.resources.durations import cel_is_duration
 from tidemark_operator.resources.quantities import cel_is_quantity
 from tidemark_operator.resources.schema import Rule
@@ -131,13 +132,13 @@ STATUS_RULES = (
     ),
 )
 
+_TIERING_STEPS = ", ".join(
+    f"['{before.name.capitalize()}', '{after.name.capitalize()}']" for before, after in STEPS
+)
+
 TIERING_STATUS_RULES = (
     Rule(
-        rule=(
-            "self.state == oldSelf.state || [oldSelf.state, self.state] in "
-            "[['Enabled', 'Disabling'], ['Disabling', 'Disabled'], ['Disabled', 'Enabled'], "
-            "['Disabled', 'Disabling']]"
-        ),
+        rule=(f"self.state == oldSelf.state || [oldSelf.state, self.state] in [{_TIERING_STEPS}]"),
         message="the tiering state goes Enabled, Disabling, Disabled, and from there again",
         field_path=".state",
     ),

@@ -11,16 +11,16 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from tidemark_operator.controller.commit import Commit, Draft, SliceFull, plan
+from tidemark_operator.controller.commit import Commit, Draft, SliceFull, SliceWrite, plan
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, Tombstone
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.leadership.terms import NotLeading
+from tidemark_operator.leadership.terms import NotLeading, TermEnded
 from tidemark_operator.storage.slices import SliceStore
 
 logger = logging.getLogger(__name__)
@@ -101,29 +101,35 @@ class Committed:
     seconds: float
 
 
-#: Persists what has to be persisted of a broker and lets the state believe it; False: decide again.
-BrokerWriter = Callable[[BrokerInfo], Awaitable[bool]]
+class CommitListener(Protocol):
+    """Who carries out the rest of a commit, and is told of it."""
+
+    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+        """A slice's write took effect; called before the state advances."""
+
+    async def write_broker(self, drafted: BrokerInfo) -> bool:
+        """Persist a registration and apply it to the state; False: decide again. Raises
+        ``KubeError``."""
+
+    def committed(self, committed: Committed) -> None:
+        """A group is stored; called before those who wait for it get their answers."""
 
 
 class Committer:
-    """The one line of decisions of a term. ``write_broker`` persists a registration and applies it
-    to the state; ``on_committed`` is called after each group, before the callers get their answers.
-    """
+    """The one line of decisions of a term. Nothing is taken from it before ``run``."""
+
+    _listener: CommitListener
 
     def __init__(
         self,
         state: ControllerState,
         store: SliceStore,
         *,
-        write_broker: BrokerWriter,
-        on_committed: Callable[[Committed], None],
         busy: Callable[[], bool],
     ) -> None:
         """``busy``: many reconciliations are under way, so a group is worth waiting for a little."""
         self.state = state
         self._store = store
-        self._write_broker = write_broker
-        self._on_committed = on_committed
         self._line: list[_Waiting[Any]] = []
         self._busy = busy
         self._wake = asyncio.Event()
@@ -144,8 +150,18 @@ class Committer:
             self._urgent.set()
         return await answer
 
-    async def run(self) -> None:
+    async def try_decide(self, decide: Callable[[Draft], T], what: str) -> T | None:
+        """Take a decision that comes again, by itself or by whoever asked, when it cannot be stored
+        now: then None."""
+        try:
+            return await self.decide(decide)
+        except (TermEnded, DecisionFailed) as error:
+            logger.info("%s was not decided: %s", what, error)
+            return None
+
+    async def run(self, listener: CommitListener) -> None:
         """Serve the line until the term ends (raises why) or the task is cancelled."""
+        self._listener = listener
         try:
             while True:
                 await self._wake.wait()
@@ -200,7 +216,9 @@ class Committer:
     async def _store_group(self, taken: list[_Waiting[Any]], commit: Commit) -> None:
         started_s = time.monotonic()
         try:
-            slices = await self._store.write_all(self.state, commit.writes)
+            slices = await self._store.write_all(
+                self.state, commit.writes, landing=self._listener.landing
+            )
             brokers = await self._write_brokers(commit, slices)
         except BaseException as error:
             for waiting in taken:
@@ -244,7 +262,7 @@ class Committer:
 
     async def _store_broker(self, broker: BrokerInfo) -> bool:
         try:
-            return await self._write_broker(broker)
+            return await self._listener.write_broker(broker)
         except KubeError as error:
             logger.warning(
                 "the registration of broker %d was not stored: %s", broker.node_id, error
@@ -265,7 +283,7 @@ class Committer:
         for waiting in taken:
             failed = waiting.slices & failed_slices or waiting.brokers & failed_brokers
             (again if failed else done).append(waiting)
-        self._on_committed(
+        self._listener.committed(
             Committed(
                 slices=frozenset(slices) - failed_slices,
                 brokers=frozenset(brokers) - failed_brokers,

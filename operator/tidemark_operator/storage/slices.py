@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tidemark.backoff import Backoff
 from tidemark_operator.controller.commit import SliceWrite, apply, landed, load_slice
 from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.kube.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
@@ -24,7 +24,12 @@ from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, sl
 logger = logging.getLogger(__name__)
 
 PARALLEL_WRITES = 16
+REREAD = Backoff(first_s=0.1, most_s=2.0)
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
+
+
+#: Called for each write that took effect, before the state advances.
+Landing = Callable[[ControllerState, SliceWrite], None]
 
 
 class SlicesUnusable(Exception):
@@ -53,13 +58,10 @@ class SliceStore:
         home: Home,
         *,
         leads: Callable[[], bool],
-        landing: Callable[[ControllerState, SliceWrite], None],
     ) -> None:
-        """``landing`` is called for each write that took effect, before the state advances."""
         self._api = api
         self._home = home
         self._leads = leads
-        self._landing = landing
         self._objects: dict[int, Json] = {}
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.conflicts = 0
@@ -122,14 +124,19 @@ class SliceStore:
     # ------------------------------------------------------------ writing
 
     async def write_all(
-        self, state: ControllerState, writes: Iterable[SliceWrite]
+        self,
+        state: ControllerState,
+        writes: Iterable[SliceWrite],
+        *,
+        landing: Landing | None = None,
     ) -> dict[int, bool]:
         """Write several slices at once; per index whether it took effect. Where it did, the state
-        has advanced; where not, the slice was read again and the decision has to be taken again.
-        Every write is finished or settled before this returns or raises."""
+        has advanced, after a call of ``landing``; where not, the slice was read again and the
+        decision has to be taken again. Every write is finished or settled before this returns or
+        raises."""
         wanted = list(writes)
         outcomes = await asyncio.gather(
-            *(self._write(state, write) for write in wanted), return_exceptions=True
+            *(self._write(state, write, landing) for write in wanted), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -138,7 +145,9 @@ class SliceStore:
             write.index: outcome is True for write, outcome in zip(wanted, outcomes, strict=True)
         }
 
-    async def _write(self, state: ControllerState, write: SliceWrite) -> bool:
+    async def _write(
+        self, state: ControllerState, write: SliceWrite, landing: Landing | None
+    ) -> bool:
         state.commit = max(state.commit, write.commit)
         async with self._parallel:
             self._check_leading()
@@ -154,7 +163,8 @@ class SliceStore:
                     raise Fenced(error.message) from error
                 raise SlicesUnusable("SliceRefused", error.message) from error
         if took_effect:
-            self._landing(state, write)
+            if landing is not None:
+                landing(state, write)
             apply(state, write)
         return took_effect
 
@@ -176,7 +186,7 @@ class SliceStore:
             except (Unavailable, Forbidden) as error:
                 failures += 1
                 logger.warning("slice %d cannot be read: %s", write.index, error)
-                await asyncio.sleep(Backoff(0.1, 2.0).delay_s(failures, random.random()))
+                await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))
         self._objects[write.index] = now
         if int(now["controllerEpoch"]) > state.controller_epoch:
             raise Fenced(f"slice {write.index} is at controller epoch {now['controllerEpoch']}")

@@ -12,17 +12,12 @@ import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import API_VERSION, GROUP, VERSION
 
 Object = dict[str, Any]
 NAMESPACE = "default"
-PLURALS = {
-    "Topic": "topics",
-    "Broker": "brokers",
-    "Cluster": "clusters",
-    "RecordDeletion": "recorddeletions",
-    "PartitionSlice": "partitionslices",
-}
+PLURALS = {kind.kind: kind.plural for kind in KINDS}
 _UNPROCESSABLE = 422
 _APPLY = "application/apply-patch+yaml"
 _names = itertools.count()

@@ -3,12 +3,8 @@
 import pytest
 
 from tests.integration.admission.api_server import Api, Object, Refused, cluster, topic
-from tidemark_operator.resources.kafka_keys import (
-    CLUSTER_KEYS,
-    TOPIC_KEYS,
-    TYPED_KEYS,
-    config_problems,
-)
+from tidemark.configuration import table
+from tidemark.configuration.problems import problems
 
 #: Texts at and beyond the bounds of every shape; each key is tried with each.
 PROBES = (
@@ -29,21 +25,20 @@ def _verdict(api: Api, body: Object) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("key", sorted(TOPIC_KEYS))
+def _compare(api: Api, body: Object, found: tuple[str, ...], value: str) -> None:
+    told = _verdict(api, body)
+    assert (told is None) == (not found), (value, told)
+    for problem in found:
+        assert problem in (told or ""), value
+
+
+@pytest.mark.parametrize("key", sorted(table.TOPIC))
 def test_topic_key(api: Api, key: str) -> None:
     for value in PROBES:
-        problems = config_problems({key: value}, TOPIC_KEYS, TYPED_KEYS)
-        told = _verdict(api, topic(config={key: value}))
-        assert (told is None) == (not problems), (value, told)
-        for problem in problems:
-            assert problem in (told or ""), value
+        _compare(api, topic(config={key: value}), problems({key: value}, table.TOPIC), value)
 
 
-@pytest.mark.parametrize("key", sorted(CLUSTER_KEYS))
+@pytest.mark.parametrize("key", sorted(table.CLUSTER))
 def test_cluster_key(api: Api, key: str) -> None:
     for value in PROBES:
-        problems = config_problems({key: value}, CLUSTER_KEYS)
-        told = _verdict(api, cluster(config={key: value}))
-        assert (told is None) == (not problems), (value, told)
-        for problem in problems:
-            assert problem in (told or ""), value
+        _compare(api, cluster(config={key: value}), problems({key: value}, table.CLUSTER), value)

@@ -131,12 +131,20 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "spec.tiering.enabled: false with disablePolicy: Delete",
     ),
     "boolean without quotes": (
-        topic(config={"preallocate": True}),
-        "spec.config.preallocate",
+        topic(config={"unclean.leader.election.enable": True}),
+        "spec.config.unclean.leader.election.enable",
     ),
     "value too long": (
         topic(config={"leader.replication.throttled.replicas": "1:1" + ",1:1" * 300}),
         "may not be more than 1024",
+    ),
+    "key that nothing serves": (
+        topic(config={"min.cleanable.dirty.ratio": "0.5"}),
+        "min.cleanable.dirty.ratio is not served: there is no log cleaner, a compacted topic keeps",
+    ),
+    "cluster's default that nothing serves": (
+        cluster(config={"compression.type": "lz4"}),
+        "compression.type is not served, other than as producer: brokers keep batches",
     ),
     "too many keys": (
         topic(config={f"key.{number}": "1" for number in range(65)}),
@@ -323,13 +331,13 @@ def test_refused(api: Api, body: Object, message: str) -> None:
 
 
 def test_everything_wrong_is_told_at_once(api: Api) -> None:
-    body = topic(config={"flush.ms": "x", "nonsense": "1", "preallocate": "maybe"})
+    body = topic(config={"flush.ms": "x", "nonsense": "1", "cleanup.policy": "maybe"})
     with pytest.raises(Refused) as refusal:
         api.create(body)
     told = str(refusal.value)
     assert "flush.ms must be a whole number, at least 0" in told
     assert "nonsense is not a known configuration key" in told
-    assert "preallocate must be 'true' or 'false', in quotes" in told
+    assert "cleanup.policy must be delete, compact, or both with a comma" in told
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ DELETION_STATUS = {
     "conditions": [_condition("Succeeded")],
 }
 
-#: Objects with a full status, one per kind and state in which a root rule looks at the status.
+#: ObjectStore with a full status, one per kind and state in which a root rule looks at the status.
 UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "Topic, Enabled": (tiered_topic(), _topic_status(tiering=_tiering("Enabled", 1))),
     "Topic, Disabling": (FULL_TOPIC, _topic_status(tiering=DISABLING)),

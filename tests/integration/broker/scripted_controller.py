@@ -9,9 +9,10 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.framing import decode_request, encode_response, peek_request
 
 Key = tuple[uuid.UUID, int]
 
@@ -80,7 +81,7 @@ class ScriptedController:
         replicas: list[tuple[int, ...]],
         config: dict[str, str] | None = None,
         *,
-        tiering: control.TieringState = control.TieringState.NONE,
+        tiering: TieringState = TieringState.NONE,
     ) -> uuid.UUID:
         """One partition per entry; the first replica leads, all are in the ISR."""
         topic_id = uuid.uuid4()
@@ -308,4 +309,4 @@ def _beat(code: int, epoch: int) -> control.BrokerHeartbeatResponse:
 
 
 def _body(entity_type: Any, frame: Any) -> Any:
-    return decode(entity_type, frame, request_body_offset(frame, flexible=True))
+    return decode_request(entity_type, frame)

@@ -10,8 +10,18 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
+from tidemark.tiering import NEVER_TIERED, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.log import LogConfig, PartitionLog, TieredRetention, read_state, write_state
+from tidemark_broker.log import (
+    LogConfig,
+    PartitionLog,
+    TieredRetention,
+    create_log,
+    read_state,
+    write_state,
+)
+from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication import service
 from tidemark_broker.replication.context import ReplicaContext
@@ -23,14 +33,8 @@ from tidemark_broker.replication.state_file import StoredState, from_json, to_js
 from tidemark_broker.replication.threads import in_thread
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-VIEW = TopicView(
-    topic_id=TOPIC_ID,
-    name="t",
-    config={},
-    tiering_state=control.TieringState.NONE,
-    tiered_epoch=0,
-    disable_policy=control.DisablePolicy.RETAIN,
-)
+VIEW = TopicView(topic_id=TOPIC_ID, name="t", config={}, tiering=NEVER_TIERED)
+TIERED = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 0))
 ROW = control.PartitionState(
     partition=0,
     leader=1,
@@ -78,14 +82,14 @@ class Host:
         await in_thread(write_state, directory, to_json(state))
 
     def partition(self, *, min_isr: int = 1) -> Partition:
-        log = PartitionLog.create(
+        log = create_log(
             self.folder / "t-0",
             topic="t",
             topic_id=TOPIC_ID,
             partition=0,
             config=LogConfig(min_insync_replicas=min_isr),
         )
-        return Partition(self.context, log, stored=None, view=None)
+        return Partition(self.context, PartitionLog(log), stored=None, view=None)
 
 
 @pytest.fixture
@@ -272,7 +276,8 @@ async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host:
     for node in (2, 3):
         partition.follower_fetched(node, seen(partition, 10, node=node, log_start=10))
     assert partition.low_watermark() == 0  # the leader's own start is not on disk yet
-    partition.log.durable_log_start_offset = 10
+    starts_recorded(partition.log.state, Starts(10, 10))
+    partition.after_checkpoint()
     assert partition.low_watermark() == 10
     assert partition.delete_records(11).error is ErrorCode.offset_out_of_range
     assert partition.delete_records(3).low_watermark == 10
@@ -369,9 +374,8 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     await partition.append(batch(5), acks=1, timeout_ms=0)
     await partition.apply(VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     await partition.append(batch(5), acks=1, timeout_ms=0)
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
     partition.note_remote_end(7, 5)
-    await partition.apply(tiered, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
+    await partition.apply(TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3)
     assert partition.high_watermark == 5
     assert (await partition.list_offset(-1)).error is ErrorCode.offset_not_available
     found = await partition.list_offset(timestamp)
@@ -394,8 +398,7 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
 
 async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
     partition = host.partition()
-    tiered = replace(VIEW, tiering_state=control.TieringState.ENABLED)
-    await partition.apply(tiered, ROW, 3)
+    await partition.apply(TIERED, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
@@ -447,13 +450,12 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
 async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
     """The replica was away meanwhile: what its file says was in the tier is there no more."""
     partition = host.partition()
-    enabled = replace(VIEW, tiering_state=control.TieringState.ENABLED)
-    await partition.apply(enabled, ROW, 3)
+    await partition.apply(TIERED, ROW, 3)
     await partition.append(batch(10), acks=1, timeout_ms=0)
     partition.learn_remote_end(0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    again = replace(enabled, tiered_epoch=1)
+    again = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 1))
     await partition.apply(again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
     partition.learn_remote_end(1, 3, 5)

@@ -15,8 +15,8 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
+from tidemark.tiering import TieringState
 from tidemark.wire.connection import ConnectionClosed
-from tidemark.wire.control import TieringState
 
 
 def deletion(topic: str, offset: int, timeout_s: int) -> delete_records.DeleteRecordsRequest:

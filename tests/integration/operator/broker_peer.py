@@ -17,12 +17,11 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from tidemark.wire import control
 from tidemark.wire.framing import (
-    decode,
+    decode_request,
     decode_response,
     encode_request,
     encode_response,
     peek_request,
-    request_body_offset,
 )
 
 R = TypeVar("R")
@@ -277,25 +276,24 @@ class BrokerPeer:
                 connection.writer.write(encode_response(answer, number))
 
     def _answer(self, key: int, frame: bytes) -> Any:
-        offset = request_body_offset(frame, flexible=True)
         match key:
             case control.PARTITION_STATES:
-                return self._apply(decode(control.PartitionStatesRequest, frame, offset))
+                return self._apply(decode_request(control.PartitionStatesRequest, frame))
             case control.DISABLE_REMOTE_TOPIC:
-                return self._disable(decode(control.DisableRemoteTopicRequest, frame, offset))
+                return self._disable(decode_request(control.DisableRemoteTopicRequest, frame))
             case control.DELETE_REMOTE_TOPIC:
                 self.remote_deletions.append(
-                    decode(control.DeleteRemoteTopicRequest, frame, offset)
+                    decode_request(control.DeleteRemoteTopicRequest, frame)
                 )
                 return control.DeleteRemoteTopicResponse(
                     error_code=0, remaining_segments=0, message=""
                 )
             case control.REPLICA_LOG_INFO:
-                return self._logs(decode(control.ReplicaLogInfoRequest, frame, offset))
+                return self._logs(decode_request(control.ReplicaLogInfoRequest, frame))
             case 2:
-                return self._list(decode(list_request.ListOffsetsRequest, frame, offset))
+                return self._list(decode_request(list_request.ListOffsetsRequest, frame))
             case 21:
-                return self._delete(decode(delete_request.DeleteRecordsRequest, frame, offset))
+                return self._delete(decode_request(delete_request.DeleteRecordsRequest, frame))
         raise AssertionError(f"unexpected command {key}")
 
     def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:

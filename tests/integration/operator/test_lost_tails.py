@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.operator.broker_peer import BrokerPeer, Refused
-from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.cluster_world import ClusterWorld, condition_of
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.wire import control
 from tidemark_operator.controller.model import PartitionRow
@@ -58,8 +58,14 @@ async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_told(
     await world.condition(TOPIC, "t", "Ready", "False", "PartitionsOffline")
 
     await _back(world, operator, peers[last], 800)
-    shown = await world.condition(TOPIC, "t", "Ready", "False", "ElectionWaits")
-    assert f"start broker {other}" in shown["message"]
+    await world.status_where(
+        TOPIC,
+        "t",
+        lambda status: (
+            condition_of(status, "Ready").get("reason") == "ElectionWaits"
+            and f"start broker {other}" in condition_of(status, "Ready")["message"]
+        ),
+    )
     winner = await _back(world, operator, peers[other], 1000)
     await world.until(lambda: winner.rows[T].leader == other, "the longest log leads")
     made = await _row(world)

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_operator.kube.errors import Invalid
 from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
 

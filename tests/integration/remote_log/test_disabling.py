@@ -10,7 +10,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.objects import StoreUnavailable
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.replication.partition import Role
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
@@ -66,9 +66,9 @@ async def test_retain_keeps_what_is_in_the_tier(cluster: TieredCluster) -> None:
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(RETAIN))
     results = await cluster.disable(1, RETAIN)
     assert {node: result.is_leader for node, result in results.items()} == {1: True, 2: False}
-    assert leader.head().state is TieringState.DISABLING
+    assert leader.head().tiering.state is TieringState.DISABLING
     await cluster.apply(tiering_state=DISABLED)
-    await leader.until(lambda: leader.head().state is TieringState.DISABLED)
+    await leader.until(lambda: leader.head().tiering.state is TieringState.DISABLED)
     await leader.produce(300)
     assert leader.live() == before
     assert await leader.read_tier(0, end) == list(range(4, end, 5))
@@ -149,12 +149,14 @@ async def test_a_late_request_changes_nothing(cluster: TieredCluster) -> None:
     leader, follower = await tiered(cluster)
     await switch(cluster, 1, RETAIN)
     await cluster.apply(tiering_state=ENABLED)
-    await leader.until(lambda: leader.head().state is TieringState.ENABLED)
+    await leader.until(lambda: leader.head().tiering.state is TieringState.ENABLED)
     before = leader.head().log_start_offset
     for host in (leader, follower):
         for epoch, policy in ((1, DELETE), (1, RETAIN), (0, DELETE), (2, DELETE)):
             with pytest.raises(RemoteUnavailable):
-                await host.remote.disable(host.partition, epoch, policy)
+                await host.remote.disable(
+                    host.partition, Tiering(TieringState.DISABLING, epoch, policy)
+                )
     assert leader.head().log_start_offset == before
     assert follower.partition.log_start_offset == before
 
@@ -214,7 +216,8 @@ async def test_a_leader_that_waits_is_told_of_the_end_of_its_term(make_host) -> 
     host = make_host()
     await host.apply(replicas=(1, 2), isr=(1, 2))
     await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
-    asked = asyncio.create_task(host.remote.disable(host.partition, 1, DELETE))
+    deleting = Tiering(TieringState.DISABLING, 1, DELETE)
+    asked = asyncio.create_task(host.remote.disable(host.partition, deleting))
     await asyncio.sleep(0)
     host.remote.on_follower(host.partition)  # before the new tasks took their first step
     with pytest.raises(RemoteUnavailable):

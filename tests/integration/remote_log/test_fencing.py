@@ -13,7 +13,7 @@ from tidemark.tier.head import Claim, Head
 from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.uploads import Upload
 from tidemark_broker.replication import roles
 from tidemark_broker.replication.partition import Role
@@ -28,11 +28,10 @@ def claim(host: TieredHost, by: Claim) -> LoadedHead:
         manifests.load(TOPIC_ID, 0),
         lambda head: transitions.claim(
             head,
-            by,
+            by.leader_epoch,
+            Tiering(TieringState.ENABLED, by.tiered_epoch),
             cluster_id=CLUSTER,
             broker_id=9,
-            state=TieringState.ENABLED,
-            policy=None,
             now_ms=1,
         ),
     )
@@ -52,7 +51,7 @@ def new_entry(head: Head, start: int, end: int) -> SegmentEntry:
         event_time_ms=1,
         leader_epochs=[(head.leader_epoch, start)],
         leader_epoch=head.leader_epoch,
-        tiered_epoch=head.tiered_epoch,
+        tiered_epoch=head.tiering.epoch,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.partition import Role
@@ -147,10 +148,10 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
     await cluster.start(3)
     host = cluster.hosts[3]
     own = {"leader": 3, "leader_epoch": 3, "replicas": (3,), "isr": (3,)}
-    await cluster.apply(3, **own, manifest=False, tiering_state=int(control.TieringState.NONE))
+    await cluster.apply(3, **own, manifest=False, tiering_state=int(TieringState.NONE))
     await host.produce(end + 1 + longer_by)
     await cluster.stop(1)
-    tiered = {"manifest": True, "tiering_state": int(control.TieringState.ENABLED)}
+    tiered = {"manifest": True, "tiering_state": int(TieringState.ENABLED)}
     await cluster.apply(3, leader=1, leader_epoch=4, replicas=(1, 3), isr=(1,), **tiered)
     host.partition.replace_remote_end(RemoteEnd(20, 3))
     assert host.partition.next_offset > end
@@ -304,21 +305,21 @@ async def test_a_delete_waits_for_the_tier_like_anybody(cluster: TieredCluster) 
     await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
     await cluster.apply(
         3,
-        tiering_state=int(control.TieringState.DISABLING),
+        tiering_state=int(TieringState.DISABLING),
         tiered_epoch=1,
-        disable_policy=int(control.DisablePolicy.DELETE),
+        disable_policy=int(DisablePolicy.DELETE),
     )
     assert host.partition.role is Role.TAKING_OVER
     moved.rename(host.tier_path)
     await host.until(lambda: host.partition.is_leader)
     assert host.partition.next_offset == end + 1
     await host.until(lambda: not host.partition.recovering)
-    await host.acknowledged(1, control.DisablePolicy.DELETE)
+    await host.acknowledged(1, DisablePolicy.DELETE)
     assert host.partition.log_start_offset == host.head().log_start_offset == end + 1
 
 
 async def test_an_untiered_partition_recovers_at_once(cluster: TieredCluster) -> None:
-    await cluster.apply(1, tiering_state=int(control.TieringState.NONE))
+    await cluster.apply(1, tiering_state=int(TieringState.NONE))
     host = cluster.hosts[1]
     recovering = int(control.LeaderRecoveryState.RECOVERING)
     await cluster.apply(1, leader_epoch=9, leader_recovery_state=recovering)

@@ -13,7 +13,7 @@ from minio import Minio
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import TieredHost
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard

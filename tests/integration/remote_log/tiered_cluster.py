@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_broker.broker import every
 from tidemark_broker.replication.partition import Partition
@@ -65,7 +66,7 @@ class TieredCluster:
         await any_host.until(lambda: set(any_host.row.isr) == set(nodes))
 
     async def disable(
-        self, tiered_epoch: int, policy: control.DisablePolicy
+        self, tiered_epoch: int, policy: DisablePolicy
     ) -> dict[int, control.DisableRemoteTopicResult]:
         """Ask every host until each has acknowledged."""
         done: dict[int, control.DisableRemoteTopicResult] = {}

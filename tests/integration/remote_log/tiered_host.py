@@ -15,8 +15,10 @@ from typing import Any
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import views
+from tidemark.tier.config import parse
 from tidemark.tier.head import Head
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
+from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
@@ -74,7 +76,7 @@ class TieredHost:
             topic_id=TOPIC_ID,
             name=TOPIC,
             config=(),
-            tiering_state=int(control.TieringState.ENABLED),
+            tiering_state=int(TieringState.ENABLED),
             tiered_epoch=0,
             disable_policy=0,
             partitions=(),
@@ -163,7 +165,7 @@ class TieredHost:
         assert not await self.broker.manager.apply(request)
 
     async def disable(
-        self, tiered_epoch: int, policy: control.DisablePolicy, timeout_ms: int = 5000
+        self, tiered_epoch: int, policy: DisablePolicy, timeout_ms: int = 5000
     ) -> control.DisableRemoteTopicResult:
         """``DisableRemoteTopic``, as the controller sends it."""
         request = control.DisableRemoteTopicRequest(
@@ -177,7 +179,7 @@ class TieredHost:
         (result,) = await self.broker.disablements.disable(request)
         return result
 
-    async def acknowledged(self, tiered_epoch: int, policy: control.DisablePolicy) -> None:
+    async def acknowledged(self, tiered_epoch: int, policy: DisablePolicy) -> None:
         """Ask again and again, as the controller does."""
         async with asyncio.timeout(10):
             while (await self.disable(tiered_epoch, policy, 500)).error_code:  # noqa: ASYNC110
@@ -255,7 +257,7 @@ class TieredHost:
             records -= count
 
     def tier(self) -> Tier:
-        return open_tier(RemoteStorageConfig.from_json(json.dumps(self.store)))
+        return open_tier(parse(self.store))
 
     def head(self) -> Head:
         return self.tier().manifests.load(TOPIC_ID, 0).head

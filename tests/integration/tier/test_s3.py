@@ -27,11 +27,12 @@ from tidemark.tier.objects import (
     StoreUnavailable,
     Version,
 )
-from tidemark.tier.open import RemoteStorageConfig, open_tier
-from tidemark.tier.s3 import REQUEST_S, S3Config, S3Store
+from tidemark.tier.open import open_tier
+from tidemark.tier.s3 import REQUEST_S, S3Store
+from tidemark.tier.s3_config import S3Config
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData, decode_custom_metadata
-from tidemark.wire.control import TieringState
+from tidemark.tiering import Tiering, TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
 ONE = Claim(1, 0)
@@ -215,7 +216,7 @@ class TestLostAnswers:
 
 def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> None:
     """Claim, copy through pages, read, expire, delete, disable with Delete: nothing is left."""
-    tier = open_tier(RemoteStorageConfig(s3=config))
+    tier = open_tier(config)
     manifests = ManifestStore(tier.store, page_entries=4)
     log = tmp_path / "log"
     log.write_bytes(b"records" * 1000)
@@ -270,10 +271,9 @@ def _head() -> Any:
         topic_id=TOPIC_ID,
         partition=0,
         cluster_id="c1",
-        by=Claim(0, 0),
+        leader_epoch=0,
+        tiering=Tiering(TieringState.ENABLED, 0),
         broker_id=1,
-        state=TieringState.ENABLED,
-        policy=None,
         log_start_offset=0,
     )
 
@@ -281,11 +281,10 @@ def _head() -> Any:
 def _claim(by: Claim) -> Any:
     return lambda head: transitions.claim(
         head,
-        by,
+        by.leader_epoch,
+        Tiering(TieringState.ENABLED, by.tiered_epoch),
         cluster_id="c1",
         broker_id=1,
-        state=TieringState.ENABLED,
-        policy=None,
         now_ms=1,
     )
 

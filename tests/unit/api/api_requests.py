@@ -38,6 +38,12 @@ def nested(api_key: int, version: int, entity_name: str, /, **values: Any) -> An
     return fit(getattr(module, entity_name), **values)
 
 
+def answer_part(api_key: int, version: int, entity_name: str, /, **values: Any) -> Any:
+    """A part of an answer."""
+    module = load_payload_module(api_key, version, EntityType.response)
+    return fit(getattr(module, entity_name), **values)
+
+
 def answer_type(api_key: int, version: int) -> Any:
     """kio's class of the answer."""
     return load_response_schema(api_key, version)

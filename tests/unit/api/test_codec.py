@@ -1,7 +1,11 @@
 """Encoding without copies, decoding of hostile bytes, and the guard against misspelt fields."""
 
+import dataclasses
+import datetime
 import struct
 import tracemalloc
+import types
+import typing
 from typing import Any
 
 import pytest
@@ -10,54 +14,96 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
-from tidemark.wire.framing import FrameError, decode, decode_response, encode, encode_response
-from tidemark_broker.api.codec import encode_answer
+from tidemark.wire.framing import (
+    FrameError,
+    decode,
+    decode_response,
+    encode,
+    encode_response,
+    encode_response_pieces,
+)
+from tidemark_broker.api import api_versions, fetch, schema
 from tidemark_broker.api.dispatcher import APIS
-from tidemark_broker.api.schema import ZERO, request_type_of, shapes_of, timestamp
+from tidemark_broker.api.schema import ZERO, timestamp
 from tidemark_broker.replication.wire import ReplicaFetchRequest
 
-SERVED = [(api.key, v) for api in APIS for v in range(api.version_min, api.version_max + 1)]
-SERVED += [(18, version) for version in range(5)]
+ALL = {api.key: api for api in (*APIS, api_versions.api_of({}))}
+SERVED = [(key, v) for key, api in ALL.items() for v in range(api.version_min, api.version_max + 1)]
 
 
-def _fetch_answer(version: int, *records: bytes) -> Any:
-    shapes = shapes_of(1, version)
+def _request_type(key: int, version: int) -> Any:
+    return ALL[key].request_type(version)
+
+
+def _fetch_answer(*records: bytes) -> fetch.FetchResponse:
     parts = tuple(
-        shapes.of("PartitionData")(
+        fetch.PartitionData(
             partition_index=number,
             error_code=ErrorCode.none,
             high_watermark=7,
             last_stable_offset=7,
             log_start_offset=0,
             aborted_transactions=None,
-            preferred_read_replica=-1,
             records=data,
         )
         for number, data in enumerate(records)
     )
-    topic = shapes.of("FetchableTopicResponse")(topic="t", topic_id=None, partitions=parts)
-    return shapes.answer(
-        throttle_time=ZERO, error_code=ErrorCode.none, session_id=0, responses=(topic,)
+    topic = fetch.FetchableTopicResponse(topic="t", topic_id=None, partitions=parts)
+    return fetch.FetchResponse(error_code=ErrorCode.none, responses=(topic,))
+
+
+def _pieces(answer: fetch.FetchResponse, version: int) -> list[bytes]:
+    return encode_response_pieces(answer, 5, fetch.API.answer_type(version))
+
+
+def _kios(answer: fetch.FetchResponse, version: int) -> Any:
+    """The same as kio's entity."""
+    parts = tuple(
+        kafka.answer_part(
+            1,
+            version,
+            "PartitionData",
+            partition_index=part.partition_index,
+            error_code=part.error_code,
+            high_watermark=part.high_watermark,
+            last_stable_offset=part.last_stable_offset,
+            log_start_offset=part.log_start_offset,
+            aborted_transactions=None,
+            preferred_read_replica=-1,
+            records=part.records,
+        )
+        for part in answer.responses[0].partitions
+    )
+    topic = kafka.answer_part(
+        1, version, "FetchableTopicResponse", topic="t", topic_id=None, partitions=parts
+    )
+    return kafka.fit(
+        kafka.answer_type(1, version),
+        throttle_time=ZERO,
+        error_code=ErrorCode.none,
+        session_id=0,
+        responses=(topic,),
     )
 
 
 @pytest.mark.parametrize("version", range(4, 17))
 def test_record_bytes_leave_as_the_object_that_came_from_the_log(version: int) -> None:
     large, small, larger = bytes(50_000), b"tiny", bytes(90_000)
-    answer = _fetch_answer(version, large, small, larger)
-    pieces = encode_answer(answer, 5)
+    answer = _fetch_answer(large, small, larger)
+    pieces = _pieces(answer, version)
     assert [piece is large or piece is larger for piece in pieces].count(True) == 2
     assert len(pieces) <= 5
-    assert b"".join(pieces) == encode_response(answer, 5)
-    assert decode_response(kafka.answer_type(1, version), b"".join(pieces)[4:]) == (5, answer)
+    kios = _kios(answer, version)
+    assert b"".join(pieces) == encode_response(kios, 5)
+    assert decode_response(kafka.answer_type(1, version), b"".join(pieces)[4:]) == (5, kios)
 
 
 def test_encoding_a_large_answer_allocates_next_to_nothing() -> None:
     records = [bytes(1 << 20) for _ in range(10)]
-    answer = _fetch_answer(12, *records)
-    encode_answer(answer, 1)
+    answer = _fetch_answer(*records)
+    _pieces(answer, 12)
     tracemalloc.start()
-    encode_answer(answer, 1)
+    _pieces(answer, 12)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
@@ -65,7 +111,7 @@ def test_encoding_a_large_answer_allocates_next_to_nothing() -> None:
 
 @pytest.mark.parametrize("version", [12])
 def test_an_answer_without_records_is_one_piece(version: int) -> None:
-    assert len(encode_answer(_fetch_answer(version, b"", b""), 1)) == 1
+    assert len(_pieces(_fetch_answer(b"", b""), version)) == 1
 
 
 @given(data=st.data())
@@ -75,7 +121,7 @@ def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
     key, version = data.draw(st.sampled_from(SERVED))
     body = data.draw(st.binary(max_size=120))
     try:
-        decode(request_type_of(key, version), body)
+        decode(_request_type(key, version), body)
     except FrameError:
         return
 
@@ -89,7 +135,7 @@ def test_a_cut_or_spoilt_request_is_a_request_or_a_frame_error(data: st.DataObje
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     try:
-        decode(request_type_of(0, version), cut)
+        decode(_request_type(0, version), cut)
     except FrameError:
         return
 
@@ -106,7 +152,7 @@ def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObj
     body = b"".join(data.draw(st.lists(part, max_size=12))) + bytes(data.draw(st.integers(0, 40)))
     tracemalloc.start()
     try:
-        decode(request_type_of(key, version), body)
+        decode(_request_type(key, version), body)
     except FrameError:
         pass
     finally:
@@ -118,11 +164,11 @@ def test_lengths_that_lie_are_refused_before_memory_is_reserved(data: st.DataObj
 @pytest.mark.parametrize(
     ("entity_type", "body"),
     [
-        (request_type_of(3, 1), struct.pack(">i", 2**31 - 1)),
-        (request_type_of(3, 12), b"\xff\xff\xff\xff\x0f"),
-        (request_type_of(0, 9), b"\x00\x00\x01" + bytes(4) + b"\xff\xff\xff\xff\x0f"),
-        (request_type_of(1, 4), bytes(17) + struct.pack(">i", 2**31 - 1)),
-        (request_type_of(1, 4), bytes(17) + struct.pack(">i", 9) + bytes(30)),
+        (_request_type(3, 1), struct.pack(">i", 2**31 - 1)),
+        (_request_type(3, 12), b"\xff\xff\xff\xff\x0f"),
+        (_request_type(0, 9), b"\x00\x00\x01" + bytes(4) + b"\xff\xff\xff\xff\x0f"),
+        (_request_type(1, 4), bytes(17) + struct.pack(">i", 2**31 - 1)),
+        (_request_type(1, 4), bytes(17) + struct.pack(">i", 9) + bytes(30)),
         (ReplicaFetchRequest, bytes(24) + b"\xff\xff\xff\xff\x0f"),
     ],
 )
@@ -139,10 +185,53 @@ def test_a_request_of_very_many_elements_is_refused() -> None:
         decode(type(many), body, elements_max=1000)
 
 
-def test_a_field_that_no_version_has_is_a_mistake() -> None:
-    make = shapes_of(1, 4).of("PartitionData")
-    with pytest.raises(TypeError, match="high_watermrk"):
-        make(partition_index=0, error_code=ErrorCode.none, high_watermrk=1)
+@pytest.mark.parametrize(("key", "version"), SERVED)
+def test_a_request_answers_for_every_field_that_its_handler_may_read(
+    key: int, version: int
+) -> None:
+    """mypy holds handlers to the fields of the newest version; each has them, or their default."""
+    _has_all(ALL[key].request, _request_type(key, version))
+
+
+def _has_all(message: Any, entity: Any) -> None:
+    present = {field.name: field.type for field in dataclasses.fields(entity)}
+    for field in dataclasses.fields(message):
+        assert hasattr(entity, field.name)
+        inner, own = schema.entity_in(field.type), schema.entity_in(present.get(field.name))
+        if inner is not None and own is not None:
+            _has_all(inner, own)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+def test_an_answer_has_every_field_that_its_version_writes(key: int, version: int) -> None:
+    """Of the types, too: what is written as a number in any version is one in our message."""
+    _writes(ALL[key].answer, ALL[key].answer_type(version))
+
+
+def _writes(message: Any, entity: Any) -> None:
+    own = {field.name: field for field in dataclasses.fields(message)}
+    for field in dataclasses.fields(entity):
+        inner = schema.entity_in(own[field.name].type)
+        if inner is not None:
+            _writes(inner, schema.entity_in(field.type))
+        else:
+            assert _plain(own[field.name].type) == _plain(field.type), (message, field.name)
+
+
+def _plain(annotation: Any) -> Any:
+    """kio's own types of numbers and texts are int and str, and null may come of later versions."""
+    if isinstance(annotation, types.UnionType):
+        annotation = next(a for a in typing.get_args(annotation) if a is not types.NoneType)
+    if typing.get_origin(annotation) is tuple:
+        inner = typing.get_args(annotation)
+        return tuple[_plain(inner[0]), ...] if inner and not schema.entity_in(inner[0]) else tuple
+    bases = (bool, int, str, bytes, datetime.timedelta, datetime.datetime)
+    return next((base for base in bases if issubclass(annotation, base)), annotation)
+
+
+def test_a_field_that_a_version_has_and_the_message_lacks_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="has no field"):
+        schema.answer_type(fetch.FetchableTopicResponse, 1, 4)
 
 
 def test_times_are_written_to_the_millisecond() -> None:

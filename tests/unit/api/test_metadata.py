@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.api_broker import CLUSTER_ID, NODE, ApiBroker
-from tidemark.wire.control import TieringState
-from tidemark_broker.api.metadata_schema import answer_type
+from tidemark.tiering import TieringState
+from tidemark_broker.api.metadata import API
 
 VERSIONS = range(13)
 
@@ -96,7 +96,7 @@ async def test_tiered_epoch_and_state_travel_as_tagged_fields(
 ) -> None:
     await broker.create("flights", tiering_state=TieringState.DISABLING, tiered_epoch=4)
     await broker.create("plain", tiering_state=TieringState.NONE, tiered_epoch=-1)
-    answer = await broker.ask(kafka.metadata(version, None), answer_type(version))
+    answer = await broker.ask(kafka.metadata(version, None), API.answer_type(version))
     flights, plain = answer.topics
     assert (flights.tiered_epoch, flights.tiered_state) == (4, TieringState.DISABLING)
     assert (plain.tiered_epoch, plain.tiered_state) == (-1, TieringState.NONE)

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.api_broker import NODE, ApiBroker
+from tidemark.tiering import Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog
 
@@ -118,9 +119,8 @@ async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tie
     partition = broker.manager.get("t", 0)
     assert partition is not None
     assert partition.stored is not None
-    assert partition.view is not None
-    tiering = control.TieringState.ENABLED
-    partition.view = replace(partition.view, tiering_state=tiering)
+    tiering = Tiering(TieringState.ENABLED, 0)
+    partition.stored = replace(partition.stored, tiering=tiering)
 
     async def change() -> None:
         assert partition.log.raise_local_log_start(10)

@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of
 from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, Turns
@@ -68,8 +68,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
     async def serve(connection: KafkaConnection) -> None:
         while True:
             frame = await connection.read_frame()
-            offset = request_body_offset(frame, flexible=True)
-            beats.append(decode(control.BrokerHeartbeatRequest, frame, offset))
+            beats.append(decode_request(control.BrokerHeartbeatRequest, frame))
             answer = control.BrokerHeartbeatResponse(
                 error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
             )

@@ -5,6 +5,8 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 
+from tidemark.ids import parse_id
+from tidemark.tiering import Tiering, TieringState
 from tidemark.wire.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
@@ -16,7 +18,6 @@ from tidemark.wire.control import (
     IsrChange,
     ReplicaLog,
     ReplicaLogInfoResponse,
-    TieringState,
 )
 from tidemark_operator.controller import commit, elections, registration, topics
 from tidemark_operator.controller import isr as isr_rules
@@ -31,7 +32,6 @@ from tidemark_operator.controller.model import (
     TopicView,
 )
 from tidemark_operator.controller.replica_logs import ReplicaLogs
-from tidemark_operator.controller.rows import id_of
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import StatusResult, topic_status
 from tidemark_operator.controller.tiering import Disablements
@@ -167,7 +167,7 @@ class World:
         decision = self.decide(number, now_ms=now_ms)
         view = self.view(number)
         result = topic_status(self.state, view, decision, self.disablements, now_ms=now_ms)
-        self.state.put_topic(written(view, result, decision.tiering))
+        self.state.put_topic(written(view, result, decision.tiering_status))
         return result
 
     def register(
@@ -229,13 +229,13 @@ def registration_request(
     )
 
 
-def written(view: TopicView, result: StatusResult, tiering: TieringStatus | None) -> TopicView:
+def written(view: TopicView, result: StatusResult, tiering: TieringStatus) -> TopicView:
     """The view that the API server would give back after a status write."""
     status = json.loads(json.dumps(result.status))
     topic_id = status.get("topicId")
     return dataclasses.replace(
         view,
-        topic_id=id_of(topic_id) if topic_id else None,
+        topic_id=parse_id(topic_id) if topic_id else None,
         partitions_placed=status.get("partitionsPlaced", 0),
         tiering_status=tiering,
         status=status,
@@ -245,8 +245,8 @@ def written(view: TopicView, result: StatusResult, tiering: TieringStatus | None
 def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, object]:
     """Topic fields: a tiering spec and a status."""
     return {
-        "tiering": TieringSpec(enabled=enabled),
-        "tiering_status": TieringStatus(state=state, epoch=epoch, policy=None, since_ms=T0),
+        "tiering_spec": TieringSpec(enabled=enabled),
+        "tiering_status": TieringStatus(tiering=Tiering(state, epoch), since_ms=T0),
     }
 
 

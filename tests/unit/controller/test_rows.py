@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import numbered_uuid, row
+from tidemark.ids import id_text, parse_id
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller.model import PartitionRow, Tombstone
 from tidemark_operator.controller.rows import (
@@ -17,8 +18,6 @@ from tidemark_operator.controller.rows import (
     encode_directory,
     encode_row,
     encode_tombstone,
-    id_of,
-    id_text,
     slice_of,
 )
 
@@ -66,7 +65,7 @@ def test_a_tombstone_comes_back_as_it_was(made: Tombstone) -> None:
 def test_topic_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
     text = id_text(topic_id)
     assert len(text) == 22
-    assert id_of(text) == topic_id
+    assert parse_id(text) == topic_id
 
 
 def test_a_row_is_one_short_text() -> None:

@@ -11,7 +11,7 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import TieringState
+from tidemark.tiering import TieringState
 from tidemark_operator.controller import commit, snapshot
 from tidemark_operator.controller.model import BrokerInfo, Tombstone
 

@@ -27,7 +27,7 @@ from tidemark_operator.resources.topic import TopicStatus
 def _world() -> World:
     return World(
         brokers=[broker(1), broker(2)],
-        topics=[topic(tiering=TieringSpec(enabled=True), partitions=2)],
+        topics=[topic(tiering_spec=TieringSpec(enabled=True), partitions=2)],
         view=cluster(KIP_409 | TIERED, remote_storage="{}"),
     )
 
@@ -35,7 +35,9 @@ def _world() -> World:
 def test_topics() -> None:
     world = _world()
     statuses = [world.reconcile()]
-    world.state.put_topic(dataclasses.replace(world.view(), tiering=TieringSpec(), generation=2))
+    world.state.put_topic(
+        dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
+    )
     statuses += [world.reconcile(), world.reconcile()]
     asked = tiering.requests(world.state, world.view(), world.disablements, timeout_ms=1)
     for node_id, request in asked.items():

@@ -19,12 +19,14 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import DisablePolicy, DisableRemoteTopicResponse, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import DisableRemoteTopicResponse
 from tidemark_operator.controller import elections, registration, tiering
 from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
 from tidemark_operator.controller.tiering import Disablements, step_by_spec
 
-ENABLED, DISABLING, DISABLED = TieringState.ENABLED, TieringState.DISABLING, TieringState.DISABLED
+NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
+DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
 RETAIN, DELETE = DisablePolicy.RETAIN, DisablePolicy.DELETE
 OFF, ON = TieringSpec(enabled=False), TieringSpec(enabled=True)
 
@@ -32,18 +34,19 @@ OFF, ON = TieringSpec(enabled=False), TieringSpec(enabled=True)
 def _status(
     state: TieringState, epoch: int = 0, policy: DisablePolicy | None = None
 ) -> TieringStatus:
-    return TieringStatus(state=state, epoch=epoch, policy=policy, since_ms=T0)
+    return TieringStatus(tiering=Tiering(state, epoch, policy), since_ms=T0)
 
 
-def _next(status: TieringStatus | None, spec: TieringSpec, **config: str) -> TieringStatus | None:
+def _next(status: TieringStatus, spec: TieringSpec, **config: str) -> TieringStatus:
     return step_by_spec(
         status, spec, cluster({k.replace("_", "."): v for k, v in config.items()}), now_ms=T0 + 1
     )
 
 
 def test_never_tiered_stays_so_until_it_is_wanted_and_begins_at_epoch_0() -> None:
-    assert _next(None, OFF) is None
-    assert _next(None, ON) == dataclasses.replace(_status(ENABLED), since_ms=T0 + 1)
+    never = TieringStatus()
+    assert _next(never, OFF) is never
+    assert _next(never, ON) == dataclasses.replace(_status(ENABLED), since_ms=T0 + 1)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +62,7 @@ def test_disabling_raises_the_epoch_and_freezes_the_policy(
     spec: TieringSpec, default: str, policy: DisablePolicy
 ) -> None:
     new = _next(_status(ENABLED, 4), spec, remote_log_disable_policy=default)
-    assert new is not None
-    assert (new.state, new.epoch, new.policy) == (DISABLING, 5, policy)
+    assert new.tiering == Tiering(DISABLING, 5, policy)
 
 
 def test_while_disabling_the_spec_has_no_say() -> None:
@@ -71,15 +73,13 @@ def test_while_disabling_the_spec_has_no_say() -> None:
 
 def test_disabled_is_enabled_again_under_the_same_epoch() -> None:
     new = _next(_status(DISABLED, 3, DELETE), ON)
-    assert new is not None
-    assert (new.state, new.epoch) == (ENABLED, 3)
+    assert (new.tiering.state, new.tiering.epoch) == (ENABLED, 3)
 
 
 def test_what_was_retained_may_still_be_deleted_but_only_by_the_topics_own_word() -> None:
     retained = _status(DISABLED, 1, RETAIN)
     new = _next(retained, TieringSpec(policy=DELETE))
-    assert new is not None
-    assert (new.state, new.epoch, new.policy) == (DISABLING, 2, DELETE)
+    assert new.tiering == Tiering(DISABLING, 2, DELETE)
     assert _next(retained, OFF, remote_log_disable_policy="delete") is retained
     deleted = _status(DISABLED, 1, DELETE)
     assert _next(deleted, TieringSpec(policy=RETAIN)) is deleted
@@ -95,7 +95,7 @@ def _disabling_world() -> World:
             topic(
                 partitions=2,
                 partitions_placed=2,
-                tiering=OFF,
+                tiering_spec=OFF,
                 tiering_status=_status(DISABLING, 1, DELETE),
             )
         ],
@@ -140,7 +140,7 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
     assert event is None
     assert _ack(world, 3)
     new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
-    assert new == TieringStatus(state=DISABLED, epoch=1, policy=DELETE, since_ms=T0 + 9)
+    assert new == TieringStatus(tiering=Tiering(DISABLED, 1, DELETE), since_ms=T0 + 9)
     assert event is not None
     assert event.reason == "TieringDisabled"
 
@@ -236,7 +236,7 @@ def test_paused_and_deleted_topics_do_not_move() -> None:
 
 _POLICIES = st.sampled_from([None, RETAIN, DELETE])
 _LEGAL = {
-    (None, ENABLED),
+    (NONE, ENABLED),
     (ENABLED, DISABLING),
     (DISABLING, DISABLED),
     (DISABLED, ENABLED),
@@ -259,31 +259,32 @@ class TieringMachine(RuleBasedStateMachine):
         self.delivered: list[tuple[int, DisableRemoteTopicResponse]] = []
         self.starts = 0
 
-    def status(self) -> TieringStatus | None:
-        return self.world.view().tiering_status
+    def tiering(self) -> Tiering:
+        return self.world.view().tiering
 
     @rule(enabled=st.booleans(), policy=_POLICIES)
     def spec(self, enabled: bool, policy: DisablePolicy | None) -> None:
         wanted = TieringSpec(enabled=enabled, policy=policy)
-        self.world.state.put_topic(dataclasses.replace(self.world.view(), tiering=wanted))
+        self.world.state.put_topic(dataclasses.replace(self.world.view(), tiering_spec=wanted))
 
     @rule()
     def reconcile(self) -> None:
-        world, old = self.world, self.status()
-        new, _ = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
-        if (new and new.state) != (old and old.state):
-            assert (old and old.state, new and new.state) in _LEGAL
+        world, old = self.world, self.tiering()
+        status, _ = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
+        new = status.tiering
+        if new.state is not old.state:
+            assert (old.state, new.state) in _LEGAL
             self._check_move(old, new)
-        elif old is not None and new is not None:
-            assert (old.epoch, old.policy) == (new.epoch, new.policy), "7: no change in a state"
-        world.state.put_topic(dataclasses.replace(world.view(), tiering_status=new))
+        else:
+            assert old == new, "7: no change in a state"
+        world.state.put_topic(dataclasses.replace(world.view(), tiering_status=status))
 
-    def _check_move(self, old: TieringStatus | None, new: TieringStatus | None) -> None:
-        assert new is not None
-        if old is not None:
+    def _check_move(self, old: Tiering, new: Tiering) -> None:
+        if old.state is NONE:
+            assert new.epoch == 0
+        else:
             assert new.epoch == old.epoch + (new.state is DISABLING)
         if new.state is DISABLED:
-            assert old is not None
             assert old.policy is new.policy
             assert self._all_heard(new.epoch)
 
@@ -360,18 +361,16 @@ class TieringMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_complete_before_everybody_was_heard(self) -> None:
-        status, world = self.status(), self.world
-        if status is not None and status.state is DISABLING:
+        present, world = self.tiering(), self.world
+        if present.state is DISABLING:
             waiting = tiering.pending(world.state, world.view(), world.disablements)
-            assert bool(waiting) is not self._all_heard(status.epoch)
+            assert bool(waiting) is not self._all_heard(present.epoch)
 
     @invariant()
     def epochs_only_grow(self) -> None:
-        status = self.status()
         seen = getattr(self, "seen", -1)
-        now = -1 if status is None else status.epoch
-        assert now >= seen
-        self.seen = now
+        assert self.tiering().epoch >= seen
+        self.seen = self.tiering().epoch
 
 
 TieringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

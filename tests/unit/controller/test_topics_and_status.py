@@ -20,7 +20,9 @@ from tests.unit.controller.controller_world import (
     tiered,
     topic,
 )
-from tidemark.wire.control import PartitionStatus, TieringState
+from tidemark.ids import id_text
+from tidemark.tiering import TieringState
+from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import elections, tiering
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
 from tidemark_operator.controller.model import (
@@ -30,7 +32,6 @@ from tidemark_operator.controller.model import (
     TieringSpec,
 )
 from tidemark_operator.controller.placement import fill_placeholders
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.cluster import needs_tier
 from tidemark_operator.controller.status.conditions import approximate_bytes
@@ -100,7 +101,7 @@ def test_a_settled_topic_is_written_once() -> None:
 
 def test_disabling_from_begin_to_end() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     result = world.reconcile()
     assert ready(result)["TieringSettled"] == ("True", "Enabled")
@@ -109,7 +110,7 @@ def test_disabling_from_begin_to_end() -> None:
         "epoch": 0,
         "since": "2027-01-15T08:00:00Z",
     }
-    off = dataclasses.replace(world.view(), tiering=TieringSpec(), generation=2)
+    off = dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     world.state.put_topic(off)
     decision = world.decide()
     assert [event.reason for event in decision.events] == ["TieringDisabling"]
@@ -130,16 +131,15 @@ def test_disabling_from_begin_to_end() -> None:
     result = world.reconcile()
     assert _main(result) == ("True", "False", "False")
     assert ready(result)["TieringSettled"] == ("True", "Disabled")
-    assert world.view().tiering_status is not None
-    assert world.view().tiering_status.state is TieringState.DISABLED  # type: ignore[union-attr]
+    assert world.view().tiering.state is TieringState.DISABLED
 
 
 def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
-    world.state.put_topic(dataclasses.replace(world.view(), tiering=TieringSpec()))
+    world.state.put_topic(dataclasses.replace(world.view(), tiering_spec=TieringSpec()))
     world.reconcile()
     world.reconcile()
     result = world.reconcile(now_ms=T0 + tiering.STALL_MS)
@@ -246,14 +246,14 @@ def test_tiering_cannot_begin_without_storage(
     config: dict[str, str], fields: dict[str, object], word: str
 ) -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(config, **fields)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(config, **fields)
     )
     assert word in _refused(world, 1, "StorageUnavailable")
 
 
 def test_a_store_that_fails_later_is_no_refusal() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
     world.state.cluster = cluster(TIERED, **STORE, storage_problem="timeout")
@@ -269,7 +269,7 @@ def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
     """Also beside another partition's error, which comes first in TieringSettled."""
     world = World(
         brokers=_brokers(1, 2, 3),
-        topics=[topic(partitions=3, tiering=ON)],
+        topics=[topic(partitions=3, tiering_spec=ON)],
         view=cluster(TIERED, **STORE),
     )
     world.reconcile()
@@ -415,7 +415,7 @@ def _report(*, segments: int = 0, error: str = "", remaining: int = 0) -> Partit
 
 def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     pacer = Pacer()
     old = world.reconcile()
@@ -457,7 +457,7 @@ def test_transition_times_move_only_with_the_status() -> None:
 
 def test_figures_survive_a_take_over_until_the_leaders_report_again() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
     world.state.reports[numbered_uuid(1), 0] = _report(segments=3)
@@ -527,7 +527,7 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
     view = cluster(TIERED, **STORE, status={"clusterId": "x", "slices": 64})
     world = World(
         brokers=[*_brokers(1, 2, 3), broker(4, fenced=True)],
-        topics=[topic(1, tiering=ON), topic(2)],
+        topics=[topic(1, tiering_spec=ON), topic(2)],
         view=view,
     )
     world.reconcile(1)
@@ -560,7 +560,7 @@ def test_approximate_sizes_stand_still() -> None:
 
 def test_a_leader_that_waits_for_the_tier_makes_its_topic_not_ready_and_says_why() -> None:
     world = World(
-        brokers=_brokers(1, 2, 3), topics=[topic(tiering=ON)], view=cluster(TIERED, **STORE)
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
     key = numbered_uuid(1), 0

@@ -14,6 +14,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark_broker.log import AppendInfo, LogConfig, PartitionLog, TimestampsInDoubt, record_times
 from tidemark_broker.log.open_segments import OpenSegments
+from tidemark_broker.log.opening import create_log, open_log
 
 TOPIC_ID = uuid.UUID(int=0x1234)
 T0 = 1_700_000_000_000
@@ -31,13 +32,15 @@ class LogBench:
     open_segments: OpenSegments = field(default_factory=OpenSegments)
 
     def create(self) -> PartitionLog:
-        log = PartitionLog.create(
-            self.directory,
-            topic="t",
-            topic_id=TOPIC_ID,
-            partition=0,
-            config=self.config,
-            open_segments=self.open_segments,
+        log = PartitionLog(
+            create_log(
+                self.directory,
+                topic="t",
+                topic_id=TOPIC_ID,
+                partition=0,
+                config=self.config,
+                open_segments=self.open_segments,
+            )
         )
         self.opened.append(log)
         return log
@@ -50,24 +53,26 @@ class LogBench:
         log_start_offset: int | None = None,
         high_watermark: int | None = None,
     ) -> PartitionLog:
-        log = PartitionLog.open(
-            self.directory,
-            topic="t",
-            topic_id=TOPIC_ID,
-            partition=0,
-            config=self.config,
-            recovery_point=recovery_point,
-            clean_shutdown=clean_shutdown,
-            log_start_offset=log_start_offset,
-            high_watermark=high_watermark,
-            open_segments=self.open_segments,
+        log = PartitionLog(
+            open_log(
+                self.directory,
+                topic="t",
+                topic_id=TOPIC_ID,
+                partition=0,
+                config=self.config,
+                recovery_point=recovery_point,
+                clean_shutdown=clean_shutdown,
+                log_start_offset=log_start_offset,
+                high_watermark=high_watermark,
+                open_segments=self.open_segments,
+            )
         )
         self.opened.append(log)
         return log
 
     def crash(self, log: PartitionLog) -> None:
         """Let go of the files without a flush, as kill -9 does."""
-        log._let_go()
+        log.state.let_go()
 
     @staticmethod
     def batch(count: int = 1, *, timestamp_ms: int = T0, size: int = 30, codec: int = 0) -> bytes:
@@ -157,4 +162,4 @@ def bench(tmp_path: Path) -> Iterator[LogBench]:
     found = LogBench(tmp_path / "t-0")
     yield found
     for log in found.opened:
-        log._let_go()
+        log.state.let_go()

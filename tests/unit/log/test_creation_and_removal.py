@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
     def let_go() -> None:
         for manager in managers:
             for log in manager.logs():
-                log._let_go()
+                log.state.let_go()
             if manager._lock_descriptor is not None:
                 os.close(manager._lock_descriptor)
                 manager._lock_descriptor = None

@@ -51,7 +51,7 @@ class Directory:
 
     def crash(self, manager: LogManager) -> None:
         for log in manager.logs():
-            log._let_go()
+            log.state.let_go()
         if manager._lock_descriptor is not None:
             os.close(manager._lock_descriptor)
             manager._lock_descriptor = None

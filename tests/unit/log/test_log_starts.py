@@ -25,6 +25,7 @@ from tidemark_broker.log import (
     log_starts,
 )
 from tidemark_broker.log.log_starts import JOURNAL, LOCAL_LOG_START_CHECKPOINT, LogStarts, Starts
+from tidemark_broker.log.start_offsets import starts_of
 
 T0 = 1_700_000_000_000
 ID = uuid.UUID(int=7)
@@ -162,7 +163,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
     def let_go() -> None:
         for manager in managers:
             for log in manager.logs():
-                log._let_go()
+                log.state.let_go()
             if manager._lock_descriptor is not None:
                 os.close(manager._lock_descriptor)
                 manager._lock_descriptor = None
@@ -265,7 +266,7 @@ def test_a_crash_around_retention_is_no_failure(
         assert len(log.apply_retention(T0, tiered=tiered)) > 1
     else:
         calls = 0 if crash_at == "before" else 1
-        real = log._segments.take_oldest
+        real = log.state.segments.take_oldest
 
         def crashing() -> list[Path]:
             nonlocal calls
@@ -274,7 +275,7 @@ def test_a_crash_around_retention_is_no_failure(
                 raise StorageError("crash")
             return real()
 
-        monkeypatch.setattr(log._segments, "take_oldest", crashing)
+        monkeypatch.setattr(log.state.segments, "take_oldest", crashing)
         with pytest.raises(StorageError, match="crash"):
             log.apply_retention(T0, tiered=tiered)
     visible = log.log_start_offset
@@ -304,14 +305,14 @@ def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
 
     others: list[threading.Thread] = []
     monkeypatch.setattr(LogStarts, "record", watching)
-    monkeypatch.setattr(log._segments, "take_oldest", _refuse)
+    monkeypatch.setattr(log.state.segments, "take_oldest", _refuse)
     with pytest.raises(OSError, match="No space"):
         log.apply_retention(T0, tiered=None)
     for thread in others:
         thread.join()
     assert in_between
-    recorded = manager._starts.of(("t", 0))
-    assert recorded == log.starts
+    recorded = manager._checkpoints.starts.of(("t", 0))
+    assert recorded == starts_of(log.state)
     assert recorded.log_start_offset > 0
 
 
@@ -357,9 +358,9 @@ def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
     log.append_as_leader(build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0)
     log.flush()
     if ahead:
-        assert former.record_starts is not None
+        assert former.state.record_starts is not None
         with pytest.raises(StorageError, match="gone"):
-            former.record_starts(Starts(20, 20))
+            former.state.record_starts(Starts(20, 20))
     else:
         manager.record_log_starts([former])
     [again] = start().logs()
@@ -375,18 +376,18 @@ def test_a_record_that_ends_late_takes_no_durable_start_back(
     log = _filled(manager)
     log.announce_log_start(3)
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
-    real = manager._shared_record
+    real = manager._checkpoints._shared_record
 
     def overtaken() -> None:
-        monkeypatch.setattr(manager, "_shared_record", real)
+        monkeypatch.setattr(manager._checkpoints, "_shared_record", real)
         assert log.apply_retention(T0, tiered=None)
         real()
 
-    monkeypatch.setattr(manager, "_shared_record", overtaken)
+    monkeypatch.setattr(manager._checkpoints, "_shared_record", overtaken)
     manager.record_log_starts([log])
     log.adopt_checkpointed_log_start()
     assert log.durable_log_start_offset == log.log_start_offset > 3
-    recorded = manager._starts.of(("t", 0))
+    recorded = manager._checkpoints.starts.of(("t", 0))
     assert recorded is not None
     assert recorded.log_start_offset == log.log_start_offset
 
@@ -439,7 +440,7 @@ def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
         raise StorageError("crash")
 
     if crash_at is not None:
-        monkeypatch.setattr(log._segments, crash_at, crash)
+        monkeypatch.setattr(log.state.segments, crash_at, crash)
         with pytest.raises(StorageError, match="crash"):
             log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
     else:
@@ -506,7 +507,7 @@ def test_a_log_start_goes_on_record_only_when_the_records_below_are_durable(
     _append(log, 20)
     log.announce_log_start(23)
     manager.record_log_starts([log])
-    assert log.checkpointed_log_start_offset == 23
+    assert log.state.start_record.checkpointed == 23
     for path in log.directory.glob("*.log"):  # the power goes
         os.truncate(path, synced.get(path, 0))
     [again] = start().logs()

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.ids import id_text, parse_id
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import (
     CheckpointFormatError,
-    parse_topic_id,
     read_epochs,
     read_offsets,
     read_partition_metadata,
-    topic_id_text,
     write_epochs,
     write_offsets,
     write_partition_metadata,
@@ -110,8 +109,8 @@ def test_epochs_that_fall_are_an_error() -> None:
 
 @given(st.uuids())
 def test_topic_ids(topic_id: uuid.UUID) -> None:
-    assert len(topic_id_text(topic_id)) == 22
-    assert parse_topic_id(topic_id_text(topic_id)) == topic_id
+    assert len(id_text(topic_id)) == 22
+    assert parse_id(id_text(topic_id)) == topic_id
     assert read_partition_metadata(write_partition_metadata(topic_id)) == topic_id
 
 

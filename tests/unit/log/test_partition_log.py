@@ -279,6 +279,21 @@ def test_an_empty_follower_may_start_inside_the_leaders_first_batch(
     assert follower.read(3, max_bytes=1, up_to_offset=10, min_one=True).next_offset == 5
 
 
+def test_what_is_in_the_tier_only_does_not_become_local_where_a_log_starts_inside_a_batch(
+    bench: Bench, tmp_path: Any
+) -> None:
+    """Or reads of it would be answered from here, where it is not."""
+    leader = bench.create()
+    bench.fill(leader, [5, 5])
+    follower = type(bench)(tmp_path / "copy-0").create()
+    follower.truncate_fully_and_start_at(7, log_start_offset=2, epochs=())
+    data = bench.read_all(leader)
+    follower.append_as_follower(data[len(data) // 2 :])
+    assert (follower.log_start_offset, follower.local_log_start_offset) == (2, 5)
+    with pytest.raises(OffsetOutOfRange):
+        follower.read(3, max_bytes=1, up_to_offset=10, min_one=True)
+
+
 def test_high_watermark_and_log_start_only_rise(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 10)

@@ -263,7 +263,7 @@ def test_segments_go_once_the_new_start_is_on_disk(bench: Bench) -> None:
         assert log.segments()[0].base_offset == 0
         asked.append(starts)
 
-    log.record_starts = record
+    log.state.record_starts = record
     highest = log.segments()[2].next_base_offset - 1
     gone = log.apply_retention(T0, tiered=_remote(highest))
     assert asked == [Starts(0, highest + 1)]

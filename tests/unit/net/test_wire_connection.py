@@ -11,11 +11,10 @@ from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection, KafkaListener
 from tidemark.wire.framing import (
     FrameError,
-    decode,
+    decode_request,
     encode_request,
     encode_response,
     peek_request,
-    request_body_offset,
 )
 
 Serve = Callable[[KafkaConnection], Awaitable[None]]
@@ -48,8 +47,7 @@ def _status(epoch: int) -> control.BrokerHeartbeatRequest:
 
 def _heartbeat_of(frame: bytes | memoryview) -> tuple[int, control.BrokerHeartbeatRequest]:
     _, _, correlation_id = peek_request(frame)
-    body = request_body_offset(frame, flexible=True)
-    return correlation_id, decode(control.BrokerHeartbeatRequest, frame, body)
+    return correlation_id, decode_request(control.BrokerHeartbeatRequest, frame)
 
 
 def _answer(epoch: int) -> control.BrokerHeartbeatResponse:

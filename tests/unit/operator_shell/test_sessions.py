@@ -1,7 +1,7 @@
 """Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise; a
 process whose connections were closed is given up within seconds."""
 
-from tidemark_operator.control.sessions import GRACE_S, Session, Sessions
+from tidemark_operator.listener.sessions import GRACE_S, Session, Sessions
 
 TIMEOUT_S = 9.0
 TICK_S = 0.25

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
-from tidemark_operator.control.frames import decode_request, read_frame
+from tidemark.wire.streams import read_frame
 from tidemark_operator.events import Aggregator
-from tidemark_operator.handlers.objects import Objects
 from tidemark_operator.health import Pulse, verdict
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, Unavailable, error_of
 from tidemark_operator.kube.kinds import TOPIC, Key
-from tidemark_operator.reconcile.storage import location_of, moved
+from tidemark_operator.listener.frames import decode_request
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.settings import Address, BadSettings, parse_arguments, settings_of
 
 # ---------------------------------------------------------------- health
@@ -96,7 +97,7 @@ def topic(name: str, version: int, uid: str = "u") -> dict[str, Any]:
 
 
 def test_an_older_object_and_an_echo_are_no_news() -> None:
-    objects = Objects()
+    objects = ObjectStore()
     assert objects.put(topic("a", 10))
     assert not objects.put(topic("a", 10))
     assert not objects.put(topic("a", 9))
@@ -104,7 +105,7 @@ def test_an_older_object_and_an_echo_are_no_news() -> None:
 
 
 def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
-    objects = Objects()
+    objects = ObjectStore()
     objects.put(topic("a", 10, uid="new"))
     assert not objects.remove(topic("a", 9, uid="old"))
     assert objects.get(Key("Topic", "n", "a")) is not None
@@ -112,7 +113,7 @@ def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
 
 
 def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
-    objects = Objects()
+    objects = ObjectStore()
     for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
         objects.put(body)
     found = objects.replace_kind(

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.reconcile.views import topic_view
+from tidemark_operator.objects.views import topic_view
 
 PAUSED = {"tidemark.dev/paused": "true"}
 HELD = {"heldConfig": {"retention.ms": "1"}}

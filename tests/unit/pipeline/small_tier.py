@@ -9,13 +9,14 @@ from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
+from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.manifest import LoadedHead
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import SegmentData
 from tidemark.tier.topics import TopicObject
-from tidemark.wire.control import TieringState
+from tidemark.tiering import Tiering, TieringState
 
 BY = Claim(1, 0)
 
@@ -45,7 +46,7 @@ class SmallTier:
     loaded: LoadedHead = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tier = open_tier(RemoteStorageConfig(filesystem=self.path))
+        self.tier = open_tier(FilesystemConfig(self.path))
         self.tier.topics.put(
             TopicObject(topic_id=self.topic_id, name="t", cluster_id="c", partitions=1, config={})
         )
@@ -55,10 +56,9 @@ class SmallTier:
                 topic_id=self.topic_id,
                 partition=0,
                 cluster_id="c",
-                by=BY,
+                leader_epoch=BY.leader_epoch,
+                tiering=Tiering(TieringState.ENABLED, BY.tiered_epoch),
                 broker_id=1,
-                state=TieringState.ENABLED,
-                policy=None,
                 log_start_offset=0,
             )
         )

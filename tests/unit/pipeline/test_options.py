@@ -1,10 +1,10 @@
 """Options are checked once, with messages that say what to do; Java is found or explained."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.options import OptionError, parse
 
@@ -35,8 +35,10 @@ def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         parse(options)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    storage = json.loads(parse(options).storage_json)["s3"]
-    assert (storage["accessKeyId"], storage["buckets"]) == ("key", ["a", "b"])
+    storage = parse(options).storage
+    assert isinstance(storage, S3Config)
+    assert (storage.access_key_id, storage.buckets) == ("key", ("a", "b"))
+    assert "secret" not in repr(storage).replace("secretAccessKey", "")
 
 
 def test_names_come_in_any_case_as_spark_hands_them_over() -> None:

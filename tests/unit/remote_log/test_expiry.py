@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
-from tidemark.wire.control import DisablePolicy, TieringState
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log import eligibility, expiry
 from tidemark_broker.remote_log.eligibility import Blocked
@@ -92,19 +91,6 @@ def test_size_retention_keeps_as_much_as_it_must(sizes: list[int], limit: int, l
     assert kept >= min(limit, sum(sizes) + local)
     left = sizes[start // 10 :]
     assert not left or kept - left[0] < limit
-
-
-def test_when_retention_may_mark() -> None:
-    may = {
-        (state, policy)
-        for state in TieringState
-        for policy in DisablePolicy
-        if expiry.may_expire(state, policy)
-    }
-    assert (TieringState.ENABLED, DisablePolicy.DELETE) in may
-    assert (TieringState.DISABLED, DisablePolicy.RETAIN) in may
-    assert (TieringState.DISABLED, DisablePolicy.DELETE) not in may
-    assert not any(state is TieringState.NONE for state, _ in may)
 
 
 def local(*bases: int) -> list[SegmentInfo]:

@@ -12,8 +12,9 @@ from tidemark.records.batch import iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
 from tidemark.tier.auxiliary import Aux
+from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
-from tidemark.tier.open import RemoteStorageConfig, Tier, open_tier
+from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.storage import BucketStorageManager, SegmentData
 from tidemark_broker.log import unpack_limits
@@ -56,7 +57,7 @@ class Segment:
             index.append(header.last_offset, position)
         (self.folder / "log").write_bytes(log)
         (self.folder / "tier").mkdir()
-        self.tier = open_tier(RemoteStorageConfig(filesystem=self.folder / "tier"))
+        self.tier = open_tier(FilesystemConfig(self.folder / "tier"))
         entry = new_segment(
             topic="t",
             topic_id=uuid.UUID(int=1),

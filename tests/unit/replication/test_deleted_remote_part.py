@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.replication.replica_nodes import Node, row
-from tidemark.wire.control import DisablePolicy, IsrChange, TieringState
+from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.wire.control import IsrChange
 from tidemark_broker.replication.follower import Outcome
 
 Nodes = Callable[[int], Node]

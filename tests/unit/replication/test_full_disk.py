@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection, KafkaListener
-from tidemark.wire.framing import decode, encode_response, peek_request, request_body_offset
+from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark_broker.control import status
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.follower import Outcome
@@ -133,8 +133,7 @@ async def test_a_failure_is_reported_at_once(node: Nodes, monkeypatch: pytest.Mo
     async def serve(connection: KafkaConnection) -> None:
         while True:
             frame = await connection.read_frame()
-            offset = request_body_offset(frame, flexible=True)
-            reports.put_nowait(decode(control.BrokerStatusRequest, frame, offset))
+            reports.put_nowait(decode_request(control.BrokerStatusRequest, frame))
             answer = control.BrokerStatusResponse(error_code=0)
             connection.write(encode_response(answer, peek_request(frame)[2]))
 

@@ -16,6 +16,7 @@ from tests.benchmarks.scale_operations import OPERATIONS, Operation
 from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
+from tidemark_broker.purgatory import Change
 
 Nodes = Callable[[int], Node]
 
@@ -94,7 +95,7 @@ async def test_a_change_of_the_topic_reaches_all_its_partitions(node: Nodes) -> 
     await one.manager.apply(topic_change(config=(entry,)))
     assert {each.log.config.retention_ms for each in one.manager.partitions} == {77}
     await one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
-    assert {each.tiered_epoch for each in one.manager.partitions} == {4}
+    assert {each.tiering.epoch for each in one.manager.partitions} == {4}
     again = await calls(
         lambda: one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
     )
@@ -125,13 +126,15 @@ async def test_an_isr_that_changes_wakes_nobody_who_waits_for_records(node: Node
         purgatory = one.context.purgatory
         return asyncio.create_task(purgatory.wait([(kind, one.partition.tp)], look, 600.0))
 
-    waiting = [waiter(kind) for kind in ("hw", "leo", "lw")]
+    waiting = [
+        waiter(kind) for kind in (Change.HIGH_WATERMARK, Change.LOG_END, Change.LOW_WATERMARK)
+    ]
     while one.context.purgatory.size < 3:  # noqa: ASYNC110 - until all of them wait
         await asyncio.sleep(0)
     looked_at.clear()
     await one.told(newer(row(), isr=(1,)))
     await asyncio.sleep(0)
-    assert looked_at == ["lw"]
+    assert looked_at == [Change.LOW_WATERMARK]
     for task in waiting:
         task.cancel()
 

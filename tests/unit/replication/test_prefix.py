@@ -5,11 +5,14 @@ import dataclasses
 import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark.wire.control import DisablePolicy, PartitionState, TieringState
+from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import PartitionState
 from tidemark_broker.replication import prefix
 from tidemark_broker.replication.prefix import Doubt, RemoteEnd, Standing, TierEnd
 
-RETAIN, DELETE = DisablePolicy.RETAIN, DisablePolicy.DELETE
+DELETING = Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
+DELETED = Tiering(TieringState.DISABLED, 1, DisablePolicy.DELETE)
+RETAINED = Tiering(TieringState.DISABLED, 1, DisablePolicy.RETAIN)
 REFUTED = Doubt("the tier said so", refuted=True)
 
 
@@ -21,8 +24,7 @@ def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
 STANDING = Standing(
     has_manifest=True,
     recovering=False,
-    tiering_state=TieringState.ENABLED,
-    disable_policy=RETAIN,
+    tiering=Tiering(TieringState.ENABLED, 0),
     doubt=None,
     end=RemoteEnd(99, 4),
     epochs=epochs((4, 0)),
@@ -49,17 +51,17 @@ def test_who_has_no_proof_asks_first() -> None:
 
 def test_there_must_be_something_to_ask() -> None:
     assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, has_manifest=False)
-    assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, tiering_state=TieringState.NONE)
+    assert not asked(doubt=prefix.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
     assert asked(doubt=REFUTED, has_manifest=False)
 
 
 def test_delete_needs_the_question_until_it_is_done() -> None:
     """Deleted offsets are not given out again: every acknowledged log start is durable then."""
     doubt = prefix.UNCLEAN_SHUTDOWN
-    assert asked(doubt=doubt, tiering_state=TieringState.DISABLING, disable_policy=DELETE)
-    assert not asked(doubt=doubt, tiering_state=TieringState.DISABLED, disable_policy=DELETE)
-    assert asked(doubt=doubt, tiering_state=TieringState.DISABLED, disable_policy=RETAIN)
-    assert asked(doubt=REFUTED, tiering_state=TieringState.DISABLED, disable_policy=DELETE)
+    assert asked(doubt=doubt, tiering=DELETING)
+    assert not asked(doubt=doubt, tiering=DELETED)
+    assert asked(doubt=doubt, tiering=RETAINED)
+    assert asked(doubt=REFUTED, tiering=DELETED)
 
 
 def row(**changes: object) -> PartitionState:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.log import TieredRetention
 from tidemark_broker.replication.retention_mode import retention_mode
 
@@ -25,8 +25,7 @@ def test_modes(
     state: TieringState, policy: DisablePolicy, start: int, expected: TieredRetention | None
 ) -> None:
     mode = retention_mode(
-        state,
-        policy,
+        Tiering(state, 1, policy),
         highest_remote_offset=50,
         trusted_remote_offset=50,
         log_start_offset=start,

@@ -1,4 +1,4 @@
-"""Low watermark, prefix rule, backoff, effective configuration, the state file, metadata."""
+"""Low watermark, prefix rule, effective configuration, the state file, metadata."""
 
 import dataclasses
 import json
@@ -6,14 +6,15 @@ import uuid
 
 import pytest
 
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication import state_file, topic_config
-from tidemark_broker.replication.backoff import Backoff
+from tidemark_broker.replication import state_file
 from tidemark_broker.replication.low_watermark import low_watermark
 from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
 from tidemark_broker.replication.prefix import RemoteEnd
 from tidemark_broker.replication.state_file import StoredState
 
+UNTIERED = Tiering(TieringState.NONE, -1, DisablePolicy.RETAIN)
 TOPIC = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
@@ -22,29 +23,6 @@ def test_the_low_watermark_waits_for_every_alive_follower() -> None:
     assert low_watermark(10, {2: 5, 3: 7}, {3}) == 7
     assert low_watermark(10, {3: 12}, {2, 3}) == -1
     assert low_watermark(10, {}, ()) == 10
-
-
-def test_backoff_doubles_up_to_its_most_and_starts_anew() -> None:
-    backoff = Backoff(first_s=1.0, most_s=3.0)
-    assert backoff.ready(0.0)
-    first = backoff.failed(10.0)
-    assert (first.until_s, first.ready(10.5), first.ready(11.0)) == (11.0, False, True)
-    assert first.failed(20.0).until_s == 22.0
-    assert first.failed(0.0).failed(0.0).until_s == 3.0
-    assert first.succeeded() == backoff
-
-
-def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
-    merged = topic_config.effective(
-        {"log.retention.hours": "2", "log.segment.bytes": "1000", "min.insync.replicas": "1"},
-        {"log.retention.ms": "500", "min.insync.replicas": "2"},
-        {"segment.bytes": "2000"},
-    )
-    assert merged["retention.ms"] == "500"
-    assert merged["segment.bytes"] == "2000"
-    assert merged["min.insync.replicas"] == "2"
-    assert topic_config.effective({"log.retention.hours": "2"})["retention.ms"] == "7200000"
-    assert topic_config.effective({"log.retention.hours": "-1"})["retention.ms"] == "-1"
 
 
 def row(**changes: object) -> control.PartitionState:
@@ -65,24 +43,18 @@ def test_the_state_file_comes_back() -> None:
         topic="flights",
         topic_id=TOPIC,
         controller_epoch=4,
-        tiered_epoch=2,
-        tiering_state=control.TieringState.DISABLING,
-        disable_policy=control.DisablePolicy.DELETE,
+        tiering=Tiering(TieringState.DISABLING, 2, DisablePolicy.DELETE),
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
     )
-    assert state_file.from_json(json.loads(json.dumps(state_file.to_json(state)))) == state
+    data = json.loads(json.dumps(state_file.to_json(state)))
+    names = ("tieringState", "tieredEpoch", "disablePolicy")
+    assert [data[name] for name in names] == ["DISABLING", 2, "DELETE"]
+    assert state_file.from_json(data) == state
 
 
 def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
-    view = TopicView(
-        topic_id=TOPIC,
-        name="t",
-        config={},
-        tiering_state=control.TieringState.NONE,
-        tiered_epoch=0,
-        disable_policy=control.DisablePolicy.RETAIN,
-    )
+    view = TopicView(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
     del old["row"]["leaderRecoveryState"]
@@ -101,9 +73,7 @@ def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) ->
         topic="t",
         topic_id=TOPIC,
         controller_epoch=1,
-        tiered_epoch=0,
-        tiering_state=control.TieringState.NONE,
-        disable_policy=control.DisablePolicy.RETAIN,
+        tiering=UNTIERED,
         row=None,
         remote_end=None,
     )
@@ -163,7 +133,7 @@ def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
     whole = request(full=False, rows=())
     topic = dataclasses.replace(whole.topics[0], tiered_epoch=5)
     cache.apply(dataclasses.replace(whole, topics=(topic,)))
-    assert cache.topics["flights"].tiered_epoch == 5
+    assert cache.topics["flights"].tiering.epoch == 5
     assert list(cache.topics["flights"].partitions) == [0, 1, 2, 3]
 
 

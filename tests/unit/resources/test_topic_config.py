@@ -4,12 +4,9 @@ from typing import Any
 
 import pytest
 
+from tidemark.configuration.layers import topic_defaults
 from tidemark_operator.resources.topic import TopicSpec
-from tidemark_operator.resources.topic_config import (
-    kafka_config,
-    retention_problem,
-    topic_defaults,
-)
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem
 
 
 def _spec(**fields: Any) -> TopicSpec:
@@ -38,10 +35,6 @@ def test_layers_win_in_their_order() -> None:
 @pytest.mark.parametrize("tiering", [None, {"enabled": False, "disablePolicy": "Delete"}])
 def test_untiered(tiering: dict[str, Any] | None) -> None:
     assert kafka_config(_spec(tiering=tiering)) == {"remote.storage.enable": "false"}
-
-
-def test_cluster_keys_that_are_no_defaults_do_not_reach_topics() -> None:
-    assert topic_defaults({"enable.under.replicated.topic.creation": "true"}) == {}
 
 
 @pytest.mark.parametrize(

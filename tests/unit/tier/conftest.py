@@ -23,7 +23,7 @@ from tidemark.tier.objects import (
     Version,
 )
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.wire.control import TieringState
+from tidemark.tiering import Tiering, TieringState
 
 TOPIC = "flights"
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -46,10 +46,9 @@ class Place:
             topic_id=self.topic_id,
             partition=self.partition,
             cluster_id=self.cluster_id,
-            by=Claim(leader_epoch, tiered_epoch),
+            leader_epoch=leader_epoch,
+            tiering=Tiering(TieringState.ENABLED, tiered_epoch),
             broker_id=1,
-            state=TieringState.ENABLED,
-            policy=None,
             log_start_offset=log_start,
         )
 

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidemark.ids import id_text, parse_id
 from tidemark.tier.codec import ManifestCorrupt, decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import PAGE_ENTRIES, Mark, Page, PageRef
 from tidemark.tier.layout import (
     head_key,
-    id_text,
-    parse_id,
     partition_of_head,
     segment_key,
     topic_data_prefix,
 )
 from tidemark.tier.segment import Digests, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 
 def reference(number: int) -> PageRef:
@@ -52,8 +51,7 @@ def test_a_full_head_comes_back(place: Any) -> None:
         place.head(),
         version=9,
         commit_id="abc",
-        state=TieringState.DISABLING,
-        policy=DisablePolicy.DELETE,
+        tiering=Tiering(TieringState.DISABLING, 2, DisablePolicy.DELETE),
         entries=(entry, place.segment(10, 10)),
         pages=(ref,),
         marks=(Mark(1, 2, 3),),

@@ -20,7 +20,7 @@ from tidemark.tier.layout import head_key, pages_prefix
 from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
 from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
 from tidemark.tier.segment import SegmentEntry
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)
 PER_PAGE = 4
@@ -44,11 +44,10 @@ def manifests(store: Any) -> ManifestStore:
 def claim(by: Claim) -> Transition:
     return lambda head: transitions.claim(
         head,
-        by,
+        by.leader_epoch,
+        Tiering(TieringState.ENABLED, by.tiered_epoch),
         cluster_id="cluster-1",
         broker_id=by.leader_epoch,
-        state=TieringState.ENABLED,
-        policy=None,
         now_ms=5,
     )
 
@@ -330,7 +329,7 @@ def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
     )
     assert [op for op, _ in faulty.trace] == ["replace"]
     head = loaded.head
-    assert (head.state, head.policy) == (TieringState.DISABLING, DisablePolicy.DELETE)
+    assert head.tiering == Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
     assert (head.log_start_offset, head.highest_remote_offset) == (8, -1)
 
 

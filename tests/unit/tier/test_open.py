@@ -1,6 +1,5 @@
-"""The configuration's JSON, topic objects, and a reader that needs no broker."""
+"""Topic objects, and a reader that needs no broker."""
 
-import json
 import uuid
 from functools import partial
 from pathlib import Path
@@ -8,65 +7,17 @@ from typing import Any
 
 import pytest
 
+from tidemark.ids import id_text
 from tidemark.tier import transitions, views
+from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim
-from tidemark.tier.layout import id_text
 from tidemark.tier.manifest import HeadNotFound, ManifestStore
-from tidemark.tier.open import InvalidConfig, RemoteStorageConfig, open_tier
+from tidemark.tier.open import open_tier
 from tidemark.tier.reader import TierReader
 from tidemark.tier.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
 from tidemark.tier.views import RemoteOffsetOutOfRange
 
-S3 = {
-    "endpoint": "http://127.0.0.1:9000",
-    "region": "eu-west-1",
-    "buckets": ["one", "two"],
-    "prefix": "a/b",
-    "accessKeyId": "key",
-    "secretAccessKey": "hidden",
-}
 ONE = Claim(1, 0)
-
-
-class TestConfig:
-    def test_both_kinds_come_back(self) -> None:
-        for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
-            assert RemoteStorageConfig.from_json(text).to_json() == text
-
-    def test_secrets_are_not_shown(self) -> None:
-        assert "hidden" not in repr(RemoteStorageConfig.from_json(json.dumps({"s3": S3})))
-
-    def test_aws_needs_no_endpoint(self) -> None:
-        fields = {key: S3[key] for key in ("buckets", "accessKeyId", "secretAccessKey")}
-        s3 = RemoteStorageConfig.from_json(json.dumps({"s3": fields})).s3
-        assert s3 is not None
-        assert (s3.endpoint, s3.region, s3.prefix) == ("", "us-east-1", "")
-
-    @pytest.mark.parametrize(
-        ("fields", "message"),
-        [
-            ("{", "not JSON"),
-            ([], "either filesystem or s3"),
-            ({}, "either filesystem or s3"),
-            ({"filesystem": {"path": "/a"}, "s3": S3}, "either filesystem or s3"),
-            ({"filesystem": {"path": "relative"}}, "must be absolute"),
-            ({"filesystem": "x"}, "filesystem must be an object"),
-            ({"filesystem": {}}, r"filesystem\.path is missing"),
-            ({"s3": {**S3, "buckets": []}}, "at least one bucket"),
-            ({"s3": {**S3, "buckets": ["a", "a"]}}, "names a bucket twice"),
-            ({"s3": {**S3, "endpoint": "host:9000"}}, "must begin with http"),
-            ({"s3": {**S3, "accessKeyId": ""}}, r"s3\.accessKeyId is missing"),
-            ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
-        ],
-    )
-    def test_what_cannot_work_is_refused(self, fields: object, message: str) -> None:
-        text = fields if isinstance(fields, str) else json.dumps(fields)
-        with pytest.raises(InvalidConfig, match=message):
-            RemoteStorageConfig.from_json(text)
-
-    def test_opening_reaches_for_nothing(self) -> None:
-        tier = open_tier(RemoteStorageConfig.from_json(json.dumps({"s3": S3})))
-        assert tier.store.describe() == "bucket one at http://127.0.0.1:9000, prefix a/b"
 
 
 class TestTopics:
@@ -155,6 +106,6 @@ class TestReader:
             reader_of(memory).snapshot(place.topic_id, 0)
 
     def test_a_tier_in_a_directory(self, place: Any, tmp_path: Path) -> None:
-        tier = open_tier(RemoteStorageConfig(filesystem=tmp_path))
+        tier = open_tier(FilesystemConfig(tmp_path))
         self.filled(place, tier.store)
         assert tier.reader.snapshot(place.topic_id, 3).head.highest_remote_offset == 99

@@ -19,7 +19,7 @@ from tidemark.tier.head import (
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)
 CLUSTER = "cluster-1"
@@ -32,8 +32,9 @@ def claimed(
     state: TieringState = TieringState.ENABLED,
     policy: DisablePolicy | None = None,
 ) -> Head:
+    tiering = Tiering(state, by.tiered_epoch, policy)
     return transitions.claim(
-        head, by, cluster_id=CLUSTER, broker_id=2, state=state, policy=policy, now_ms=50
+        head, by.leader_epoch, tiering, cluster_id=CLUSTER, broker_id=2, now_ms=50
     )
 
 
@@ -331,11 +332,8 @@ class TestDisableDelete:
         head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
         by = Claim(1, 1)
         head = deleted_all(head, by, 15)
-        assert (head.claim, head.state, head.policy) == (
-            by,
-            TieringState.DISABLING,
-            DisablePolicy.DELETE,
-        )
+        assert head.claim == by
+        assert head.tiering == Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
         assert (head.log_start_offset, head.floor_epoch) == (15, 1)
         assert {views.state_of(head, e) for e in head.entries} == {SegmentState.DELETE_STARTED}
         assert head.highest_remote_offset == -1

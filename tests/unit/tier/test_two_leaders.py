@@ -19,7 +19,7 @@ from tidemark.tier import transitions, views
 from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
 from tidemark.tier.head import Claim, Fenced, Head, IllegalTransition, ManifestError, Page, new_head
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.wire.control import DisablePolicy, TieringState
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 TOPIC, TOPIC_ID, CLUSTER = "t", uuid.UUID(int=7), "c"
 PAGE_ENTRIES = 2
@@ -63,10 +63,9 @@ class TwoLeaders(RuleBasedStateMachine):
             topic_id=TOPIC_ID,
             partition=0,
             cluster_id=CLUSTER,
-            by=Claim(1, 0),
+            leader_epoch=1,
+            tiering=Tiering(TieringState.ENABLED, 0),
             broker_id=0,
-            state=TieringState.ENABLED,
-            policy=None,
             log_start_offset=0,
         )
         self.pages: dict[str, Page] = {}
@@ -137,7 +136,7 @@ class TwoLeaders(RuleBasedStateMachine):
         """One step of KIP-950's states; Disabled only once the head shows the leader's part."""
         topic, state = self.topic, self.topic.state
         if state is TieringState.DISABLING:
-            if self.head.tiered_epoch == topic.claim.tiered_epoch:
+            if self.head.tiering.epoch == topic.claim.tiered_epoch:
                 topic.state = TieringState.DISABLED
         elif state is TieringState.DISABLED and policy is not DisablePolicy.DELETE:
             topic.state, topic.policy = TieringState.ENABLED, None
@@ -195,7 +194,7 @@ class TwoLeaders(RuleBasedStateMachine):
         order = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
         back = by.tiered_epoch == self.held.tiered_epoch and order.index(
             leader.state
-        ) < order.index(self.head.state)
+        ) < order.index(self.head.tiering.state)
         missed = delete and by.tiered_epoch > self.held.tiered_epoch
         expected: type[ManifestError] | None = None
         if by.is_older_than(self.held) or back:
@@ -206,11 +205,10 @@ class TwoLeaders(RuleBasedStateMachine):
         done = self.attempt(
             lambda head: transitions.claim(
                 head,
-                by,
+                by.leader_epoch,
+                Tiering(leader.state, by.tiered_epoch, leader.policy),
                 cluster_id=CLUSTER,
                 broker_id=who,
-                state=leader.state,
-                policy=leader.policy,
                 now_ms=now,
             ),
             expected,
@@ -221,7 +219,7 @@ class TwoLeaders(RuleBasedStateMachine):
     def disable_delete(self, leader: Leader, log_start: int) -> None:
         by, now = leader.claim, self.now
         back = by.tiered_epoch == self.held.tiered_epoch and (
-            self.head.state is not TieringState.DISABLING
+            self.head.tiering.state is not TieringState.DISABLING
         )
         done = self.attempt(
             lambda head: transitions.disable_delete(

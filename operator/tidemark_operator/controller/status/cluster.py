@@ -4,7 +4,6 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 leftBehind) is kept as it was read.
 """
 
-from tidemark.wire.control import TieringState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicView
 from tidemark_operator.controller.state import ControllerState
@@ -37,10 +36,9 @@ def cluster_status(state: ControllerState, *, now_ms: int) -> StatusResult:
 def needs_tier(state: ControllerState, topic: TopicView) -> bool:
     """Whether a topic has data in the tier or may get some. Without a report of every partition
     (by a leader that leads) a topic that once was tiered counts: absence is not evidence."""
-    status = topic.tiering_status
-    if status is None:
+    if not topic.tiering.ever_tiered:
         return False
-    if status.state is not TieringState.DISABLED:
+    if not topic.tiering.is_off:
         return True
     for partition in state.rows_of(topic.id):
         report = state.reports.get((topic.id, partition))

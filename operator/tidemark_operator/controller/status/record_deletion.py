@@ -1,5 +1,6 @@
 """A RecordDeletion's status: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
 
+from tidemark.ids import id_text
 from tidemark_operator.controller.deletion import (
     DeletionView,
     Finished,
@@ -9,7 +10,6 @@ from tidemark_operator.controller.deletion import (
     Waiting,
 )
 from tidemark_operator.controller.events import numbers
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,

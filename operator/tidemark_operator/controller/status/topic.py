@@ -7,12 +7,9 @@ keeps its conditions and its generation.
 import dataclasses
 from collections.abc import Sequence
 
-from tidemark.wire.control import (
-    TIER_INTEGRITY,
-    DisablePolicy,
-    PartitionStatus,
-    TieringState,
-)
+from tidemark.ids import id_text
+from tidemark.tiering import Tiering
+from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -20,7 +17,6 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicView,
 )
-from tidemark_operator.controller.rows import id_text
 from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,
@@ -110,8 +106,8 @@ def topic_status(
             "inSync": seen.in_sync,
             "placeholders": seen.placeholders,
         }
-    if decision.tiering is not None:
-        status["tiering"] = _tiering(state, topic, decision.tiering)
+    if decision.tiering_status.tiering.ever_tiered:
+        status["tiering"] = _tiering(state, topic, decision.tiering_status)
     status["conditions"] = render(
         conditions, topic.status, generation=topic.generation, now_ms=now_ms
     )
@@ -209,8 +205,8 @@ def _main(
         return _leaders_wait(seen.waiting)
     if seen.refusing:
         return storage_refuses(state, seen.refusing)
-    if decision.tiering is not None and decision.tiering.state is TieringState.DISABLING:
-        return _disabling(topic, decision.tiering, disablements, now_ms)
+    if decision.tiering_status.tiering.is_disabling:
+        return _disabling(topic, decision.tiering_status, disablements, now_ms)
     text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
     if seen.in_sync < seen.desired:
         text = f"{count(seen.rows, 'partition')} served; replicas are missing, see FullyReplicated"
@@ -241,10 +237,11 @@ def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
 
 
 def _disabling(
-    topic: TopicView, tiering: TieringStatus, disablements: Disablements, now_ms: int
+    topic: TopicView, status: TieringStatus, disablements: Disablements, now_ms: int
 ) -> list[Condition]:
     stalled = disablements.stalled(topic.id, now_ms=now_ms)
-    text = f"turning tiering off (policy {policy_name(tiering.policy)}); {_pending(tiering)}"
+    policy = policy_name(status.tiering.disable_policy)
+    text = f"turning tiering off (policy {policy}); {_pending(status)}"
     conditions = summary(
         ready=True, reason="Disabling", message=text, reconciling=True, stalled=stalled
     )
@@ -254,10 +251,10 @@ def _disabling(
     return conditions
 
 
-def _pending(tiering: TieringStatus) -> str:
-    if not tiering.pending_brokers:
+def _pending(status: TieringStatus) -> str:
+    if not status.pending_brokers:
         return "waiting for brokers to acknowledge"
-    return f"waiting for brokers {numbers(tiering.pending_brokers)}"
+    return f"waiting for brokers {numbers(status.pending_brokers)}"
 
 
 def _replicated(seen: Counts) -> Condition:
@@ -281,16 +278,16 @@ def _settled(
     state: ControllerState, topic: TopicView, decision: TopicDecision, disablements: Disablements
 ) -> list[Condition]:
     """TieringSettled; absent for a topic that never was tiered and is not to be."""
-    tiering = decision.tiering
-    if tiering is None:
+    tiering = decision.tiering_status.tiering
+    if not tiering.ever_tiered:
         return []
-    if tiering.state is TieringState.DISABLING:
-        return [_being_disabled(topic, tiering, disablements)]
+    if tiering.is_disabling:
+        return [_being_disabled(topic, decision.tiering_status, disablements)]
     failing = _first_error(state, topic)
     if failing is not None:
         text = f"partition {failing.partition}: {failing.error_message or failing.error_reason}"
         return [condition("TieringSettled", False, failing.error_reason, text)]
-    if tiering.state is TieringState.ENABLED:
+    if tiering.copies:
         return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
     return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
 
@@ -307,9 +304,9 @@ def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
 
 
 def _being_disabled(
-    topic: TopicView, tiering: TieringStatus, disablements: Disablements
+    topic: TopicView, status: TieringStatus, disablements: Disablements
 ) -> Condition:
-    text = f"{_pending(tiering)}; ends when each has acknowledged, its Broker is deleted, or the Topic is"
+    text = f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic is"
     problem = disablements.errors.get(topic.id)
     if problem:
         text = f"{problem}; {text}"
@@ -320,8 +317,8 @@ def _being_disabled(
     return condition("TieringSettled", False, "Disabling", text)
 
 
-def _disabled_text(state: ControllerState, topic: TopicView, tiering: TieringStatus) -> str:
-    if tiering.policy is DisablePolicy.DELETE:
+def _disabled_text(state: ControllerState, topic: TopicView, tiering: Tiering) -> str:
+    if tiering.deletes:
         return "tiering is off, what was tiered is deleted"
     left = sum(report.remote_bytes for report in _reports(state, topic))
     if not left:
@@ -345,23 +342,23 @@ def _first_error(state: ControllerState, topic: TopicView) -> PartitionStatus | 
 # ---------------------------------------------------------------- tiering figures
 
 
-def _tiering(state: ControllerState, topic: TopicView, tiering: TieringStatus) -> dict[str, object]:
-    reports = _reports(state, topic)
+def _tiering(state: ControllerState, topic: TopicView, status: TieringStatus) -> dict[str, object]:
+    reports, tiering = _reports(state, topic), status.tiering
     body: dict[str, object] = {
         "state": state_name(tiering.state),
         "epoch": tiering.epoch,
-        "since": time_text(tiering.since_ms),
+        "since": time_text(status.since_ms),
     }
     if tiering.policy is not None:
         body["policy"] = policy_name(tiering.policy)
-    if tiering.pending_brokers:
-        body["pendingBrokers"] = list(tiering.pending_brokers)
+    if status.pending_brokers:
+        body["pendingBrokers"] = list(status.pending_brokers)
     if not reports or any(report.offline for report in reports):
         return _kept_figures(topic, body)
     body["remoteSegments"] = sum(report.remote_segments for report in reports)
     body["remoteBytes"] = sum(report.remote_bytes for report in reports)
     remaining = sum(report.remaining_segments for report in reports)
-    if remaining or tiering.state is TieringState.DISABLING:
+    if remaining or tiering.is_disabling:
         body["remainingSegments"] = remaining
         body["remainingBytes"] = sum(report.remaining_bytes for report in reports)
     return body

@@ -1,0 +1,109 @@
+"""What all logs of a directory keep in common files: recovery points, high watermarks, starts.
+
+Threads that want them written at the same moment share one write. What a log that could not be
+opened had in them stays; what a log that is gone had in them goes, lest it bound a new one of its
+name.
+"""
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from tidemark.logfiles import names
+from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
+from tidemark_broker.log.errors import StorageError
+from tidemark_broker.log.log_starts import LogStarts, Starts
+from tidemark_broker.log.open_logs import OpenLogs
+from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.shared_work import SharedWork
+from tidemark_broker.log.start_offsets import starts_of, starts_recorded, sync_below_announced
+
+logger = logging.getLogger(__name__)
+
+
+class LogCheckpoints:
+    """T marks what blocks on the disk; not to be called with a log's lock held."""
+
+    def __init__(self, directory: Path, logs: OpenLogs) -> None:
+        self._logs = logs
+        self.recovery_points = OffsetCheckpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
+        self.high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
+        self.starts = LogStarts(directory)
+        #: Where logs begin from now on, not on record yet; guarded by ``OpenLogs.changed``.
+        self._starts_due: dict[TopicPartition, Starts] = {}
+        self._shared_record = SharedWork(self._write_starts).run
+        self._shared_save = SharedWork(self._write_all).run
+
+    def load(self) -> None:
+        """T: read what the last run left."""
+        for checkpoint in (self.recovery_points, self.high_watermarks, self.starts):
+            checkpoint.load()
+
+    def attach(self, log: PartitionLog) -> None:
+        """Have a log put on record here what it must before its files change."""
+        log.state.persist_checkpoints = self._shared_save
+        log.state.record_starts = partial(self._record_ahead, log)
+
+    def mention(self, key: TopicPartition) -> bool:
+        """Does any of the files say something of that name?"""
+        points, watermarks = self.recovery_points.offsets, self.high_watermarks.offsets
+        return key in points or key in watermarks or key in self.starts.recorded
+
+    def save(self) -> None:
+        """T: write recovery points, high watermarks and starts of all logs, durably. Unchanged
+        files are not written again."""
+        _sync_announced(self._logs.all())
+        self._shared_save()
+
+    def record_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """T: put on record where these logs begin now, announced starts included; what that costs
+        does not depend on how many others there are."""
+        logs = list(logs)
+        _sync_announced(logs)
+        self._record(logs)
+
+    def _write_all(self) -> None:
+        recorded = self.starts.known()  # before the logs: one that is made meanwhile is not gone
+        with self._logs.changed:
+            kept, logs = set(self._logs.failures), dict(self._logs.by_key)
+        self._record(logs.values())
+        self.starts.compact(without=recorded - kept - set(logs))
+        self.recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
+        self.high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+
+    def _record(self, logs: Iterable[PartitionLog]) -> None:
+        """What is on record goes by name: a log that is gone has no part in it any more."""
+        with self._logs.changed:  # or an older state may replace what a removal recorded
+            due = [(log, starts_of(log.state)) for log in logs if self._logs.is_here(log)]
+            self._starts_due.update({log.key: starts for log, starts in due})
+        self._shared_record()
+        for log, starts in due:
+            starts_recorded(log.state, starts)
+
+    def _record_ahead(self, log: PartitionLog, starts: Starts) -> None:
+        with self._logs.changed:
+            if not self._logs.is_here(log):
+                raise StorageError(f"{log.directory} is gone")
+            self._starts_due[log.key] = starts
+        self._shared_record()
+
+    def _write_starts(self) -> None:
+        with self._logs.changed:
+            due, self._starts_due = self._starts_due, {}
+        try:
+            self.starts.record(due)
+        except StorageError:
+            with self._logs.changed:
+                self._starts_due = due | self._starts_due
+            raise
+
+
+def _sync_announced(logs: Iterable[PartitionLog]) -> None:
+    """A log that refuses keeps the start that is on record; it says itself what is wrong with it."""
+    for log in logs:
+        try:
+            sync_below_announced(log.state)
+        except StorageError as error:
+            logger.warning("%s: its log start cannot go on record: %s", log.directory, error)

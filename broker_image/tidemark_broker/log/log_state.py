@@ -1,0 +1,128 @@
+"""What all that is done to one log shares: its bounds, its epochs, its segments, and their locks.
+
+Two locks: ``lock`` guards what is in memory and is held for no longer than that takes, as appends
+on the loop wait for it; ``shaping`` is held by what changes files from a thread, one at a time, and
+is taken first. A value that moves is replaced whole, so what only looks at one takes no lock.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.epoch_file import EpochFile
+from tidemark_broker.log.errors import StorageError
+from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.open_segments import OpenSegments
+from tidemark_broker.log.segment_list import SegmentList
+from tidemark_broker.log.start_record import StartRecord
+
+
+class LogState:
+    """One log while it is open. T marks what blocks on the disk."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition: int,
+        config: LogConfig,
+        open_segments: OpenSegments | None = None,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.config = config
+        self.lock = threading.RLock()
+        self.shaping = threading.RLock()
+        #: How often records were taken back: who works without the lock looks whether it did.
+        self.truncations = 0
+        #: Called (in a thread) to put on record where the log begins, durably.
+        self.record_starts: Callable[[Starts], None] | None = None
+        #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
+        self.persist_checkpoints: Callable[[], None] | None = None
+        #: Where it will begin once a removal that is under way is done.
+        self.starts_ahead: Starts | None = None
+        #: Whether opening had to cut bytes that a clean shutdown would have kept.
+        self.truncated_at_open = False
+        #: (end, former high watermark) where the log was opened below what it knew to be committed.
+        self.lost_at_open: tuple[int, int] | None = None
+        self._open_segments = open_segments or OpenSegments()
+
+    def adopt(
+        self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: Bounds
+    ) -> None:
+        """Go on with what was opened."""
+        self.segments = segments
+        segments.share(self._open_segments, self.lock)
+        self.epochs = epochs
+        self.epoch_file = epoch_file
+        self.bounds = bounds
+        self.start_record = StartRecord.of(bounds.log_start)
+        #: Why the log takes nothing until it is opened again; None while all is well.
+        self.failure: str | None = None
+        #: How far a failed log is to reach once it is open again; None: to its end.
+        self.kept_to: int | None = None
+        self.closed = False
+
+    # -- whether it can be used ----------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raise :class:`StorageError` for a log that failed, or is closed."""
+        if self.failure is not None:
+            raise StorageError(self.failure)
+        if self.closed:
+            raise StorageError(f"{self.directory} is closed")
+
+    def let_go(self) -> None:
+        """Close the files; all else is refused from now on."""
+        with self.lock:
+            self.closed = True
+            self.segments.unload_all()
+
+    # -- bounds --------------------------------------------------------------------------------
+
+    def move_log_start(self, bounds: Bounds) -> None:
+        """Holding ``lock``: the log begins where ``bounds`` say, its epochs too."""
+        self.bounds = bounds
+        self.epochs = self.epochs.truncate_from_start(bounds.log_start)
+
+    def lower_bounds(self, offset: int) -> None:
+        """T, holding both locks: nothing but the end stays above ``offset``. A recovery point that
+        goes back is on disk before any file changes, lest a crash trust bytes that were written
+        after it."""
+        self.truncations += 1
+        former, self.bounds = self.bounds, self.bounds.lowered(offset)
+        self.start_record = self.start_record.lowered(offset)
+        if offset < former.recovery_point:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """T: have the checkpoints be as the log is now."""
+        if self.persist_checkpoints is not None:
+            self.persist_checkpoints()
+
+    def save_epochs(self) -> None:
+        """T: whoever saves holds ``shaping``, lest an older history replace a newer one."""
+        with self.shaping:
+            self.epoch_file.save(self.epochs)
+
+    def assign_leader_epoch(self, epoch: int) -> bool:
+        """T: see :meth:`PartitionLog.assign_leader_epoch`."""
+        with self.shaping:
+            with self.lock:
+                self.check_usable()
+                before = self.epochs
+                if epoch <= before.latest_epoch:
+                    return False
+            if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+                self.epoch_file.save(before.assign(epoch, self.bounds.end))
+            with self.lock:
+                self.epochs = self.epochs.assign(epoch, self.bounds.end)
+            return True

@@ -1,0 +1,119 @@
+"""Where a log begins: how its two starts are raised, and how that goes on record.
+
+No start ever rises beyond the high watermark (invariant 13), goes back, or is shown to clients
+before it is on record: see :class:`StartRecord` for the stations on that way.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tidemark_broker.log.errors import OffsetOutOfRange
+from tidemark_broker.log.flushing import sync_segments
+from tidemark_broker.log.log_starts import Starts
+from tidemark_broker.log.log_state import LogState
+
+
+def raise_log_start(log: LogState, offset: int) -> bool:
+    """See :meth:`PartitionLog.raise_log_start`."""
+    with log.lock:
+        _check_committed(log, "log start", offset)
+        if offset <= log.bounds.log_start:
+            return False
+        log.move_log_start(log.bounds.with_log_start(offset))
+        return True
+
+
+def announce_log_start(log: LogState, offset: int) -> bool:
+    """See :meth:`PartitionLog.announce_log_start`."""
+    with log.lock:
+        _check_committed(log, "log start", offset)
+        if offset <= log.start_record.target(log.bounds):
+            return False
+        log.start_record = replace(log.start_record, announced=offset)
+        return True
+
+
+def adopt_checkpointed_log_start(log: LogState) -> bool:
+    """See :meth:`PartitionLog.adopt_checkpointed_log_start`."""
+    with log.lock:
+        held = log.start_record.adoptable(log.bounds)
+        moved = raise_log_start(log, held)
+        log.start_record = log.start_record.adopted(held, log.bounds)
+        return moved
+
+
+def raise_local_log_start(log: LogState, offset: int) -> bool:
+    """See :meth:`PartitionLog.raise_local_log_start`."""
+    with log.lock:
+        _check_committed(log, "local log start", offset)
+        if offset <= log.bounds.local_start:
+            return False
+        log.bounds = log.bounds.with_local_start(offset)
+        return True
+
+
+def drop_remote_part(log: LogState) -> bool:
+    """See :meth:`PartitionLog.drop_remote_part`."""
+    with log.lock:
+        if log.bounds.local_start == log.bounds.log_start:
+            return False
+        log.move_log_start(log.bounds.without_remote_part())
+        return True
+
+
+def _check_committed(log: LogState, name: str, offset: int) -> None:
+    if offset > log.bounds.high_watermark:
+        raise OffsetOutOfRange(
+            f"{name} {offset} is above the high watermark {log.bounds.high_watermark}"
+        )
+
+
+def sync_below_announced(log: LogState) -> None:
+    """T: fsync what lies below an announced log start, so that it may go on record; nothing where
+    that is on the disk. Indexes and checkpoints are left to :func:`flushing.flush`: they need room,
+    which a deletion is to make."""
+    if log.start_record.target(log.bounds) <= log.start_record.recordable(log.bounds):
+        return
+    with log.shaping:
+        with log.lock:
+            log.check_usable()
+            target, truncations = log.start_record.target(log.bounds), log.truncations
+        if target > log.bounds.recovery_point:
+            sync_segments(log, target)
+        with log.lock:
+            if truncations == log.truncations:
+                log.start_record = log.start_record.synced(target)
+
+
+def starts_of(log: LogState) -> Starts:
+    """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
+    Takes no lock; a bound that moves meanwhile goes on record the next time."""
+    bounds, ahead = log.bounds, log.starts_ahead
+    log_start = log.start_record.recordable(bounds)
+    local_start = max(bounds.local_start, log_start)
+    if ahead is None:
+        return Starts(log_start, local_start)
+    return Starts(
+        max(log_start, ahead.log_start_offset),
+        max(local_start, ahead.local_log_start_offset or 0),
+    )
+
+
+def starts_recorded(log: LogState, starts: Starts) -> None:
+    """They are on record for good, or were and later ones are."""
+    with log.lock:
+        log.start_record = log.start_record.recorded(starts.log_start_offset, log.bounds)
+
+
+@contextmanager
+def recorded_ahead(log: LogState, starts: Starts) -> Iterator[None]:
+    """T: ``starts`` are on record, and nothing lower is recorded while files below them go. The
+    caller holds ``shaping``."""
+    log.starts_ahead = starts
+    try:
+        if log.record_starts is not None:
+            log.record_starts(starts)
+        yield
+    finally:
+        log.starts_ahead = None

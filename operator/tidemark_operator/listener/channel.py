@@ -1,0 +1,114 @@
+"""A command connection after the roles were reversed: requests go out, answers come back.
+
+Answers are matched by correlation id and may overtake one another (the broker applies
+``PartitionStates`` in order, which is all the order that the protocol asks for). A channel that
+fails once is closed: the broker attaches again and gets a full snapshot.
+"""
+
+import asyncio
+import itertools
+import logging
+from typing import Any, TypeVar
+
+from tidemark.wire import control, framing
+from tidemark.wire.streams import read_frame
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+CLIENT_ID = "tidemark-controller"
+IN_FLIGHT_MAX = 256
+
+
+class ChannelClosed(ConnectionError):
+    """The command connection is gone; what was asked may or may not have been done."""
+
+
+class Channel:
+    """One broker's command connection. Belongs to the intake's loop, except ``request``, which
+    any loop may await through :meth:`call`."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._closed
+
+    async def call(self, request: Any, response_type: type[R], timeout_s: float) -> R:
+        """Send a request from another loop and wait for its answer. Raises
+        :class:`ChannelClosed`, or ``TimeoutError`` (the connection stays open)."""
+        future = asyncio.run_coroutine_threadsafe(self._exchange(request, timeout_s), self._loop)
+        frame = await asyncio.wrap_future(future)
+        try:
+            return framing.decode_response(response_type, frame)[1]
+        except framing.FrameError as error:
+            self.close_threadsafe()
+            raise ChannelClosed(f"broker {self.broker_id} answered nonsense: {error}") from error
+
+    def close_threadsafe(self) -> None:
+        """End the connection from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.close)
+
+    # ------------------------------------------------------------ the intake's loop
+
+    async def _exchange(self, request: Any, timeout_s: float) -> bytes:
+        if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
+            raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[number] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._writer.write(framing.encode_request(request, number, CLIENT_ID))
+                await self._writer.drain()
+                return await answer
+        except (ConnectionError, OSError) as error:
+            if not isinstance(error, TimeoutError):
+                self.close()
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    async def run(self) -> None:
+        """Read answers until the connection ends."""
+        try:
+            while (frame := await self._next()) is not None:
+                number = int.from_bytes(frame[:4], "big", signed=True)
+                answer = self._waiting.get(number)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+        finally:
+            self.close()
+
+    async def _next(self) -> bytes | None:
+        try:
+            return await read_frame(self._reader, control.FRAME_BYTES_MAX)
+        except (framing.FrameError, ConnectionError, OSError) as error:
+            logger.info("command connection of broker %d: %s", self.broker_id, error)
+            return None
+
+    def close(self) -> None:
+        """End the connection; everything that waits fails with :class:`ChannelClosed`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ChannelClosed(f"broker {self.broker_id} disconnected"))

@@ -1,0 +1,96 @@
+"""One connection to the control listener while the broker asks and the controller answers.
+
+Requests are read ahead, a few of them, and answered in their order, as Kafka does: a heartbeat
+counts when it is read, though its answer waits behind that of an AlterPartition.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidemark.wire import control, framing
+from tidemark.wire.streams import read_frame
+from tidemark_operator.listener.frames import (
+    REQUEST_BYTES_MAX,
+    Request,
+    Response,
+    decode_request,
+)
+
+R = TypeVar("R")
+PIPELINED_MAX = 64
+ANSWER_TIMEOUT_S = 60.0
+
+Answer = Response | Awaitable[Response]
+Answers = asyncio.Queue[tuple[int, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An Attach that was accepted and answered: the roles turn round."""
+
+    request: control.AttachRequest
+    controller_epoch: int
+
+
+async def serve_requests(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answer: Callable[[Request], Answer],
+) -> Attached | None:
+    """Serve requests until the connection ends (None) or an Attach is accepted. Raises
+    :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``."""
+    answers: Answers = asyncio.Queue(PIPELINED_MAX)
+    writing = asyncio.create_task(_write(answers, writer))
+    try:
+        while True:
+            frame = await _unless_failed(writing, read_frame(reader, REQUEST_BYTES_MAX))
+            if frame is None:
+                await _unless_failed(writing, answers.join())
+                return None
+            received = decode_request(frame)
+            given = answer(received.request)
+            await _unless_failed(writing, answers.put((received.correlation_id, given)))
+            if isinstance(given, control.AttachResponse):
+                await _unless_failed(writing, answers.join())
+                return _attached(received.request, given)
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        while not answers.empty():
+            _discard(answers.get_nowait()[1])
+
+
+def _attached(request: Request, given: control.AttachResponse) -> Attached | None:
+    if given.error_code != 0 or not isinstance(request, control.AttachRequest):
+        return None
+    return Attached(request, given.controller_epoch)
+
+
+async def _unless_failed(writing: asyncio.Task[None], work: Awaitable[R]) -> R:
+    """The result of ``work``; if the writing side fails first, its error."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
+        return await task
+    finally:
+        task.cancel()
+
+
+async def _write(answers: Answers, writer: asyncio.StreamWriter) -> None:
+    while True:
+        correlation_id, answer = await answers.get()
+        if isinstance(answer, Awaitable):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await answer
+        writer.write(framing.encode_response(answer, correlation_id))
+        await writer.drain()
+        answers.task_done()
+
+
+def _discard(answer: Answer) -> None:
+    if isinstance(answer, asyncio.Future):
+        answer.cancel()

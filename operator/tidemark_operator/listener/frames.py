@@ -1,0 +1,49 @@
+"""What is served on the control listener: the requests of brokers."""
+
+from dataclasses import dataclass
+
+from tidemark.wire import control, framing
+
+#: A broker's requests are small; a whole BrokerStatus of 10,000 partitions is about 2 MB.
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+
+_REQUESTS: dict[int, type] = {
+    control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
+    control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
+    control.ALTER_PARTITION: control.AlterPartitionRequest,
+    control.BROKER_STATUS: control.BrokerStatusRequest,
+    control.ATTACH: control.AttachRequest,
+}
+
+Request = (
+    control.BrokerRegistrationRequest
+    | control.BrokerHeartbeatRequest
+    | control.AlterPartitionRequest
+    | control.BrokerStatusRequest
+    | control.AttachRequest
+)
+Response = (
+    control.BrokerRegistrationResponse
+    | control.BrokerHeartbeatResponse
+    | control.AlterPartitionResponse
+    | control.BrokerStatusResponse
+    | control.AttachResponse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request and the number that its answer must carry."""
+
+    correlation_id: int
+    request: Request
+
+
+def decode_request(frame: bytes) -> Received:
+    """Read a broker's request; :class:`framing.FrameError` if it is none that we serve."""
+    key, version, correlation_id = framing.peek_request(frame)
+    request_type = _REQUESTS.get(key)
+    if request_type is None or version != 0:
+        raise framing.FrameError(f"request key {key} version {version} is not served here")
+    request: Request = framing.decode_request(request_type, frame)
+    return Received(correlation_id, request)

@@ -1,0 +1,377 @@
+"""The control listener: a thread of its own with its own event loop and listening socket.
+
+Heartbeats are answered here, without the main loop, so that a controller that is busy deciding
+expires nobody. Everything else is handed to the main loop and answered when it is done (an
+AlterPartition only after its commit). Without a term (this process does not lead, or has not taken
+over yet) every request is answered NOT_CONTROLLER. A malformed or oversized frame closes its
+connection with one log line.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control, framing
+from tidemark_operator.listener.answers import heartbeat_response, not_controller
+from tidemark_operator.listener.channel import Channel
+from tidemark_operator.listener.connection import Answer, Attached, serve_requests
+from tidemark_operator.listener.frames import Request, Response
+from tidemark_operator.listener.sessions import Beat, Sessions
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 1024
+TICK_S = 0.25
+
+
+class ControlHandler(Protocol):
+    """What the main loop does for brokers. Every method runs in the main loop."""
+
+    async def register(
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
+    ) -> control.BrokerRegistrationResponse:
+        """Answer a registration after it is persisted. ``session_alive``: the process that was
+        registered under this id before has been heard of lately; ``connected``: and its
+        connections are not known to have ended."""
+
+    async def alter_partition(
+        self, request: control.AlterPartitionRequest
+    ) -> control.AlterPartitionResponse:
+        """Answer after the changes are persisted."""
+
+    async def broker_status(
+        self, request: control.BrokerStatusRequest
+    ) -> control.BrokerStatusResponse:
+        """Take a report in."""
+
+    def on_attached(self, channel: Channel) -> None:
+        """A command connection is open: begin with a full snapshot."""
+
+    def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
+        """A heartbeat said something new."""
+
+    def on_expired(self, broker_id: int, broker_epoch: int) -> None:
+        """A session ran out."""
+
+
+class _Term:
+    """What the intake knows while this process leads."""
+
+    def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
+        self.controller_epoch = controller_epoch
+        self.sessions = sessions
+        #: Over which connection each broker has registered last: what it asks comes over no other.
+        self.requests: dict[int, _Peer] = {}
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """The far end of one connection: the registrations for which it has spoken, of one term."""
+
+    sessions: Sessions | None = None
+    spoke_for: tuple[int, int] | None = None
+
+    def speaks(self, sessions: Sessions, broker_id: int, broker_epoch: int) -> None:
+        """It sent something in the name of a registration."""
+        if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
+            return
+        self.left(time.monotonic())
+        if sessions.connected(broker_id, broker_epoch):
+            self.sessions, self.spoke_for = sessions, (broker_id, broker_epoch)
+
+    def left(self, now_s: float) -> None:
+        """It ended, or speaks for another registration now."""
+        if self.sessions is not None and self.spoke_for is not None:
+            self.sessions.disconnected(*self.spoke_for, now_s)
+        self.sessions = self.spoke_for = None
+
+
+class ControlServer:
+    """Owns the thread, the socket and the sessions. Methods marked (main) are called from the
+    main loop's thread and only hand over."""
+
+    def __init__(self, handler: ControlHandler, main_loop: asyncio.AbstractEventLoop) -> None:
+        self._handler = handler
+        self._main = main_loop
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._term: _Term | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._channels: dict[int, Channel] = {}
+        self._stopping = asyncio.Event()
+        self._socket: socket.socket | None = None
+
+    # ------------------------------------------------------------ main
+
+    def start(self, host: str, port: int) -> tuple[str, int]:
+        """Bind, start the thread; the address bound (port 0 picks a free one). (main)"""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=256)
+        listening.setblocking(False)
+        self._socket = listening
+        self._thread.start()
+        bound = listening.getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close every connection and end the thread. (main)"""
+        if self._thread.is_alive():
+            self._post(self._stopping.set)
+            self._thread.join(timeout_s)
+
+    def alive(self) -> bool:
+        """Whether the thread serves."""
+        return self._thread.is_alive()
+
+    def begin_term(
+        self,
+        controller_epoch: int,
+        session_timeout_s: float,
+        known: Iterable[tuple[int, int, bool]],
+    ) -> None:
+        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now. (main)"""
+        brokers = list(known)
+
+        def begin() -> None:
+            sessions = Sessions(session_timeout_s, TICK_S)
+            for broker_id, broker_epoch, fenced in brokers:
+                sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+            self._close_channels()
+            self._term = _Term(controller_epoch, sessions)
+
+        self._post(begin)
+
+    def end_term(self) -> None:
+        """This process leads no longer: answer NOT_CONTROLLER, drop command connections. (main)"""
+
+        def end() -> None:
+            self._term = None
+            self._close_channels()
+
+        self._post(end)
+
+    def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
+        """A registration was persisted. (main)"""
+        self._with_sessions(
+            lambda held: held.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+        )
+
+    def close_session(self, broker_id: int) -> None:
+        """The broker is no longer ours, or has shut down. (main)"""
+
+        def close(held: Sessions) -> None:
+            held.close(broker_id)
+            channel = self._channels.pop(broker_id, None)
+            if channel is not None:
+                channel.close()
+
+        self._with_sessions(close)
+
+    def set_state(
+        self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
+    ) -> None:
+        """What the next heartbeats are answered with. (main)"""
+        self._with_sessions(
+            lambda held: held.set_state(
+                broker_id, broker_epoch, fenced=fenced, should_shut_down=should_shut_down
+            )
+        )
+
+    def _with_sessions(self, change: Callable[[Sessions], None]) -> None:
+        def run() -> None:
+            if self._term is not None:
+                change(self._term.sessions)
+
+        self._post(run)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(call)
+
+    # ------------------------------------------------------------ the control thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        ticking = asyncio.create_task(self._tick())
+        stopping = asyncio.create_task(self._stopping.wait())
+        server = await asyncio.start_server(self._accept, sock=self._socket)
+        try:
+            await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
+        finally:
+            server.close()
+            tasks = [ticking, stopping, *self._tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._term is None:
+                continue
+            for broker_id, broker_epoch in self._term.sessions.tick(time.monotonic()):
+                logger.info("the session of broker %d (epoch %d) ran out", broker_id, broker_epoch)
+                self._tell(self._handler.on_expired, broker_id, broker_epoch)
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends
+            self._main.call_soon_threadsafe(call, *arguments)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            logger.warning("refused a control connection: %d are open", len(self._tasks))
+            writer.close()
+            return
+        task = self._loop.create_task(self._connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a control connection failed", exc_info=error)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = writer.get_extra_info("peername")
+        peer = _Peer()
+        raw = writer.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            attached = await serve_requests(
+                reader, writer, lambda request: self._answer(request, peer)
+            )
+            if attached is not None and (channel := self._attach(attached, reader, writer)):
+                await channel.run()
+        except framing.FrameError as error:
+            logger.warning("closed control connection %s: %s", address, error)
+        except (ConnectionError, TimeoutError) as error:
+            logger.info("control connection %s ended: %s", address, error or type(error).__name__)
+        finally:
+            peer.left(time.monotonic())
+            writer.close()
+
+    # ------------------------------------------------------------ answers
+
+    def _answer(self, request: Request, peer: _Peer) -> Answer:
+        term = self._term
+        if term is None:
+            return not_controller(request)
+        if not isinstance(request, control.BrokerRegistrationRequest):
+            peer.speaks(term.sessions, request.broker_id, request.broker_epoch)
+        match request:
+            case control.BrokerHeartbeatRequest():
+                return self._heartbeat(term, request)
+            case control.AttachRequest():
+                known = term.sessions.get(request.broker_id, request.broker_epoch) is not None
+                code = ErrorCode.none if known else ErrorCode.stale_broker_epoch
+                return control.AttachResponse(
+                    error_code=int(code), controller_epoch=term.controller_epoch
+                )
+            case control.BrokerRegistrationRequest():
+                return self._register(term, request, peer)
+            case control.AlterPartitionRequest():
+                self._check_present(term, request.broker_id, peer)
+                return self._in_main(self._handler.alter_partition(request))
+            case control.BrokerStatusRequest():
+                self._check_present(term, request.broker_id, peer)
+                return self._in_main(self._handler.broker_status(request))
+
+    @staticmethod
+    def _check_present(term: _Term, broker_id: int, peer: _Peer) -> None:
+        """What a broker left behind on a former connection it has asked again, and was perhaps
+        answered otherwise: a proposal that was refused must not take effect after that."""
+        if term.requests.get(broker_id, peer) is not peer:
+            raise ConnectionAbortedError(
+                f"broker {broker_id} has registered over another one since"
+            )
+
+    def _register(
+        self, term: _Term, request: control.BrokerRegistrationRequest, peer: _Peer
+    ) -> Answer:
+        sessions, broker_id = term.sessions, request.broker_id
+        alive, connected = sessions.alive(broker_id), sessions.is_connected(broker_id)
+        sessions.knocked(broker_id, time.monotonic())
+        decided = self._in_main(
+            self._handler.register(request, session_alive=alive, connected=connected)
+        )
+        return self._loop.create_task(self._registered(term, broker_id, peer, decided))
+
+    @staticmethod
+    async def _registered(
+        term: _Term, broker_id: int, peer: _Peer, decided: Awaitable[Response]
+    ) -> Response:
+        """Before the broker hears that it may ask over this connection, no other is heard."""
+        answer = await decided
+        if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
+            term.requests[broker_id] = peer
+        return answer
+
+    def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:
+        try:
+            future: concurrent.futures.Future[Response]
+            future = asyncio.run_coroutine_threadsafe(work, self._main)
+        except RuntimeError as error:
+            work.close()
+            raise ConnectionAbortedError("the operator stops") from error
+        return asyncio.wrap_future(future)
+
+    def _heartbeat(
+        self, term: _Term, request: control.BrokerHeartbeatRequest
+    ) -> control.BrokerHeartbeatResponse:
+        taken = term.sessions.heartbeat(
+            request.broker_id,
+            request.broker_epoch,
+            time.monotonic(),
+            snapshot_controller_epoch=request.snapshot_controller_epoch,
+            want_shut_down=request.want_shut_down,
+            loop_age_s=request.loop_age_ms / 1000,
+        )
+        if taken is None:
+            return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
+        session, news = taken
+        if news:
+            self._tell(self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat)
+        return heartbeat_response(
+            ErrorCode.none,
+            term.controller_epoch,
+            is_fenced=session.is_fenced,
+            should_shut_down=session.should_shut_down,
+        )
+
+    def _attach(
+        self, attached: Attached, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Channel | None:
+        """Turn the roles round, unless the term that accepted the Attach has ended meanwhile."""
+        request = attached.request
+        if self._term is None or self._term.controller_epoch != attached.controller_epoch:
+            return None
+        channel = Channel(request.broker_id, request.broker_epoch, reader, writer)
+        previous = self._channels.get(request.broker_id)
+        if previous is not None:
+            previous.close()
+        self._channels[request.broker_id] = channel
+        self._tell(self._handler.on_attached, channel)
+        return channel
+
+    def _close_channels(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()

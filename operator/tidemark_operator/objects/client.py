@@ -1,0 +1,70 @@
+"""The API server as the reconcilers use it: every answer is taken into the store at once.
+
+So the echo of an own write, which the watch brings a moment later, is no news. A status is a PUT
+under the resourceVersion last seen; a finalizer is set and taken away by server-side apply.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
+from tidemark_operator.kube.kinds import WATCHED, Json, Key, Kind
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
+
+PARALLEL_WRITES = 16
+_KINDS = {kind.kind: kind for kind in WATCHED}
+
+
+class ObjectClient:
+    """Writes at most ``PARALLEL_WRITES`` objects at a time. All methods raise ``KubeError``."""
+
+    def __init__(self, api: KubeApi, objects: ObjectStore, metrics: Metrics) -> None:
+        self.api = api
+        self._objects = objects
+        self._metrics = metrics
+        self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
+
+    async def replace_status(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
+        """The object with the new status; ``Conflict`` when what is in the store is not the newest
+        (the caller's key then comes again with the newest object)."""
+        held = self._objects.get(key)
+        if held is None:
+            raise NotFound(404, f"{key} is gone")
+        async with self._parallel:
+            written = await self.api.replace_status(kind, {**held, "status": dict(status)})
+        self._metrics.status_writes.labels(kind.kind).inc()
+        self._objects.put(written)
+        return written
+
+    async def hold(self, kind: Kind, body: Json, finalizer: str) -> None:
+        """Our finalizer stands on the object."""
+        if finalizer in finalizers_of(body):
+            return
+        async with self._parallel:
+            held = await add_finalizer(self.api, kind, body, finalizer)
+        self._objects.put(held)
+
+    async def release(self, kind: Kind, body: Json, finalizer: str) -> None:
+        """Take our finalizer off an object that is being deleted."""
+        async with self._parallel:
+            left = await remove_finalizer(self.api, kind, body, finalizer)
+        if finalizers_of(left):
+            self._objects.put(left)
+        else:
+            self._objects.remove(left)
+
+    async def refresh(self, key: Key) -> None:
+        """Read the newest object of a key, after a conflict."""
+        try:
+            self._objects.put(await self.api.get(_KINDS[key.kind], key.namespace, key.name))
+        except NotFound:
+            held = self._objects.get(key)
+            if held is not None:
+                self._objects.remove(held)
+
+    async def relist(self, kind: Kind, namespace: str) -> list[Key]:
+        """Read every object of a kind; the keys that appeared, changed or vanished."""
+        return self._objects.replace_kind(kind, await self.api.list_all(kind, namespace))

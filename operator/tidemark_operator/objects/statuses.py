@@ -1,0 +1,38 @@
+"""Status writes: never one that changes nothing, and figures that move on their own once a minute."""
+
+from collections.abc import Mapping
+
+from tidemark_operator.controller.status import Pacer
+from tidemark_operator.kube.kinds import Json, Key, Kind
+from tidemark_operator.objects.client import ObjectClient
+
+
+class StatusWriter:
+    """The one way in which a status of a watched object is written. Raises ``KubeError``."""
+
+    def __init__(self, client: ObjectClient) -> None:
+        self._client = client
+        self._pacer = Pacer()
+
+    async def write(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
+        """Write it now; the object as it then is."""
+        return await self._client.replace_status(kind, key, status)
+
+    async def write_if_due(
+        self,
+        kind: Kind,
+        key: Key,
+        former: Mapping[str, object],
+        status: Mapping[str, object],
+        *,
+        now_ms: int,
+    ) -> bool:
+        """Write it if it says more than ``former``, or its figures are due; whether it did."""
+        if not self._pacer.should_write(str(key), former, status, now_ms=now_ms):
+            return False
+        await self.write(kind, key, status)
+        return True
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        self._pacer.forget(str(key))

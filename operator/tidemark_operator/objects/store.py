@@ -1,0 +1,87 @@
+"""The latest known object of every watched key, fed by the watches and by the operator's own writes.
+
+Newest wins by resourceVersion, so an event that lags behind a write of our own never takes a
+status back. A deletion counts only for the uid that was deleted: a made-again object stays.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
+
+
+class StoreListener(Protocol):
+    """Who is told what is news, at once. Whatever is told is in the store already."""
+
+    def changed(self, body: Json) -> None:
+        """An object is new, or newer than it was."""
+
+    def gone(self, key: Key) -> None:
+        """An object is no longer there."""
+
+
+class ObjectStore:
+    """Bounded by the number of objects. Not locked: owned by the main loop. ``listener``: of the
+    present term, None between terms."""
+
+    def __init__(self) -> None:
+        self.listener: StoreListener | None = None
+        self._objects: dict[Key, Json] = {}
+        self._by_kind: dict[str, set[Key]] = {}
+
+    def get(self, key: Key) -> Json | None:
+        """The object as last seen."""
+        return self._objects.get(key)
+
+    def put(self, body: Json) -> bool:
+        """Take an object in; False when it is not newer than what is known."""
+        key = key_of(body)
+        known = self._objects.get(key)
+        if known is not None and resource_version(known) >= resource_version(body):
+            return False
+        body.get("metadata", {}).pop("managedFields", None)
+        self._objects[key] = body
+        self._by_kind.setdefault(key.kind, set()).add(key)
+        if self.listener is not None:
+            self.listener.changed(body)
+        return True
+
+    def remove(self, body: Json) -> bool:
+        """The object was deleted; False when another of that name is known already."""
+        key = key_of(body)
+        known = self._objects.get(key)
+        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+            return False
+        self._drop(key)
+        return True
+
+    def _drop(self, key: Key) -> None:
+        del self._objects[key]
+        self._by_kind[key.kind].discard(key)
+        if self.listener is not None:
+            self.listener.gone(key)
+
+    def replace_kind(self, kind: Kind, bodies: Iterable[Json]) -> list[Key]:
+        """A whole list as the API server has it: the keys that appeared, changed or vanished."""
+        changed: list[Key] = []
+        present: set[Key] = set()
+        for body in bodies:
+            key = key_of(body)
+            present.add(key)
+            known = self._objects.get(key)
+            newer = known is None or resource_version(known) != resource_version(body)
+            if self.put(body) and newer:
+                changed.append(key)
+        for key in self.keys(kind) - present:
+            self._drop(key)
+            changed.append(key)
+        return changed
+
+    def keys(self, kind: Kind) -> set[Key]:
+        """The keys of a kind."""
+        return set(self._by_kind.get(kind.kind, ()))
+
+    def of_kind(self, kind: Kind) -> Iterator[Json]:
+        """The objects of a kind, by key."""
+        for key in sorted(self.keys(kind)):
+            yield self._objects[key]

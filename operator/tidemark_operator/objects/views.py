@@ -1,0 +1,225 @@
+"""Kubernetes objects as the core's values. Pure: pydantic models in, frozen dataclasses out."""
+
+import uuid
+
+from tidemark.configuration.layers import topic_defaults
+from tidemark.ids import id_text, parse_id
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark.wire.control import Endpoint
+from tidemark_operator.controller.deletion import (
+    DeletionTarget,
+    DeletionView,
+    Progress,
+    ResolvedOffset,
+)
+from tidemark_operator.controller.model import (
+    BrokerInfo,
+    ClusterView,
+    DeletionPolicy,
+    OrphanedTopic,
+    TieringSpec,
+    TieringStatus,
+    TopicView,
+)
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
+from tidemark_operator.resources.durations import duration_ms
+from tidemark_operator.resources.metadata import InvalidResource, ObjectMeta
+from tidemark_operator.resources.names import PAUSED_ANNOTATION, SLICES_DEFAULT
+from tidemark_operator.resources.record_deletion import (
+    RecordDeletion,
+    RecordDeletionSpec,
+    parse_record_deletion,
+)
+from tidemark_operator.resources.times import ms_of_time
+from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
+from tidemark_operator.resources.topic import TieringStatus as StoredTiering
+from tidemark_operator.resources.topic import Topic, parse_topic
+from tidemark_operator.resources.topic_config import kafka_config, retention_problem
+
+
+def cluster_id_of(body: Json) -> str:
+    """Kafka's cluster id: what the status holds, else the Cluster's uid in Kafka's text form."""
+    stored = (body.get("status") or {}).get("clusterId")
+    return str(stored) if stored else id_text(uuid.UUID(body["metadata"]["uid"]))
+
+
+def cluster_of(body: Json) -> str:
+    """The name of the Cluster that a Topic or Broker belongs to."""
+    return str(body["spec"]["clusterRef"]["name"])
+
+
+def is_paused(meta: ObjectMeta) -> bool:
+    """``tidemark.dev/paused: "true"`` stops reconciling."""
+    return meta.annotations.get(PAUSED_ANNOTATION, "").lower() == "true"
+
+
+def cluster_view(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterView:
+    """A ``Cluster`` with what was found out about its storage."""
+    cluster = parse_cluster(body)
+    status = cluster.status
+    orphans = tuple(
+        OrphanedTopic(
+            topic_id=parse_id(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
+        )
+        for left in status.left_behind or ()
+    )
+    return ClusterView(
+        key=cluster.metadata.key,
+        cluster_id=cluster_id_of(body),
+        config=dict(cluster.spec.config or {}),
+        remote_storage=remote_storage,
+        store_id=status.store_id or "",
+        storage_problem=storage_problem,
+        orphans=orphans,
+        slices=status.slices or SLICES_DEFAULT,
+        generation=cluster.metadata.generation,
+        status=body.get("status") or {},
+    )
+
+
+def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
+    """A ``Broker`` with the registration that its status holds."""
+    broker = parse_broker(body)
+    status, meta = broker.status, broker.metadata
+    listeners = tuple(
+        Endpoint(name=point.name, host=point.host, port=point.port) for point in status.endpoints
+    )
+    return BrokerInfo(
+        node_id=broker.spec.node_id,
+        key=meta.key,
+        rack=broker.spec.rack,
+        broker_epoch=-1 if status.broker_epoch is None else status.broker_epoch,
+        incarnation_id=uuid.UUID(status.incarnation_id) if status.incarnation_id else None,
+        directory_id=uuid.UUID(status.directory_id) if status.directory_id else None,
+        listeners=listeners,
+        fenced=fenced,
+        deleting=meta.is_deleting,
+        generation=meta.generation,
+        status=body.get("status") or {},
+    )
+
+
+def stored_fenced(broker: Broker) -> bool:
+    """Whether the status says that the broker is fenced."""
+    ready = find_condition(broker.status.conditions, READY)
+    return ready is None or ready.status is not ConditionStatus.TRUE
+
+
+def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
+    """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
+    of a paused one is what its status holds: nothing else is to reach a broker."""
+    topic = parse_topic(body)
+    spec, status, meta = topic.spec, topic.status, topic.metadata
+    if meta.uid is None:
+        raise InvalidResource(f"Topic {meta.key} has no uid")
+    paused = is_paused(meta)
+    config = kafka_config(spec, topic_defaults(cluster_config))
+    if paused and status.held_config is not None:
+        config = dict(status.held_config)
+    return TopicView(
+        key=meta.key,
+        uid=meta.uid,
+        name=topic.topic_name,
+        generation=meta.generation,
+        partitions=spec.partitions,
+        replication_factor=spec.replication_factor,
+        config=config,
+        config_problem=(retention_problem(config) or "") if spec.tiering_enabled else "",
+        tiering_spec=TieringSpec(
+            enabled=spec.tiering_enabled,
+            policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
+        ),
+        tiering_status=_tiering(status.tiering),
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
+        created_ms=_created_ms(topic),
+        deletion_ms=None
+        if meta.deletion_timestamp is None
+        else ms_of_time(meta.deletion_timestamp),
+        deletion_policy=(
+            DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
+        ),
+        paused=paused,
+        partitions_placed=status.partitions_placed or 0,
+        status=body.get("status") or {},
+    )
+
+
+def _created_ms(resource: Topic | RecordDeletion) -> int:
+    created = resource.metadata.creation_timestamp
+    return 0 if created is None else ms_of_time(created)
+
+
+def _policy(policy: SpecPolicy | None) -> DisablePolicy | None:
+    return None if policy is None else DisablePolicy[policy.name]
+
+
+def _tiering(stored: StoredTiering | None) -> TieringStatus:
+    if stored is None:
+        return TieringStatus()
+    state = TieringState[stored.state.name]
+    return TieringStatus(
+        tiering=Tiering(state, stored.epoch, _policy(stored.policy)),
+        since_ms=0 if stored.since is None else ms_of_time(stored.since),
+        pending_brokers=stored.pending_brokers or (),
+    )
+
+
+def deletion_view(body: Json) -> DeletionView:
+    """A ``RecordDeletion`` with what its status has frozen."""
+    request = parse_record_deletion(body)
+    spec, status, meta = request.spec, request.status, request.metadata
+    if meta.uid is None:
+        raise InvalidResource(f"RecordDeletion {meta.key} has no uid")
+    resolved = None
+    if status.resolved is not None:
+        resolved = {
+            point.partition: ResolvedOffset(offset=point.offset, leader_epoch=point.leader_epoch)
+            for point in status.resolved
+        }
+    progress = {
+        part.partition: Progress(low_watermark=part.low_watermark, error=part.error or "")
+        for part in status.partitions or ()
+    }
+    return DeletionView(
+        key=meta.key,
+        uid=meta.uid,
+        generation=meta.generation,
+        topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
+        targets=_targets(spec),
+        created_ms=_created_ms(request),
+        timeout_ms=None if spec.timeout is None else duration_ms(spec.timeout),
+        dry_run=bool(spec.dry_run),
+        ttl_after_finished_ms=(
+            None if spec.ttl_after_finished is None else duration_ms(spec.ttl_after_finished)
+        ),
+        topic_id=parse_id(status.topic_id) if status.topic_id else None,
+        resolved=resolved,
+        progress=progress,
+        records=status.records,
+        started_ms=None if status.start_time is None else ms_of_time(status.start_time),
+        finished_ms=None if status.completion_time is None else ms_of_time(status.completion_time),
+        status=body.get("status") or {},
+    )
+
+
+def _targets(spec: RecordDeletionSpec) -> tuple[DeletionTarget, ...]:
+    if spec.all is not None:
+        time = spec.all.before_time
+        return (
+            DeletionTarget(
+                partition=None,
+                before_offset=spec.all.before_offset,
+                before_time_ms=None if time is None else ms_of_time(time),
+            ),
+        )
+    return tuple(
+        DeletionTarget(
+            partition=point.partition,
+            before_offset=point.before_offset,
+            before_time_ms=None if point.before_time is None else ms_of_time(point.before_time),
+        )
+        for point in spec.partitions or ()
+    )

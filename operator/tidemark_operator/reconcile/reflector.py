@@ -1,0 +1,126 @@
+"""The core's state follows what the API server holds: Topics, Brokers and the Cluster of this term."""
+
+import dataclasses
+import logging
+from typing import Protocol
+
+from tidemark_operator.controller import elections
+from tidemark_operator.kube.kinds import BROKER, TOPIC, WATCHED, Json, Key, key_of
+from tidemark_operator.objects.views import broker_info, cluster_of, cluster_view, topic_view
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.metadata import InvalidResource
+
+logger = logging.getLogger(__name__)
+
+
+class Sessions(Protocol):
+    """The brokers' sessions, as far as the objects concern them."""
+
+    def close_session(self, broker_id: int) -> None:
+        """The broker's object is gone."""
+
+
+class Reflector:
+    """The store's listener of one term."""
+
+    def __init__(self, services: Services, sessions: Sessions) -> None:
+        self._services = services
+        self._sessions = sessions
+
+    def changed(self, body: Json) -> None:
+        """An object as the API server has it now."""
+        key, cluster_key = key_of(body), self._services.cluster_key
+        try:
+            if key == cluster_key:
+                self._cluster_changed(body)
+            elif key.kind == TOPIC.kind and cluster_of(body) == cluster_key.name:
+                self._topic_changed(body)
+            elif key.kind == BROKER.kind and cluster_of(body) == cluster_key.name:
+                self._broker_changed(body)
+        except InvalidResource as error:
+            logger.warning("%s cannot be read by this version: %s", key, error)
+
+    def gone(self, key: Key) -> None:
+        """An object is gone. Rows and registrations of others are untouched by that."""
+        services, name = self._services, key.namespaced_name
+        services.statuses.forget(key)
+        if key.kind == TOPIC.kind:
+            services.state.drop_topic(name)
+        if key.kind == BROKER.kind:
+            for broker in list(services.state.brokers.values()):
+                if broker.key == name:
+                    self._broker_gone(broker.node_id)
+
+    def catch_up(self) -> None:
+        """What came while the take-over was under way is in the store, but not in the state: let
+        the state know all of it, and reconcile everything."""
+        services = self._services
+        for kind in WATCHED:
+            for body in list(services.objects.of_kind(kind)):
+                self.changed(body)
+                services.queue.add(key_of(body))
+        known = [TOPIC.key(name) for name in services.state.topics]
+        known += [BROKER.key(broker.key) for broker in services.state.brokers.values()]
+        for key in known:
+            if services.objects.get(key) is None:
+                self.gone(key)
+
+    # ------------------------------------------------------------ by kind
+
+    def _topic_changed(self, body: Json) -> None:
+        """The configuration with which a Topic was paused holds from the moment that the pause is
+        seen, before its status says so."""
+        state = self._services.state
+        topic = topic_view(body, dict(state.cluster.config))
+        former = state.topics.get(topic.key)
+        if topic.paused and former is not None and former.uid == topic.uid:
+            topic = dataclasses.replace(topic, config=former.config)
+        state.put_topic(topic)
+
+    def _broker_changed(self, body: Json) -> None:
+        """The registration is the state's own; the object says the rest."""
+        state = self._services.state
+        broker = broker_info(body, fenced=True)
+        former = state.brokers.get(broker.node_id)
+        if former is None:
+            state.put_broker(broker)
+        elif former.key == broker.key:
+            state.put_broker(
+                dataclasses.replace(
+                    former,
+                    rack=broker.rack if broker.rack is not None else former.rack,
+                    deleting=broker.deleting,
+                    generation=broker.generation,
+                    status=broker.status,
+                )
+            )
+
+    def _broker_gone(self, node_id: int) -> None:
+        """Where partitions still name it, nobody is told to lead them by a list in which it is
+        not."""
+        services = self._services
+        self._sessions.close_session(node_id)
+        services.state.drop_broker(node_id)
+        services.engine.publish()
+        if services.state.keys_on(node_id):
+            services.background.spawn(("gone", node_id), self._let_others_lead(node_id))
+
+    async def _let_others_lead(self, node_id: int) -> None:
+        await self._services.committer.try_decide(
+            lambda draft: elections.broker_gone(draft, node_id),
+            f"what broker {node_id} led, which is gone,",
+        )
+
+    def _cluster_changed(self, body: Json) -> None:
+        """What was found out about the storage stays; topics follow the new defaults."""
+        services, former = self._services, self._services.state.cluster
+        services.state.cluster = cluster_view(
+            body,
+            remote_storage=former.remote_storage,
+            storage_problem=former.storage_problem,
+        )
+        if dict(former.config) != dict(services.state.cluster.config):
+            for topic in list(services.objects.of_kind(TOPIC)):
+                self.changed(topic)
+                services.queue.add(key_of(topic))
+            services.engine.publish()

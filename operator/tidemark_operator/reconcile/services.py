@@ -1,0 +1,45 @@
+"""What the reconcilers of one controller term work with: a record, made anew for every term."""
+
+import dataclasses
+import uuid
+
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.tiering import Disablements
+from tidemark_operator.controller.topic_deletion import Deletions
+from tidemark_operator.engines.base import Engine
+from tidemark_operator.events import EventWriter
+from tidemark_operator.kube.kinds import TOPIC, Key
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.queue import KeyQueue
+from tidemark_operator.storage.committer import Committer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
+    commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
+    answer."""
+
+    cluster_key: Key
+    state: ControllerState
+    committer: Committer
+    engine: Engine
+    objects: ObjectStore
+    client: ObjectClient
+    statuses: StatusWriter
+    queue: KeyQueue
+    background: BackgroundTasks
+    events: EventWriter
+    metrics: Metrics
+    disablements: Disablements = dataclasses.field(default_factory=Disablements)
+    deletions: Deletions = dataclasses.field(default_factory=Deletions)
+
+    def wake_topic(self, topic_id: uuid.UUID) -> None:
+        """Reconcile the Topic of an id soon, if there is one."""
+        topic = self.state.topic_by_id(topic_id)
+        if topic is not None:
+            self.queue.add(TOPIC.key(topic.key))

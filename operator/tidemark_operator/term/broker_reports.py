@@ -1,0 +1,101 @@
+"""What brokers report of themselves: figures and errors, kept in memory, and who is to look at them."""
+
+from tidemark.wire import control
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.model import BrokerHealth, RowKey
+from tidemark_operator.kube.kinds import BROKER, TOPIC
+from tidemark_operator.reconcile.services import Services
+
+FIGURES_S = 30.0
+FIGURES_DISABLING_S = 1.0
+
+
+def take_report(services: Services, request: control.BrokerStatusRequest) -> None:
+    """Take in what a registered broker says."""
+    _take_health(services, request)
+    _take_failed(services, request)
+    for report in request.partitions:
+        _take_partition(services, report)
+
+
+def _take_health(services: Services, request: control.BrokerStatusRequest) -> None:
+    state, queue = services.state, services.queue
+    health = BrokerHealth(
+        log_bytes=request.log_bytes,
+        replicas=request.replicas,
+        storage_error=request.storage_error,
+        remote_error=request.remote_error,
+        store_id=request.store_id,
+    )
+    former = state.health.get(request.broker_id)
+    state.health[request.broker_id] = health
+    key = BROKER.key(state.brokers[request.broker_id].key)
+    if former is None or _errors(former) != _errors(health):
+        queue.add(key)
+        queue.add(services.cluster_key)
+    elif former != health:
+        queue.add_later(key, FIGURES_S)
+
+
+def _take_failed(services: Services, request: control.BrokerStatusRequest) -> None:
+    """Replicas whose storage refuses, or works again: who leads them is decided at once."""
+    state, node_id = services.state, request.broker_id
+    named = {
+        (topic.topic_id, partition)
+        for topic in request.failed_replicas
+        for partition in topic.partitions
+    }
+    if not named and not state.failed_on(node_id):
+        return
+    news = state.put_failed(node_id, state.keys_on(node_id).intersection(named))
+    if news:
+        services.background.spawn(
+            ("storage", node_id, news), _storage_changed(services, node_id, news)
+        )
+
+
+async def _storage_changed(services: Services, node_id: int, news: frozenset[RowKey]) -> None:
+    await services.committer.try_decide(
+        lambda draft: elections.storage_changed(draft, node_id, news),
+        f"news of the storage of broker {node_id}",
+    )
+    for topic_id in {topic_id for topic_id, _ in news}:
+        services.wake_topic(topic_id)
+
+
+def _take_partition(services: Services, report: control.PartitionStatus) -> None:
+    state = services.state
+    row = state.row((report.topic_id, report.partition))
+    topic = state.topic_by_id(report.topic_id)
+    if row is None or topic is None or report.leader_epoch < row.leader_epoch:
+        return
+    former = state.reports.get(row.key)
+    state.reports[row.key] = report
+    disabling = topic.tiering.is_disabling
+    if disabling:
+        _note_remaining(services, report)
+    key = TOPIC.key(topic.key)
+    if former is None or _trouble(former) != _trouble(report):
+        services.queue.add(key)
+    elif former != report:
+        services.queue.add_later(key, FIGURES_DISABLING_S if disabling else FIGURES_S)
+
+
+def _note_remaining(services: Services, report: control.PartitionStatus) -> None:
+    state = services.state
+    reports = (
+        state.reports.get((report.topic_id, partition))
+        for partition in state.rows_of(report.topic_id)
+    )
+    remaining = sum(found.remaining_segments for found in reports if found is not None)
+    services.disablements.note_remaining(report.topic_id, remaining, now_ms=wall_ms())
+
+
+def _trouble(report: control.PartitionStatus) -> tuple[str, bool]:
+    """What of a report must be shown at once."""
+    return report.error_reason, report.offline
+
+
+def _errors(health: BrokerHealth) -> tuple[str, str, str]:
+    return health.storage_error, health.remote_error, health.store_id

@@ -1,0 +1,230 @@
+"""What brokers ask, answered by the controller of the present term.
+
+Every answer that stands for a decision is given after the decision is stored. Without a term, or
+when the term ends meanwhile, the answer is NOT_CONTROLLER and the broker tries again elsewhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_operator.controller import elections, isr, registration
+from tidemark_operator.engines.link import LinkListener
+from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
+from tidemark_operator.listener.answers import not_controller
+from tidemark_operator.listener.channel import Channel
+from tidemark_operator.listener.frames import Response
+from tidemark_operator.listener.server import ControlHandler, ControlServer
+from tidemark_operator.listener.sessions import Beat
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.term.broker_reports import take_report
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+ERRORS_LOGGED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTerm:
+    """What brokers' requests need of a term; ``end`` ends it."""
+
+    services: Services
+    brokers: OwnBrokers
+    server: ControlServer
+    session_timeout_s: float
+    end: Callable[[TermEnded], None]
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """As the protocol has it."""
+        return round(self.session_timeout_s * 1000)
+
+
+class BrokerRequests(ControlHandler, LinkListener):
+    """The main loop's side of the control listener; ``begin`` and ``end`` frame a term."""
+
+    def __init__(self) -> None:
+        self._term: RequestedTerm | None = None
+        self._expired: list[tuple[int, int]] = []
+
+    def begin(self, term: RequestedTerm) -> None:
+        """A term begins."""
+        self._term = term
+
+    def end(self) -> None:
+        """The term is over."""
+        self._term = None
+        self._expired.clear()
+
+    # ------------------------------------------------------------ requests
+
+    async def register(
+        self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
+    ) -> control.BrokerRegistrationResponse:
+        """Registration: slices, then the Broker's status, then the session, then the answer."""
+        term = self._term
+        refusal = _as(control.BrokerRegistrationResponse, not_controller(request))
+        if term is None:
+            return refusal
+        state = term.services.state
+        if request.highest_controller_epoch > state.controller_epoch:
+            term.end(EpochTooLow(request.highest_controller_epoch))
+            return refusal
+        response = await term.services.committer.try_decide(
+            lambda draft: registration.register(
+                draft,
+                request,
+                session_alive=session_alive,
+                connected=connected,
+                session_timeout_ms=term.session_timeout_ms,
+            ),
+            f"the registration of broker {request.broker_id}",
+        )
+        if response is None:
+            return refusal
+        if response.error_code:
+            logger.info("broker %d refused: %s", request.broker_id, response.error_message)
+            return response
+        broker = state.brokers.get(request.broker_id)
+        fenced = broker is None or not broker.live
+        term.server.open_session(request.broker_id, response.broker_epoch, fenced=fenced)
+        return response
+
+    async def alter_partition(
+        self, request: control.AlterPartitionRequest
+    ) -> control.AlterPartitionResponse:
+        """ISR changes, answered after the commit."""
+        term = self._term
+        refusal = _as(control.AlterPartitionResponse, not_controller(request))
+        if term is None:
+            return refusal
+        response = await term.services.committer.try_decide(
+            lambda draft: isr.alter_partition(draft, request),
+            f"AlterPartition of broker {request.broker_id}",
+        )
+        return refusal if response is None else response
+
+    async def broker_status(
+        self, request: control.BrokerStatusRequest
+    ) -> control.BrokerStatusResponse:
+        """A report: figures and errors."""
+        term = self._term
+        if term is None:
+            return _as(control.BrokerStatusResponse, not_controller(request))
+        broker = term.services.state.brokers.get(request.broker_id)
+        if broker is None or broker.broker_epoch != request.broker_epoch:
+            return control.BrokerStatusResponse(error_code=int(ErrorCode.stale_broker_epoch))
+        take_report(term.services, request)
+        return control.BrokerStatusResponse(error_code=int(ErrorCode.none))
+
+    # ------------------------------------------------------------ connections and sessions
+
+    def on_attached(self, channel: Channel) -> None:
+        """A broker's command connection: the full snapshot begins it."""
+        term = self._term
+        broker = None if term is None else term.services.state.brokers.get(channel.broker_id)
+        if term is None or broker is None or broker.broker_epoch != channel.broker_epoch:
+            channel.close_threadsafe()
+            return
+        logger.info("broker %d attached (epoch %d)", channel.broker_id, channel.broker_epoch)
+        term.brokers.attach(channel)
+
+    def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
+        """A heartbeat with news, decided beside the intake."""
+        term = self._term
+        if term is None:
+            return
+        request = control.BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            snapshot_controller_epoch=beat.snapshot_controller_epoch,
+            loop_age_ms=term.session_timeout_ms if beat.loop_stalled else 0,
+            want_shut_down=beat.want_shut_down,
+        )
+        name = ("beat", broker_id, broker_epoch, beat)
+        term.services.background.spawn(name, _decide_beat(term, request))
+
+    def on_expired(self, broker_id: int, broker_epoch: int) -> None:
+        """A session ran out; all of one moment are fenced together."""
+        if self._term is None:
+            return
+        if not self._expired:
+            asyncio.get_running_loop().call_soon(self._fence_expired)
+        self._expired.append((broker_id, broker_epoch))
+
+    def _fence_expired(self) -> None:
+        term, expired = self._term, self._expired
+        self._expired = []
+        if term is None:
+            return
+        brokers = term.services.state.brokers
+        gone = frozenset(
+            broker_id
+            for broker_id, epoch in expired
+            if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
+        )
+        if gone:
+            term.services.background.spawn(("fence", gone), _fence(term, gone))
+
+    # ------------------------------------------------------------ command connections
+
+    def on_states(
+        self,
+        node_id: int,
+        request: control.PartitionStatesRequest,
+        response: control.PartitionStatesResponse,
+    ) -> None:
+        """A broker applied states: removals are confirmed, a full snapshot lets it be unfenced."""
+        term = self._term
+        if term is None:
+            return
+        services = term.services
+        for topic_id in services.deletions.take(services.state, node_id, request, response):
+            services.wake_topic(topic_id)
+        for error in response.errors[:ERRORS_LOGGED_MAX]:
+            logger.warning(
+                "broker %d, partition %s-%d: error %d: %s",
+                node_id,
+                error.topic_id,
+                error.partition,
+                error.error_code,
+                error.message,
+            )
+        if request.full:
+            beat = Beat(snapshot_controller_epoch=request.controller_epoch)
+            self.on_beat(node_id, response.broker_epoch, beat)
+
+    def on_stale(self, node_id: int) -> None:
+        """A broker has seen a higher controller epoch than ours."""
+        if self._term is not None:
+            self._term.end(Fenced(f"broker {node_id} has seen a higher controller epoch"))
+
+
+async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
+    await term.services.committer.try_decide(
+        lambda draft: registration.heartbeat(
+            draft, request, session_timeout_ms=term.session_timeout_ms
+        ),
+        f"a heartbeat of broker {request.broker_id}",
+    )
+
+
+async def _fence(term: RequestedTerm, gone: frozenset[int]) -> None:
+    reason = "it has stopped, or does not answer"
+    await term.services.committer.try_decide(
+        lambda draft: elections.fence(draft, gone, reason=reason),
+        f"the end of the sessions of brokers {sorted(gone)}",
+    )
+
+
+def _as(kind: type[R], response: Response) -> R:
+    if not isinstance(response, kind):
+        raise TypeError(f"{type(response).__name__} is no {kind.__name__}")
+    return response

@@ -1,0 +1,77 @@
+"""What follows from a commit: brokers are told, what it concerns is reconciled, people are told."""
+
+import uuid
+
+from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.kube.kinds import BROKER, TOPIC
+from tidemark_operator.listener.server import ControlServer
+from tidemark_operator.reconcile.registrations import write_broker
+from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.storage.committer import CommitListener, Committed
+
+BROKER_FIGURES_S = 10.0
+
+
+class CommitEffects(CommitListener):
+    """The committer's listener of one term."""
+
+    def __init__(self, services: Services, server: ControlServer, questions: LogQuestions) -> None:
+        self._services = services
+        self._server = server
+        self._questions = questions
+        self._changed_topics: set[uuid.UUID] = set()
+
+    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+        """A slice's write took effect (called before the state advances)."""
+        self._services.engine.landing(state, write)
+        self._changed_topics.update(row.topic_id for row in write.rows)
+        self._changed_topics.update(topic_id for topic_id, _ in write.removed)
+        self._changed_topics.update(topic_id for topic_id, _ in write.tombstones)
+        self._services.metrics.slice_writes.inc()
+
+    async def write_broker(self, drafted: BrokerInfo) -> bool:
+        """Persist a registration before it counts."""
+        return await write_broker(self._services, drafted)
+
+    def committed(self, committed: Committed) -> None:
+        """A group is stored."""
+        services = self._services
+        services.metrics.commits.inc()
+        services.metrics.decisions.inc(committed.decisions)
+        for event in committed.events:
+            services.events.emit(event)
+        if not committed.slices and not committed.brokers:
+            return
+        services.metrics.commit_seconds.observe(committed.seconds)
+        services.engine.flush()
+        changed, self._changed_topics = self._changed_topics, set()
+        for topic_id in changed:
+            services.wake_topic(topic_id)
+        for broker in services.state.brokers.values():
+            services.queue.add_later(BROKER.key(broker.key), BROKER_FIGURES_S)
+        for node_id in committed.brokers:
+            self._broker_changed(node_id)
+        self._questions.ask()
+
+    def _broker_changed(self, node_id: int) -> None:
+        services = self._services
+        broker = services.state.brokers.get(node_id)
+        if broker is None:
+            return
+        self._server.set_state(
+            node_id,
+            broker.broker_epoch,
+            fenced=not broker.live,
+            should_shut_down=broker.shutting_down,
+        )
+        services.queue.add(BROKER.key(broker.key))
+        services.queue.add(services.cluster_key)
+        for topic_id in {topic_id for topic_id, _ in services.state.awaiting_logs}:
+            services.wake_topic(topic_id)
+        for topic in services.state.topics.values():
+            waiting = topic.partitions_placed < topic.partitions or topic.deletion_ms is not None
+            if waiting or topic.tiering_status.pending_brokers:
+                services.queue.add(TOPIC.key(topic.key))

@@ -1,0 +1,223 @@
+"""One term of leadership after another: find the Cluster, take over, run the term, start again.
+
+Whatever ends a term (the Lease is lost, another controller fenced us, a broker has seen a higher
+epoch, the API server failed during the take-over) leads back here, with a pause that grows while it
+keeps happening. What stops a take-over for good stands in the Cluster's conditions.
+"""
+
+import asyncio
+import collections
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from tidemark.backoff import Backoff
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.status.conditions import render, summary
+from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.events import EventWriter
+from tidemark_operator.health import Pulse
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import CLUSTER, Json
+from tidemark_operator.leadership.terms import EpochTooLow, NotLeading, TermEnded
+from tidemark_operator.listener.server import ControlServer
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.queue import KeyQueue
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.workers import LastPass
+from tidemark_operator.settings import Settings
+from tidemark_operator.storage.committer import Committer
+from tidemark_operator.storage.slices import SlicesUnusable
+from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.takeover import TakenOver, TakeOver
+from tidemark_operator.term.term import Term
+
+logger = logging.getLogger(__name__)
+
+RETAKE = Backoff(first_s=0.2, most_s=10.0)
+LOOK_FOR_CLUSTER_S = 10.0
+BUSY_KEYS = 32
+
+
+class Leader:
+    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, the watches' by
+    ``arrived`` and ``drain``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: str,
+        metrics: Metrics,
+        *,
+        leads: Callable[[], bool],
+        requests: BrokerRequests,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._metrics = metrics
+        self._leads = leads
+        self._requests = requests
+        self._objects = ObjectStore()
+        self._last_pass = LastPass()
+        self._queue = KeyQueue(time.monotonic)
+        self._term: Term | None = None
+        self._floor = 0
+        self._changed = asyncio.Event()
+        self._leading = asyncio.Event()
+        self.arrived: collections.deque[tuple[Json, bool]] = collections.deque()
+
+    # ------------------------------------------------------------ news
+
+    def won(self) -> None:
+        """The Lease is ours."""
+        self._leading.set()
+        self._metrics.leader.set(1)
+
+    def lost(self) -> None:
+        """The Lease is not ours any more."""
+        self._leading.clear()
+        self._metrics.leader.set(0)
+        if self._term is not None:
+            self._term.end(NotLeading("the Lease was lost"))
+
+    def drain(self) -> None:
+        """Take in what the watches brought, in one go however much it is."""
+        while self.arrived:
+            body, gone = self.arrived.popleft()
+            if self._term is not None:
+                self._term.deliver(body, gone)
+            elif gone:
+                self._objects.remove(body)
+            else:
+                self._objects.put(body)
+        self._changed.set()
+
+    def pulse(self) -> Pulse:
+        """What /healthz judges."""
+        return Pulse(
+            leads=self._leading.is_set() and self._term is not None,
+            since_pass_s=time.monotonic() - self._last_pass.at_s,
+            head_age_s=self._queue.head_age_s(),
+            depth=self._queue.depth,
+        )
+
+    # ------------------------------------------------------------ terms
+
+    async def run(self, api: KubeApi, server: ControlServer, ready: Callable[[], None]) -> None:
+        """Lead whenever the Lease is ours, until cancelled; ``ready`` is called the first time."""
+        events = EventWriter(api, self._objects, self._identity, self._metrics)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(events.run())
+            await self._leading.wait()
+            ready()
+            failures = 0
+            while True:
+                await self._leading.wait()
+                started_s = time.monotonic()
+                await self._try(api, server, events)
+                lasted = time.monotonic() - started_s > RETAKE.most_s
+                failures = 0 if lasted else failures + 1
+                await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
+
+    async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        try:
+            await self._one_term(api, server, events)
+        except EpochTooLow as error:
+            self._floor = max(self._floor, error.floor)
+            logger.warning("taking over again: %s", error)
+        except TermEnded as error:
+            logger.warning("the term ended: %s", error)
+        except SlicesUnusable as error:
+            logger.warning("the slices cannot be used: %s", error)
+            with contextlib.suppress(KubeError, TermEnded):
+                await self._say(api, error)
+        except KubeError as error:
+            logger.warning("the API server failed during a take-over: %s", error)
+
+    async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        cluster = await self._find_cluster(api)
+        taken = await TakeOver(
+            api=api,
+            namespace=self._settings.namespace,
+            identity=self._identity,
+            leads=self._leads,
+            objects=self._objects,
+        ).run(cluster, self._floor)
+        brokers = OwnBrokers(taken.state, self._requests)
+        self._queue = KeyQueue(time.monotonic)
+        self._term = Term(
+            self._services(api, events, taken, brokers),
+            brokers,
+            server,
+            self._requests,
+            settings=self._settings,
+            leads=self._leads,
+            last_pass=self._last_pass,
+        )
+        self._metrics.controller_epoch.set(taken.state.controller_epoch)
+        try:
+            await self._term.run()
+        finally:
+            self._term = None
+
+    def _services(
+        self, api: KubeApi, events: EventWriter, taken: TakenOver, brokers: OwnBrokers
+    ) -> Services:
+        queue, client = self._queue, ObjectClient(api, self._objects, self._metrics)
+        return Services(
+            cluster_key=taken.cluster_key,
+            state=taken.state,
+            committer=Committer(taken.state, taken.store, busy=lambda: queue.running >= BUSY_KEYS),
+            engine=brokers,
+            objects=self._objects,
+            client=client,
+            statuses=StatusWriter(client),
+            queue=queue,
+            background=BackgroundTasks(),
+            events=events,
+            metrics=self._metrics,
+        )
+
+    async def _find_cluster(self, api: KubeApi) -> str:
+        """The Cluster to control: the one that the settings name, else the oldest."""
+        while True:
+            if not self._leads():
+                raise NotLeading("the Lease was lost before a Cluster was found")
+            self._changed.clear()
+            found = await api.list_all(CLUSTER, self._settings.namespace)
+            wanted = self._settings.cluster
+            named = [body for body in found if wanted in ("", body["metadata"]["name"])]
+            if named:
+                return str(min(named, key=_age)["metadata"]["name"])
+            logger.info("waiting for a Cluster in namespace %s", self._settings.namespace)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_FOR_CLUSTER_S):
+                    await self._changed.wait()
+
+    async def _say(self, api: KubeApi, error: SlicesUnusable) -> None:
+        """What stops a take-over stands in the Cluster's conditions."""
+        cluster = await self._find_cluster(api)
+        body = await api.get(CLUSTER, self._settings.namespace, cluster)
+        former: Json = body.get("status") or {}
+        generation = int(body["metadata"]["generation"])
+        conditions = render(
+            summary(ready=False, reason=error.reason, message=str(error), stalled=True),
+            former,
+            generation=generation,
+            now_ms=wall_ms(),
+        )
+        if former.get("conditions") == conditions:
+            return
+        status = {**former, "observedGeneration": generation, "conditions": conditions}
+        await api.replace_status(CLUSTER, {**body, "status": status})
+
+
+def _age(body: Json) -> tuple[str, str]:
+    meta = body["metadata"]
+    return str(meta["creationTimestamp"]), str(meta["name"])

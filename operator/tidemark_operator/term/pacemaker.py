@@ -1,0 +1,62 @@
+"""What a term does now and then, though nothing has happened: once a second, or more seldom."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidemark_operator.controller import elections, placement, topic_deletion
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.reconcile.measure import measure
+from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.storage.committer import DecisionFailed
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+FILL_LIMIT = 100
+BALANCE_TURNS = 300
+MEASURE_TURNS = 5
+COLLECT_TURNS = 5
+BALANCE_LIMIT = 50
+
+
+class Pacemaker:
+    """The clock of one term."""
+
+    def __init__(
+        self, services: Services, questions: LogQuestions, *, leads: Callable[[], bool]
+    ) -> None:
+        self._services = services
+        self._questions = questions
+        self._leads = leads
+
+    async def run(self) -> None:
+        """Tick until the Lease runs out: raises ``TermEnded``."""
+        turns = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            turns += 1
+            if not self._leads():
+                raise TermEnded("the Lease ran out")
+            await self._turn(turns)
+
+    async def _turn(self, number: int) -> None:
+        state, deletions = self._services.state, self._services.deletions
+        if any(state.failed()):
+            await self._decide(elections.leave_failed)
+        if state.with_placeholders and state.live_brokers():
+            await self._decide(lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT))
+        if number % COLLECT_TURNS == 0 and state.tombstoned_ids():
+            await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
+        if number % BALANCE_TURNS == 0:
+            await self._decide(lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT))
+        if number % MEASURE_TURNS == 1:
+            measure(self._services)
+        self._questions.ask()
+
+    async def _decide(self, decide: Callable[..., int]) -> None:
+        try:
+            await self._services.committer.decide(decide)
+        except DecisionFailed as error:
+            logger.info("put off: %s", error)

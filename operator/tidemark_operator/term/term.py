@@ -1,0 +1,152 @@
+"""One term of leadership: from a finished take-over to its end.
+
+The term's tasks live in one group: the line of decisions, the workers of the queue, the pacemaker.
+The first of them that cannot go on ends them all; then command connections close and the listener
+answers NOT_CONTROLLER. Nothing of a term outlives it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    RECORD_DELETION,
+    TOPIC,
+    WATCHED,
+    Json,
+    key_of,
+)
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.listener.server import ControlServer
+from tidemark_operator.reconcile.brokers import BrokerReconciler
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.reflector import Reflector
+from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
+from tidemark_operator.settings import Settings
+from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
+from tidemark_operator.term.commit_effects import CommitEffects
+from tidemark_operator.term.pacemaker import Pacemaker
+
+logger = logging.getLogger(__name__)
+
+WORKERS = 256
+
+
+class Term:
+    """Runs one term; ``run`` ends by raising why."""
+
+    def __init__(
+        self,
+        services: Services,
+        brokers: OwnBrokers,
+        server: ControlServer,
+        requests: BrokerRequests,
+        *,
+        settings: Settings,
+        leads: Callable[[], bool],
+        last_pass: LastPass,
+    ) -> None:
+        self.services = services
+        self._brokers = brokers
+        self._server = server
+        self._requests = requests
+        self._settings = settings
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reflector = Reflector(services, server)
+        self._clusters = ClusterReconciler(services)
+        reconcilers: dict[str, Reconcile] = {
+            TOPIC.kind: TopicReconciler(services).reconcile,
+            BROKER.kind: BrokerReconciler(services, self._reflector).reconcile,
+            RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
+            CLUSTER.kind: self._clusters.reconcile,
+        }
+        self._workers = Workers(services, reconcilers, last_pass)
+        questions = LogQuestions(services)
+        self._effects = CommitEffects(services, server, questions)
+        self._pacemaker = Pacemaker(services, questions, leads=leads)
+
+    def end(self, why: TermEnded) -> None:
+        """End the term; the first reason counts."""
+        if not self._ending.done():
+            self._ending.set_exception(why)
+
+    async def run(self) -> None:
+        """Serve until the term ends. Raises the reason, alone, not as a group."""
+        services = self.services
+        services.objects.listener = self._reflector
+        try:
+            await self._clusters.look_first()
+            self._begin()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(services.committer.run(self._effects), name="committer")
+                group.create_task(self._until_ended(), name="ending")
+                group.create_task(self._pacemaker.run(), name="pacemaker")
+                group.create_task(self._relist(), name="relist")
+                for number in range(WORKERS):
+                    group.create_task(self._workers.work(), name=f"worker-{number}")
+        except BaseExceptionGroup as failed:
+            raise _first(failed) from failed
+        finally:
+            self._requests.end()
+            self._server.end_term()
+            await services.engine.close()
+            await services.background.close()
+            services.objects.listener = None
+
+    def _begin(self) -> None:
+        services, session_timeout_s = self.services, self._settings.session_timeout_s
+        known = [
+            (broker.node_id, broker.broker_epoch, not broker.live)
+            for broker in services.state.brokers.values()
+            if broker.registered
+        ]
+        self._requests.begin(
+            RequestedTerm(services, self._brokers, self._server, session_timeout_s, self.end)
+        )
+        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
+        self._reflector.catch_up()
+
+    async def _until_ended(self) -> None:
+        await self._ending
+
+    def deliver(self, body: Json, gone: bool) -> None:
+        """A watch brought an object: reconcile it if it is news."""
+        services, key = self.services, key_of(body)
+        news = services.objects.remove(body) if gone else services.objects.put(body)
+        if not news:
+            return
+        services.queue.add(key)
+        if gone and key == services.cluster_key:
+            self.end(TermEnded("the Cluster is gone"))
+
+    async def _relist(self) -> None:
+        """List everything again now and then: what a watch missed is found here."""
+        services = self.services
+        while True:
+            await asyncio.sleep(self._settings.resync_s)
+            for kind in WATCHED:
+                try:
+                    changed = await services.client.relist(kind, services.cluster_key.namespace)
+                except KubeError as error:
+                    logger.warning("cannot list %s: %s", kind.plural, error)
+                    continue
+                for key in changed:
+                    services.queue.add(key)
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The exception that ended the group: one that tells more than "the term has ended"."""
+    leaves: list[BaseException] = []
+    for error in failed.exceptions:
+        leaves.extend([_first(error)] if isinstance(error, BaseExceptionGroup) else [error])
+    unexpected = [error for error in leaves if not isinstance(error, TermEnded)]
+    telling = [error for error in leaves if type(error) is not TermEnded]
+    return (unexpected or telling or leaves)[0]

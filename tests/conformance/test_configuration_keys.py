@@ -1,0 +1,130 @@
+"""Our table of configuration keys against Apache Kafka's own classes: types, bounds, defaults,
+broker synonyms.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tidemark.configuration import table
+from tidemark.configuration.key import ConfigKey
+from tidemark.configuration.values import INT32_MAX, INT64_MAX, Number
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+PROGRAM = """
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
+import org.apache.kafka.storage.internals.log.LogConfig;
+
+public class Keys {
+    static void print(String kind, ConfigDef keys) {
+        for (ConfigDef.ConfigKey key : keys.configKeys().values())
+            System.out.println(String.join("\\t", kind, key.name, key.type.toString().toLowerCase(),
+                String.valueOf(key.defaultValue), String.valueOf(key.validator),
+                String.valueOf(key.internalConfig)));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        print("topic", LogConfig.configDefCopy());
+        Class<?> broker = Class.forName("kafka.server.KafkaConfig");
+        print("broker", (ConfigDef) broker.getMethod("configDef").invoke(null));
+        ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS.forEach((name, synonyms) ->
+            System.out.println("synonyms\\t" + name + "\\t" + String.join(",",
+                synonyms.stream().map(synonym -> synonym.name()).toList())));
+    }
+}
+"""
+#: Topic keys of ours that Kafka has not (KIP-950 as it was written).
+OURS = {"remote.log.disable.policy"}
+#: Bounds that Kafka has not, though it means nothing by a lower value.
+BOUNDS = {"retention.bytes": "null"}
+
+
+class KafkaKey(NamedTuple):
+    """A key as Kafka's classes print it."""
+
+    type: str
+    default: str
+    bounds: str
+
+
+class KafkasKeys(NamedTuple):
+    """All that Kafka's classes say."""
+
+    topic: dict[str, KafkaKey]
+    broker: dict[str, KafkaKey]
+    synonyms: dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> KafkasKeys:
+    try:
+        jars = ensure_jars()
+    except KafkaMissing as error:
+        pytest.skip(str(error))
+    source = tmp_path_factory.mktemp("java") / "Keys.java"
+    source.write_text(PROGRAM, encoding="utf-8")
+    return _parsed(_run(jars, source))
+
+
+def _run(jars: Path, source: Path) -> str:
+    done = subprocess.run(
+        ["java", "-Xmx256m", "-cp", f"{jars}/*", str(source)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _parsed(output: str) -> KafkasKeys:
+    keys = KafkasKeys({}, {}, {})
+    for line in output.splitlines():
+        kind, name, *fields = line.split("\t")
+        if kind == "synonyms":
+            keys.synonyms[name] = fields[0].split(",")
+        elif kind == "broker" or fields[3] == "false":  # Kafka's internal topic keys are nobody's
+            getattr(keys, kind)[name] = KafkaKey(*fields[:3])
+    return keys
+
+
+def _bounds(key: ConfigKey) -> str:
+    """The range as Kafka prints it."""
+    assert isinstance(key.type, Number)
+    top = key.type.maximum
+    return f"[{key.type.minimum},{'...' if top in (INT32_MAX, INT64_MAX) else f'...,{top}'}]"
+
+
+def test_the_topic_keys_are_kafkas(kafka: KafkasKeys) -> None:
+    assert set(table.TOPIC) - OURS == set(kafka.topic)
+
+
+@pytest.mark.parametrize("name", sorted(set(table.TOPIC) - OURS))
+def test_a_topic_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
+    ours, kafkas = table.TOPIC[name], kafka.topic[name]
+    assert ours.type.name == kafkas.type
+    assert ours.default == kafkas.default.strip("[]")
+    if isinstance(ours.type, Number):
+        assert kafkas.bounds == BOUNDS.get(name, _bounds(ours))
+
+
+@pytest.mark.parametrize("name", sorted(key.name for key in table.TOPIC.values() if key.synonyms))
+def test_the_synonyms_are_kafkas_in_their_order(kafka: KafkasKeys, name: str) -> None:
+    """Kafka has more of some; ``log.flush.scheduler.interval.ms`` is a pause of ours."""
+    ours = [synonym.name for synonym in table.TOPIC[name].synonyms]
+    assert ours == kafka.synonyms[name][: len(ours)]
+
+
+@pytest.mark.parametrize("name", sorted(table.BROKER))
+def test_a_brokers_default_is_kafkas_or_says_what_kafkas_is(kafka: KafkasKeys, name: str) -> None:
+    ours, kafkas = table.BROKER[name], kafka.broker.get(name)
+    if kafkas is None or ours.default is None:
+        return
+    assert (ours.kafka_default or ours.default) == kafkas.default
+    assert ours.kafka_default != ours.default

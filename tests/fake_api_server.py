@@ -1,0 +1,234 @@
+"""An API server without a network: objects with resourceVersions, and the refusals that fence.
+
+A PUT under another resourceVersion is a conflict; a lower controller epoch is refused, as the rules
+of the CRDs do; an object with finalizers stays until the last of them is gone. The simulation and
+the unit tests of the operator's shell run against it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, NotFound, Unavailable
+from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind
+
+CREATED = "2023-11-14T22:13:20Z"
+STALE = "STALE_CONTROLLER_EPOCH: refused by a rule of the resource"
+
+
+class FakeApiServer:
+    """Names are unique over all namespaces. ``watchers`` are told of each object but slices."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, str], Json] = {}
+        self._version = 100
+        self.watchers: list[Callable[[Json, bool], None]] = []
+
+    def written(self, who: str, old: Json | None, new: Json) -> None:
+        """An object has changed."""
+        if new["kind"] != PARTITION_SLICE.kind:
+            for watcher in self.watchers:
+                watcher(new, False)
+
+    # ------------------------------------------------------------ what users and tests do
+
+    def find(self, kind: Kind, name: str) -> Json | None:
+        return self._objects.get((kind.kind, name))
+
+    def of_kind(self, kind: Kind) -> list[Json]:
+        return [body for (name, _), body in self._objects.items() if name == kind.kind]
+
+    def edit(self, kind: Kind, name: str, spec: dict[str, Any]) -> Json:
+        """A user changes the spec: a new generation."""
+        body = self._objects[kind.kind, name]
+        meta = {**body["metadata"], "generation": body["metadata"]["generation"] + 1}
+        return self._store(
+            "user", body, {**body, "metadata": meta, "spec": {**body["spec"], **spec}}
+        )
+
+    # ------------------------------------------------------------ verbs
+
+    def create(self, who: str, kind: Kind, namespace: str, body: Json) -> Json:
+        name = body["metadata"]["name"]
+        if (kind.kind, name) in self._objects:
+            raise Conflict(409, f"{kind.kind} {name} exists already")
+        meta = {
+            "creationTimestamp": CREATED,
+            "generation": 1,
+            "uid": f"00000000-0000-4000-8000-{len(self._objects) + self._version:012x}",
+            **body["metadata"],
+            "namespace": namespace,
+        }
+        made = {"apiVersion": kind.api_version, "kind": kind.kind, **body, "metadata": meta}
+        return self._store(who, None, made)
+
+    def get(self, who: str, kind: Kind, name: str) -> Json:
+        body = self._objects.get((kind.kind, name))
+        if body is None:
+            raise NotFound(404, f"{kind.kind} {name} does not exist")
+        return body
+
+    def list_all(self, who: str, kind: Kind, label_selector: str) -> list[Json]:
+        name, _, value = label_selector.partition("=")
+        labelled = (
+            body
+            for body in self.of_kind(kind)
+            if not name or (body["metadata"].get("labels") or {}).get(name) == value
+        )
+        return list(labelled)
+
+    def replace(self, who: str, kind: Kind, body: Json) -> Json:
+        old = self._current(kind, body)
+        if kind is PARTITION_SLICE and body["controllerEpoch"] < old["controllerEpoch"]:
+            raise Invalid(422, STALE)
+        return self._store(who, old, body)
+
+    def replace_status(self, who: str, kind: Kind, body: Json) -> Json:
+        old = self._current(kind, body)
+        new_status, old_status = body.get("status") or {}, old.get("status") or {}
+        _check_status(new_status, old_status)
+        return self._store(who, old, {**old, "status": new_status})
+
+    def apply(self, who: str, kind: Kind, name: str, patch: Json) -> Json:
+        """Server-side apply of finalizers."""
+        old = self.get(who, kind, name)
+        if patch["metadata"]["uid"] != old["metadata"]["uid"]:
+            raise Conflict(409, "another uid")
+        wanted = patch["metadata"].get("finalizers") or []
+        held = old["metadata"].get("finalizers") or []
+        if wanted and set(wanted) <= set(held):
+            return old
+        merged = list(dict.fromkeys([*held, *wanted])) if wanted else held
+        return old if merged == held else self._finalizers(who, old, merged)
+
+    def json_patch(self, who: str, kind: Kind, name: str, patch: list[Json]) -> Json:
+        """Removal of one finalizer, under tests of its place and of the uid."""
+        old = self.get(who, kind, name)
+        held = list(old["metadata"].get("finalizers") or [])
+        uid, finalizer, removal = patch
+        index = int(removal["path"].rpartition("/")[2])
+        if uid["value"] != old["metadata"]["uid"] or held[index] != finalizer["value"]:
+            raise Invalid(422, "a test of the patch failed")
+        return self._finalizers(who, old, [*held[:index], *held[index + 1 :]])
+
+    def delete(self, who: str, kind: Kind, name: str, uid: str = "") -> Json:
+        old = self.get(who, kind, name)
+        if uid and uid != old["metadata"]["uid"]:
+            raise Conflict(409, "another uid")
+        if not old["metadata"].get("finalizers"):
+            return self._remove(old)
+        meta = {**old["metadata"], "deletionTimestamp": CREATED}
+        return self._store(who, old, {**old, "metadata": meta})
+
+    # ------------------------------------------------------------ the store
+
+    def _finalizers(self, who: str, old: Json, finalizers: list[str]) -> Json:
+        new = self._store(
+            who, old, {**old, "metadata": {**old["metadata"], "finalizers": finalizers}}
+        )
+        gone = not finalizers and "deletionTimestamp" in new["metadata"]
+        return self._remove(new) if gone else new
+
+    def _remove(self, body: Json) -> Json:
+        del self._objects[body["kind"], body["metadata"]["name"]]
+        for watcher in self.watchers:
+            watcher(body, True)
+        return body
+
+    def _current(self, kind: Kind, body: Json) -> Json:
+        old = self.get("", kind, body["metadata"]["name"])
+        if body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
+            raise Conflict(409, "the object has been modified")
+        return old
+
+    def _store(self, who: str, old: Json | None, body: Json) -> Json:
+        self._version += 1
+        meta = {**body["metadata"], "resourceVersion": str(self._version)}
+        new = {**body, "metadata": meta}
+        if old is not None and _same(old, new):
+            return old
+        self._objects[new["kind"], meta["name"]] = new
+        self.written(who, old, new)
+        return new
+
+
+def _check_status(new: Json, old: Json) -> None:
+    for name in ("controllerEpoch", "observedGeneration"):
+        if name in old and new.get(name, old[name]) < old[name]:
+            raise Invalid(422, STALE if name == "controllerEpoch" else name)
+    before, now = old.get("controller"), new.get("controller")
+    if before and now:
+        lower = now["epoch"] < before["epoch"]
+        if lower or (now["epoch"] == before["epoch"] and now != before):
+            raise Invalid(422, STALE)
+
+
+def _same(old: Json, new: Json) -> bool:
+    """A write that changes nothing gets no new version."""
+    for name in {*old, *new} - {"metadata"}:
+        if old.get(name) != new.get(name):
+            return False
+    return {**old["metadata"], "resourceVersion": ""} == {**new["metadata"], "resourceVersion": ""}
+
+
+class FakeKubeApi:
+    """What ``KubeApi`` is to one process. ``calls`` are all that was asked, as "verb Kind name";
+    ``fail`` lets one of them fail."""
+
+    def __init__(self, server: FakeApiServer, who: str = "operator") -> None:
+        self.server = server
+        self.who = who
+        self.calls: list[str] = []
+        self._failures: list[tuple[str, KubeError, bool]] = []
+        #: Called before each write, with its "verb Kind name".
+        self.before: Callable[[str], None] = lambda _: None
+
+    def fail(
+        self, call: str, error: KubeError | None = None, *, times: int = 1, after: bool = False
+    ) -> None:
+        """The next calls that begin with ``call`` fail, ``after`` they took effect or without any;
+        without an ``error``: no answer comes."""
+        failure = (call, error or Unavailable(0, "no answer"), after)
+        self._failures += [failure] * times
+
+    async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool) -> Any:
+        kind, *rest = args
+        bodies = (each for each in rest if isinstance(each, dict))
+        name = next((body["metadata"]["name"] for body in bodies), rest[0])
+        call = f"{verb.__name__} {kind.kind} {name}"
+        self.calls.append(call)
+        if writes:
+            self.before(call)
+        failure = next((each for each in self._failures if call.startswith(each[0])), None)
+        if failure is not None:
+            self._failures.remove(failure)
+        if failure is None or failure[2]:
+            result = verb(self.who, *args)
+        if failure is not None:
+            raise failure[1]
+        return result
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        return await self._call(self.server.get, kind, name, writes=False)
+
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> list[Json]:
+        return await self._call(self.server.list_all, kind, label_selector, writes=False)
+
+    async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        return await self._call(self.server.create, kind, namespace, body, writes=True)
+
+    async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
+        return await self._call(self.server.replace, kind, body, writes=True)
+
+    async def replace_status(self, kind: Kind, body: Json) -> Json:
+        return await self._call(self.server.replace_status, kind, body, writes=True)
+
+    async def apply(
+        self, kind: Kind, namespace: str, name: str, body: Json, *, manager: str, force: bool
+    ) -> Json:
+        return await self._call(self.server.apply, kind, name, body, writes=True)
+
+    async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
+        return await self._call(self.server.json_patch, kind, name, patch, writes=True)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str = "") -> Json:
+        return await self._call(self.server.delete, kind, name, uid, writes=True)

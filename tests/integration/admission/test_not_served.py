@@ -1,0 +1,99 @@
+"""Keys that nothing serves are refused; whoever has one from before can change all the rest."""
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    cluster,
+    documents,
+    edited,
+    topic,
+)
+
+CRDS = Path(__file__).parents[3] / "crds"
+OLD_TOPIC = topic(config={"compression.type": "zstd", "preallocate": "true", "flush.ms": "5"})
+OLD_CLUSTER = cluster(config={"log.preallocate": "true", "log.cleaner.min.cleanable.ratio": "0.5"})
+
+
+def _crd(kind: str) -> Object:
+    (definition,) = documents(CRDS / f"tidemark.dev_{kind}.yaml")
+    return definition
+
+
+def _before(definition: Object) -> Object:
+    """The definition without the rule: what was admitted once."""
+    older = copy.deepcopy(definition)
+    schema: Any = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    config = schema["properties"]["spec"]["properties"]["config"]
+    rules = config["x-kubernetes-validations"]
+    config["x-kubernetes-validations"] = [r for r in rules if not r.get("optionalOldSelf")]
+    assert len(config["x-kubernetes-validations"]) == len(rules) - 1
+    return older
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    """An API server takes a moment to validate by a definition that it has just stored."""
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _admitted(api: Api, body: Object) -> bool:
+    try:
+        api.try_create(body)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.fixture(params=[("topics", OLD_TOPIC), ("clusters", OLD_CLUSTER)], ids=["Topic", "Cluster"])
+def stored(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
+    """An object with keys that were admitted once, while they no longer are."""
+    kind, body = request.param
+    definition = _crd(kind)
+    try:
+        api.install(_before(definition))
+        _until(lambda: _admitted(api, body))
+        live = api.create({**body, "metadata": {"generateName": "old-"}})
+    finally:
+        api.install(definition)
+        _until(lambda: not _admitted(api, body))
+    yield live
+    api.delete(live)
+
+
+def test_what_was_admitted_once_can_be_written_on(api: Api, stored: Object) -> None:
+    live = api.replace(stored)
+    live = api.replace(edited(live, "metadata.finalizers", ["tidemark.dev/test"]))
+    live = api.replace_status(live, {"observedGeneration": 1})
+    live = api.replace(edited(live, "metadata.labels", {"a": "b"}))
+    changed = "retention/ms" if live["kind"] == "Topic" else "log/retention/ms"
+    live = api.replace(edited(live, f"spec.config.{changed}", "7"))
+    api.replace(edited(live, "metadata.finalizers", []))
+
+
+def test_another_value_or_key_is_refused(api: Api, stored: Object) -> None:
+    preallocate = "preallocate" if stored["kind"] == "Topic" else "log/preallocate"
+    delay = "file/delete/delay/ms" if stored["kind"] == "Topic" else "log/segment/delete/delay/ms"
+    live = api.replace(edited(stored, f"spec.config.{preallocate}", "false"))
+    for path, value in ((preallocate, "true"), (delay, "1")):
+        with pytest.raises(Refused, match=r"is not served.*; served are "):
+            api.replace(edited(live, f"spec.config.{path}", value))
+    api.replace(edited(live, "spec.config", ...))
+
+
+def test_keys_that_come_with_a_whole_new_configuration_are_refused(api: Api) -> None:
+    live = api.create(topic())
+    with pytest.raises(Refused, match=r"compression\.type is not served, other than as producer"):
+        api.replace(edited(live, "spec.config", {"compression.type": "zstd"}))
+    api.replace(edited(live, "spec.config", {"compression.type": "producer"}))
+    api.delete(live)

@@ -1,0 +1,30 @@
+"""The page in the repository is what the table says."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.configuration import page, table
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_page_is_what_is_generated() -> None:
+    assert page.main(["--check", str(PAGE)]) == 0
+
+
+def test_a_page_that_differs_is_found_and_written_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "configuration.md"
+    assert page.main(["--check", str(copy)]) == 1
+    assert "make pages" in capsys.readouterr().err
+    assert page.main([str(copy)]) == 0
+    assert page.main(["--check", str(copy)]) == 0
+
+
+def test_every_key_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    keys = {*table.TOPIC, *table.CLUSTER, *table.BROKER}
+    not_served = {name for name, key in table.CLUSTER.items() if not key.served}
+    assert {name for name in keys - not_served if f"`{name}`" not in text} == set()

@@ -1,0 +1,80 @@
+"""The blocking connection: whole answers, in time, and nothing that was not asked for."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tidemark.wire import control
+from tidemark.wire.blocking import BlockingConnection
+from tidemark.wire.framing import FrameError, encode_response
+
+LIMIT = 10_000
+
+
+@contextmanager
+def _peer(serve: Callable[[socket.socket], None]) -> Iterator[BlockingConnection]:
+    """A connection to a thread that has read one request."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def run() -> None:
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.recv(1000)
+                serve(accepted)
+                accepted.recv(1)  # until the other side has closed
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        host, port = listening.getsockname()
+        connection = BlockingConnection(
+            host, port, client_id="test", timeout_s=5, frame_bytes_max=LIMIT
+        )
+        with closing(connection):
+            yield connection
+        thread.join(5)
+
+
+def _ask(connection: BlockingConnection, timeout_s: float = 5) -> control.AttachResponse:
+    request = control.AttachRequest(broker_id=1, broker_epoch=7)
+    return connection.request(request, control.AttachResponse, timeout_s)
+
+
+def _answer(correlation_id: int) -> bytes:
+    return encode_response(control.AttachResponse(error_code=0, controller_epoch=3), correlation_id)
+
+
+def test_an_answer_in_pieces() -> None:
+    def serve(peer: socket.socket) -> None:
+        for byte in _answer(1):
+            peer.sendall(bytes((byte,)))
+
+    with _peer(serve) as connection:
+        assert _ask(connection).controller_epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (_answer(2), "an answer to request 2, not 1"),
+        (_answer(1) + _answer(2), "an answer to no request"),
+        ((LIMIT + 1).to_bytes(4, "big"), f"at most {LIMIT} are allowed"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "at most"),
+    ],
+)
+def test_what_was_not_asked_for_is_refused(sent: bytes, says: str) -> None:
+    with (
+        _peer(lambda peer: peer.sendall(sent)) as connection,
+        pytest.raises(FrameError, match=says),
+    ):
+        _ask(connection)
+
+
+def test_an_answer_that_does_not_end_in_time() -> None:
+    with (
+        _peer(lambda peer: peer.sendall(_answer(1)[:-1])) as connection,
+        pytest.raises(TimeoutError),
+    ):
+        _ask(connection, timeout_s=0.1)

@@ -1,0 +1,273 @@
+"""One term of the operator's shell on a fake API server, with an engine that only takes notes.
+
+The take-over, the store, the line of decisions and the reconcilers are the real ones.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tests.unit.controller.controller_world import SESSION_MS, registration_request
+from tidemark.wire import control
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.controller import registration
+from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.model import RowKey
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable, OffsetAnswer
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind, key_of
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.views import cluster_id_of
+from tidemark_operator.reconcile.queue import KeyQueue
+from tidemark_operator.reconcile.reflector import Reflector
+from tidemark_operator.reconcile.replica_logs import LogQuestions
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.storage.committer import Committer
+from tidemark_operator.term.commit_effects import CommitEffects
+from tidemark_operator.term.takeover import TakeOver
+
+NAMESPACE = "ns"
+UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
+
+
+class FakeEngine(Engine):
+    """Notes in ``journal`` what brokers are told, in ``asked`` what they are asked; answers what is laid down in ``answers`` by method."""
+
+    def __init__(self, journal: list[str]) -> None:
+        self.journal = journal
+        self.asked: list[tuple[str, int, Any]] = []
+        self.reachable: set[int] = set()
+        self.answers: dict[str, Any] = {}
+
+    def landing(self, state: ControllerState, write: SliceWrite) -> None:
+        self.journal.append("slice landed")
+
+    def flush(self) -> None:
+        self.journal.append("brokers told")
+
+    async def close(self) -> None:
+        self.reachable.clear()
+
+    def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
+        self.journal.append(f"published {' '.join(topics) or 'brokers'}")
+
+    def connected(self, node_id: int) -> bool:
+        return node_id in self.reachable
+
+    async def _answer(self, method: str, node_id: int, request: Any) -> Any:
+        self.asked.append((method, node_id, request))
+        if node_id not in self.reachable or method not in self.answers:
+            raise EngineUnavailable(f"broker {node_id} has no command connection")
+        return self.answers[method](node_id, request)
+
+    async def disable_remote_topic(
+        self, node_id: int, request: control.DisableRemoteTopicRequest
+    ) -> control.DisableRemoteTopicResponse:
+        return await self._answer("disable_remote_topic", node_id, request)
+
+    async def delete_remote_topic(
+        self, node_id: int, request: control.DeleteRemoteTopicRequest
+    ) -> control.DeleteRemoteTopicResponse:
+        return await self._answer("delete_remote_topic", node_id, request)
+
+    async def replica_logs(
+        self, node_id: int, request: control.ReplicaLogInfoRequest
+    ) -> control.ReplicaLogInfoResponse:
+        return await self._answer("replica_logs", node_id, request)
+
+    async def list_offsets(
+        self, node_id: int, topic: str, timestamps: Mapping[int, int]
+    ) -> dict[int, OffsetAnswer]:
+        return await self._answer("list_offsets", node_id, timestamps)
+
+    async def delete_records(
+        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+    ) -> dict[int, DeletionAnswer]:
+        return await self._answer("delete_records", node_id, offsets)
+
+
+class NoEvents:
+    """Keeps what people would be told."""
+
+    def __init__(self) -> None:
+        self.emitted: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.emitted.append(event)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.emitted]
+
+
+class FakeListener:
+    """The control listener's sessions: what the term says to them."""
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+        self.states: dict[int, bool] = {}
+
+    def close_session(self, broker_id: int) -> None:
+        self.closed.append(broker_id)
+
+    def set_state(
+        self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
+    ) -> None:
+        self.states[broker_id] = fenced
+
+
+class ShellWorld:
+    """``journal`` holds in their order the writes to the API server and what brokers are told."""
+
+    def __init__(self) -> None:
+        self.journal: list[str] = []
+        self.server = FakeApiServer()
+        self.api = FakeKubeApi(self.server)
+        self.api.before = self.journal.append
+        self.engine = FakeEngine(self.journal)
+        self.events = NoEvents()
+        self.listener = FakeListener()
+        self.leads = True
+        self.services: Services
+        self.reflector: Reflector
+
+    # ------------------------------------------------------------ objects
+
+    def make(self, kind: Kind, name: str, spec: Json, **fields: Any) -> Json:
+        """A user creates an object."""
+        meta = {"name": name, **fields.pop("metadata", {})}
+        body = self.server.create(
+            "user", kind, NAMESPACE, {"metadata": meta, "spec": spec, **fields}
+        )
+        return self._watched(body)
+
+    def make_cluster(self, config: Json | None = None, **spec: Any) -> Json:
+        return self.make(CLUSTER, "main", {"config": config or {}, **spec})
+
+    def make_broker(self, node_id: int, name: str = "") -> Json:
+        spec = {"clusterRef": {"name": "main"}, "nodeId": node_id, "workload": "External"}
+        return self.make(BROKER, name or f"broker-{node_id}", spec)
+
+    def make_topic(self, name: str = "t", *, replicas: int = 1, **spec: Any) -> Json:
+        base = {"clusterRef": {"name": "main"}, "partitions": 1, "replicationFactor": replicas}
+        return self.make(TOPIC, name, base | spec)
+
+    def edit(self, kind: Kind, name: str, **spec: Any) -> None:
+        self._watched(self.server.edit(kind, name, spec))
+
+    def annotate(self, kind: Kind, name: str, **annotations: str) -> None:
+        body = self.server.find(kind, name)
+        assert body is not None
+        meta = {**body["metadata"], "annotations": annotations}
+        self._watched(self.server.replace("user", kind, {**body, "metadata": meta}))
+
+    def delete(self, kind: Kind, name: str) -> None:
+        """A user deletes an object; the watch brings it."""
+        body = self.server.delete("user", kind, name)
+        if self.server.find(kind, name) is None:
+            self.services.objects.remove(body)
+        else:
+            self._watched(body)
+
+    def _watched(self, body: Json) -> Json:
+        if hasattr(self, "services"):
+            self.services.objects.put(body)
+        return body
+
+    def status(self, kind: Kind, name: str) -> Json:
+        body = self.server.find(kind, name)
+        assert body is not None
+        return body.get("status") or {}
+
+    def condition(self, kind: Kind, name: str, type_: str) -> tuple[str, str, str]:
+        """(status, reason, message)"""
+        found = {each["type"]: each for each in self.status(kind, name)["conditions"]}[type_]
+        return found["status"], found["reason"], found["message"]
+
+    @staticmethod
+    def key(kind: Kind, name: str) -> Key:
+        return kind.key(f"{NAMESPACE}/{name}")
+
+    # ------------------------------------------------------------ the term
+
+    @contextlib.asynccontextmanager
+    async def term(self) -> AsyncIterator["ShellWorld"]:
+        """Take over, and run the line of decisions."""
+        objects = ObjectStore()
+        taken = await TakeOver(
+            api=self.api,  # type: ignore[arg-type]
+            namespace=NAMESPACE,
+            identity="op",
+            leads=lambda: self.leads,
+            objects=objects,
+        ).run("main", 0)
+        metrics = Metrics()
+        client = ObjectClient(self.api, objects, metrics)  # type: ignore[arg-type]
+        self.services = Services(
+            cluster_key=taken.cluster_key,
+            state=taken.state,
+            committer=Committer(taken.state, taken.store, busy=lambda: False),
+            engine=self.engine,
+            objects=objects,
+            client=client,
+            statuses=StatusWriter(client),
+            queue=KeyQueue(asyncio.get_running_loop().time),
+            background=BackgroundTasks(),
+            events=self.events,  # type: ignore[arg-type]
+            metrics=metrics,
+        )
+        questions = LogQuestions(self.services)
+        effects = CommitEffects(self.services, self.listener, questions)  # type: ignore[arg-type]
+        self.reflector = Reflector(self.services, self.listener)
+        objects.listener = self.reflector
+        line = asyncio.create_task(self.services.committer.run(effects))
+        self.reflector.catch_up()
+        self.journal.clear()
+        try:
+            yield self
+        finally:
+            line.cancel()
+            await asyncio.gather(line, return_exceptions=True)
+            await self.services.background.close()
+
+    async def start_broker(self, node_id: int) -> None:
+        """It registers, is given the snapshot, and is unfenced."""
+        state = self.services.state
+        body = self.server.find(CLUSTER, "main")
+        assert body is not None
+        request = registration_request(node_id, incarnation=node_id, cluster_id=cluster_id_of(body))
+        response = await self.services.committer.decide(
+            lambda draft: registration.register(
+                draft, request, session_alive=False, session_timeout_ms=SESSION_MS
+            )
+        )
+        assert response.error_code == 0
+        beat = control.BrokerHeartbeatRequest(
+            broker_id=node_id,
+            broker_epoch=response.broker_epoch,
+            snapshot_controller_epoch=state.controller_epoch,
+            loop_age_ms=0,
+            want_shut_down=False,
+        )
+        await self.services.committer.decide(
+            lambda draft: registration.heartbeat(draft, beat, session_timeout_ms=SESSION_MS)
+        )
+        self.engine.reachable.add(node_id)
+        self.journal.clear()
+
+    async def quiet(self) -> None:
+        """Until nothing runs in the background."""
+        await asyncio.gather(*self.services.background._tasks.values())
+
+    def known(self, kind: Kind, name: str) -> Json:
+        """The object as the store has it."""
+        body = self.services.objects.get(self.key(kind, name))
+        assert body is not None
+        assert key_of(body) == self.key(kind, name)
+        return body

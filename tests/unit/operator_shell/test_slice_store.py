@@ -1,0 +1,171 @@
+"""The slices on a fake API server: what is missing, what conflicts, and writes of unknown outcome."""
+
+import dataclasses
+
+import pytest
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tests.unit.controller.controller_world import cluster, row
+from tidemark_operator.controller.commit import SliceWrite, plan
+from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.kube.errors import Forbidden, Invalid, Unavailable
+from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
+from tidemark_operator.leadership.terms import Fenced, NotLeading
+from tidemark_operator.storage.committer import TrackingDraft
+from tidemark_operator.storage.slices import Home, SliceStore, SlicesUnusable
+
+HOME = Home("ns", "main", "uid-1")
+WRITE = "replace PartitionSlice"
+READ = "get PartitionSlice"
+
+
+class Slices:
+    """Two slices, a state, and a store that this process leads."""
+
+    def __init__(self) -> None:
+        self.server = FakeApiServer()
+        self.api = FakeKubeApi(self.server)
+        self.leads = True
+        self.landed: list[int] = []
+        self.state = ControllerState(
+            controller_id="a", controller_epoch=7, cluster=cluster(slices=2)
+        )
+        self.store = self.opened()
+
+    def opened(self, home: Home = HOME) -> SliceStore:
+        return SliceStore(self.api, home, leads=lambda: self.leads)  # type: ignore[arg-type]
+
+    def planned(self, number: int = 1) -> SliceWrite:
+        draft = TrackingDraft(self.state)
+        draft.put_row(row((1, 2), number=number))
+        (write,) = plan(draft).writes
+        return write
+
+    async def write(self, write: SliceWrite) -> bool:
+        (outcome,) = (
+            await self.store.write_all(
+                self.state, [write], landing=lambda _, done: self.landed.append(done.index)
+            )
+        ).values()
+        return outcome
+
+    def stored(self, index: int) -> Json:
+        body = self.server.find(PARTITION_SLICE, f"main-{index:02d}")
+        assert body is not None
+        return body
+
+    def overwrite(self, index: int, **fields: object) -> None:
+        """Another operator was quicker."""
+        self.server.replace("other", PARTITION_SLICE, {**self.stored(index), **fields})
+
+    @property
+    def rows(self) -> int:
+        return len(list(self.state.all_rows()))
+
+
+@pytest.fixture
+async def slices() -> Slices:
+    made = Slices()
+    await made.store.read_all(2, create_missing=True)
+    return made
+
+
+async def test_slices_are_made_only_for_a_cluster_that_never_had_any(slices: Slices) -> None:
+    assert len(slices.server.of_kind(PARTITION_SLICE)) == 2
+    await slices.opened().read_all(2, create_missing=False)
+    with pytest.raises(SlicesUnusable, match="1 of 3 PartitionSlices are missing"):
+        await slices.opened().read_all(3, create_missing=False)
+
+
+async def test_slices_of_an_earlier_cluster_of_the_name_are_not_touched(slices: Slices) -> None:
+    with pytest.raises(SlicesUnusable, match="an earlier Cluster") as refused:
+        await slices.opened(Home("ns", "main", "uid-2")).read_all(2, create_missing=True)
+    assert refused.value.reason == "SlicesOfAnotherCluster"
+
+
+async def test_the_state_advances_by_a_write_that_took_effect_and_after_it_is_told(
+    slices: Slices,
+) -> None:
+    write = slices.planned()
+    assert await slices.write(write)
+    assert slices.landed == [write.index]
+    assert slices.rows == 1
+    assert slices.stored(write.index)["commit"] == write.commit
+
+
+async def test_a_conflict_is_never_forced_and_what_the_other_wrote_is_taken_in(
+    slices: Slices,
+) -> None:
+    theirs = slices.planned(number=2)
+    write = dataclasses.replace(slices.planned(), index=theirs.index)
+    slices.overwrite(write.index, **{**theirs.payload, "commit": 50})
+    assert not await slices.write(write)
+    assert slices.landed == []
+    assert slices.state.commit == 50
+    assert slices.rows == 1, "theirs"
+    assert slices.stored(write.index)["commit"] == 50
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number(
+    slices: Slices, took_effect: bool
+) -> None:
+    write = slices.planned()
+    slices.api.fail(WRITE, after=took_effect)
+    assert await slices.write(write) is took_effect
+    assert slices.rows == int(took_effect)
+    assert bool(slices.landed) is took_effect
+
+
+async def test_settling_reads_until_it_is_answered(slices: Slices) -> None:
+    write = slices.planned()
+    slices.api.fail(WRITE, after=True)
+    slices.api.fail(READ)
+    slices.api.fail(READ, Forbidden(403, "not now"))
+    assert await slices.write(write)
+    assert slices.api.calls.count(f"{READ} main-{write.index:02d}") == 3
+
+
+async def test_a_higher_controller_epoch_ends_the_term(slices: Slices) -> None:
+    write = slices.planned()
+    slices.overwrite(write.index, controllerEpoch=8)
+    with pytest.raises(Fenced):
+        await slices.write(write)
+    slices.api.fail(WRITE, Invalid(422, "STALE_CONTROLLER_EPOCH: 8 is higher"))
+    with pytest.raises(Fenced):
+        await slices.write(write)
+    assert slices.rows == 0
+
+
+async def test_a_refused_or_vanished_slice_stops_everything(slices: Slices) -> None:
+    write = slices.planned()
+    slices.api.fail(WRITE, Invalid(422, "too long"))
+    with pytest.raises(SlicesUnusable) as refused:
+        await slices.write(write)
+    assert refused.value.reason == "SliceRefused"
+    slices.server._objects.clear()
+    with pytest.raises(SlicesUnusable) as gone:
+        await slices.write(write)
+    assert gone.value.reason == "SlicesMissing"
+
+
+async def test_without_the_lease_nothing_is_written(slices: Slices) -> None:
+    write, slices.leads = slices.planned(), False
+    slices.api.calls.clear()
+    with pytest.raises(NotLeading):
+        await slices.write(write)
+    assert slices.api.calls == []
+
+
+async def test_who_loses_the_lease_while_an_outcome_is_unknown_reads_no_more(
+    slices: Slices,
+) -> None:
+    write = slices.planned()
+    slices.api.fail(WRITE, Unavailable(0, "no answer"), after=True)
+
+    def lost(call: str) -> None:
+        slices.leads = False
+
+    slices.api.before = lost
+    with pytest.raises(NotLeading):
+        await slices.write(write)

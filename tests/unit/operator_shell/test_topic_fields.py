@@ -1,0 +1,119 @@
+"""A field of a Topic's manifest reaches the brokers, or it is said here that they do not need it: a
+field that is forgotten on the way would be a change that nobody sees.
+"""
+
+import dataclasses
+import uuid
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.unit.operator_shell.test_topic_views import body
+from tidemark.wire import control
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_operator.controller.snapshot import topic_state
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.objects.views import topic_view
+from tidemark_operator.resources.topic import LocalRetention, Tiering, TopicSpec
+
+LOCAL = {"time": "1h", "size": "1Gi"}
+TIERED = {"enabled": True, "disablePolicy": "Retain", "localRetention": LOCAL}
+#: A field of ``spec`` -> another value, and whether brokers are told of it beside the rows.
+FIELDS: dict[str, tuple[object, bool]] = {
+    "topicName": ("other", True),
+    "partitions": (4, False),  # the rows
+    "replicationFactor": (2, False),  # the rows
+    "config": ({"retention.ms": "7200000"}, True),
+    "tiering": (None, True),
+    "deletionPolicy": ("Orphan", False),  # a Removal
+    "tiering.enabled": (False, True),
+    "tiering.disablePolicy": ("Delete", False),  # DisableRemoteTopic, and then the status
+    "tiering.localRetention": (None, True),
+    "tiering.localRetention.time": ("2h", True),
+    "tiering.localRetention.size": ("2Gi", True),
+}
+#: A field of ``TopicState`` -> another value.
+STATE_FIELDS: dict[str, object] = {
+    "name": "other",
+    "config": (control.ConfigEntry(name="retention.ms", value="1"),),
+    "tiering_state": 1,
+    "tiered_epoch": 7,
+    "disable_policy": 1,
+}
+
+
+def _spec(path: str, value: object) -> dict[str, Any]:
+    spec: dict[str, Any] = {"tiering": {**TIERED, "localRetention": dict(LOCAL)}}
+    node, names = spec, path.split(".")
+    for name in names[:-1]:
+        node = node[name]
+    node[names[-1]] = value
+    return spec
+
+
+def _told(topic: Json) -> control.TopicState:
+    return topic_state(topic_view(topic, {}), ())
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_change_of_the_manifest_is_told(path: str) -> None:
+    value, told = FIELDS[path]
+    before, after = body(tiering=TIERED), body(**_spec(path, value))
+    assert topic_view(before, {}) != topic_view(after, {})
+    assert (_told(before) != _told(after)) == told
+
+
+def test_no_field_of_the_manifest_is_forgotten() -> None:
+    names = {"clusterRef"}  # whose Topic it is
+    models: list[tuple[str, type[BaseModel]]] = [
+        ("", TopicSpec),
+        ("tiering.", Tiering),
+        ("tiering.localRetention.", LocalRetention),
+    ]
+    for prefix, model in models:
+        names |= {f"{prefix}{field.alias}" for field in model.model_fields.values()}
+    assert names == {"clusterRef", *FIELDS}
+
+
+@pytest.mark.parametrize(
+    "status", [{"state": "Enabled", "epoch": 3}, {"state": "Disabling", "epoch": 4}]
+)
+def test_a_change_of_the_tiering_state_is_told(status: Json) -> None:
+    tiering = {"tiering": {**status, "policy": "Delete"}}
+    assert _told(body()) != _told(body(status=tiering))
+
+
+def _request(topic: control.TopicState) -> control.PartitionStatesRequest:
+    return control.PartitionStatesRequest(
+        controller_id="c",
+        controller_epoch=1,
+        full=False,
+        cluster_id="c",
+        cluster_config=(),
+        remote_storage="",
+        store_id="",
+        brokers=(),
+        topics=(topic,),
+        removals=(),
+    )
+
+
+@pytest.mark.parametrize("field", STATE_FIELDS)
+def test_a_broker_takes_a_change_of_each_field(field: str) -> None:
+    told = _told(body())
+    cache = MetadataCache("c")
+    cache.apply(_request(told))
+    before = cache.by_id(told.topic_id)
+    cache.apply(_request(told))
+    assert cache.by_id(told.topic_id) is before
+    cache.apply(_request(dataclasses.replace(told, **{field: STATE_FIELDS[field]})))  # type: ignore[arg-type]
+    after = cache.by_id(told.topic_id)
+    assert after is not before
+    assert after != before
+
+
+def test_no_field_of_the_message_is_forgotten() -> None:
+    names = {field.name for field in dataclasses.fields(control.TopicState)}
+    assert names == {"topic_id", "partitions", *STATE_FIELDS}
+    assert _told(body()).topic_id == uuid.UUID(int=5)

@@ -1,0 +1,47 @@
+"""The CRD's remote storage has the library's kinds, with their fields: a kind that one of them
+lacks, or a field, would be dropped in silence.
+"""
+
+import pytest
+
+from tidemark.tier.config import KINDS, RemoteStorage
+from tidemark_operator.resources import cluster
+from tidemark_operator.resources.crdgen import structural_schema
+
+
+def _kinds(*path: str) -> dict[str, set[str]]:
+    """The kinds below a place of the CRD, with the names of their fields."""
+    node = structural_schema(cluster.CLUSTER)
+    for name in path:
+        node = node["properties"][name]
+    return {kind: set(below["properties"]) for kind, below in node["properties"].items()}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_manifest_has_the_fields_of_each_kind(kind: type[RemoteStorage]) -> None:
+    secret = {"credentialsSecretRef"} if kind.credential_names else set()
+    assert _kinds("spec", "remoteStorage")[kind.kind] == {*kind.location_names, *secret}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_status_records_the_location_of_each_kind(kind: type[RemoteStorage]) -> None:
+    assert _kinds("status", "acceptedStorage")[kind.kind] == set(kind.location_names)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_rule_admits_one_kind_only(kind: type[RemoteStorage]) -> None:
+    (rule,) = cluster.RemoteStorage.rules
+    assert f"has(self.{kind.kind})" in rule.rule
+
+
+def test_the_crd_has_no_kind_more() -> None:
+    assert _kinds("spec", "remoteStorage").keys() == KINDS.keys()
+    assert _kinds("status", "acceptedStorage").keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_rule_keeps_the_place_of_each_kind_while_topics_have_data_there(
+    kind: type[RemoteStorage],
+) -> None:
+    (rule,) = (r.rule for r in cluster.Cluster.rules if "cannot change" in r.message)
+    assert f"has(oldSelf.spec.remoteStorage.{kind.kind})" in rule

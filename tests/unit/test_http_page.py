@@ -1,0 +1,20 @@
+"""What the metrics and health page answers; over a socket in the tests of operator and broker."""
+
+from http import HTTPStatus
+
+from tidemark.http_page import HttpPage
+
+
+def page(*, well: bool = True) -> HttpPage:
+    return HttpPage(metrics=lambda: b"up 1\n", health=lambda: (well, "why"))
+
+
+def test_metrics_and_health_have_a_page_and_nothing_else() -> None:
+    assert page().answer("/metrics") == (HTTPStatus.OK, b"up 1\n")
+    assert page().answer("/metrics?name=up") == (HTTPStatus.OK, b"up 1\n")
+    assert page().answer("/healthz") == (HTTPStatus.OK, b"why\n")
+    assert page().answer("/")[0] is HTTPStatus.NOT_FOUND
+
+
+def test_whoever_is_not_well_is_not_served_by_a_load_balancer() -> None:
+    assert page(well=False).answer("/healthz") == (HTTPStatus.SERVICE_UNAVAILABLE, b"why\n")

@@ -1,0 +1,88 @@
+"""What a remote store is: the JSON of its configuration, its location, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidemark.tier.config import (
+    KINDS,
+    ensure_place,
+    from_json,
+    location_of,
+    moved,
+    open_stores,
+    to_json,
+)
+from tidemark.tier.config_fields import InvalidConfig
+from tidemark.tier.filesystem_config import FilesystemConfig
+from tidemark.tier.open import open_tier
+from tidemark.tier.s3_config import S3Config
+
+S3 = {
+    "endpoint": "http://127.0.0.1:9000",
+    "region": "eu-west-1",
+    "buckets": ["one", "two"],
+    "prefix": "a/b",
+    "accessKeyId": "key",
+    "secretAccessKey": "hidden",
+}
+
+
+class TestConfig:
+    def test_both_kinds_come_back(self) -> None:
+        for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
+            assert to_json(from_json(text)) == text
+
+    def test_secrets_are_not_shown(self) -> None:
+        assert "hidden" not in repr(from_json(json.dumps({"s3": S3})))
+
+    def test_aws_needs_no_endpoint(self) -> None:
+        fields = {key: S3[key] for key in ("buckets", "accessKeyId", "secretAccessKey")}
+        s3 = from_json(json.dumps({"s3": fields}))
+        assert isinstance(s3, S3Config)
+        assert (s3.endpoint, s3.region, s3.prefix) == ("", "us-east-1", "")
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ("{", "not JSON"),
+            ([], "either filesystem or s3"),
+            ({}, "either filesystem or s3"),
+            ({"filesystem": {"path": "/a"}, "s3": S3}, "either filesystem or s3"),
+            ({"filesystem": {"path": "relative"}}, "must be absolute"),
+            ({"filesystem": "x"}, "filesystem must be an object"),
+            ({"filesystem": {}}, r"filesystem\.path is missing"),
+            ({"s3": {**S3, "buckets": []}}, "at least one bucket"),
+            ({"s3": {**S3, "buckets": ["a", "a"]}}, "names a bucket twice"),
+            ({"s3": {**S3, "endpoint": "host:9000"}}, "must begin with http"),
+            ({"s3": {**S3, "accessKeyId": ""}}, r"s3\.accessKeyId is missing"),
+            ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, fields: object, message: str) -> None:
+        text = fields if isinstance(fields, str) else json.dumps(fields)
+        with pytest.raises(InvalidConfig, match=message):
+            from_json(text)
+
+    def test_opening_reaches_for_nothing(self) -> None:
+        tier = open_tier(from_json(json.dumps({"s3": S3})))
+        assert tier.store.describe() == "bucket one at http://127.0.0.1:9000, prefix a/b"
+
+    def test_every_kind_opens_a_store_for_each_bucket(self) -> None:
+        for text in (json.dumps({"s3": S3}), json.dumps({"filesystem": {"path": "/srv/tier"}})):
+            config = from_json(text)
+            names = tuple(open_stores(config))
+            assert names == (config.buckets if isinstance(config, S3Config) else ("",))
+
+    def test_a_folder_is_never_made(self, tmp_path: Path) -> None:
+        missing = tmp_path / "missing"
+        ensure_place(FilesystemConfig(missing), create=True)
+        assert not missing.exists()
+
+    def test_a_location_is_what_is_configured_without_credentials(self) -> None:
+        for kind in KINDS.values():
+            fields = dict.fromkeys((*kind.location_names, *kind.credential_names), "x")
+            place = location_of({kind.kind: fields})
+            assert place == {kind.kind: dict.fromkeys(kind.location_names, "x")}
+            assert moved(place, place) == ""

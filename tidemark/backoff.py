@@ -1,0 +1,42 @@
+"""How long to wait before the next try: exponential, with a ceiling, and with jitter where many try.
+
+Pure: clock and chance are arguments. A :class:`Backoff` is the rule and, for whoever remembers what
+failed, how often it did so far.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Pauses in seconds: ``first_s``, doubled at each failure in a row, never above ``most_s``.
+    After ``failures`` so far nothing is to be tried before ``until_s`` (monotonic)."""
+
+    first_s: float
+    most_s: float
+    failures: int = 0
+    until_s: float = float("-inf")
+
+    def pause_s(self, failures: int, *, jitter: float = 0.0) -> float:
+        """The pause after so many failures in a row (from 1); ``jitter`` in [0, 1) takes up to a
+        quarter off, so that many do not come back at once."""
+        exponent = min(max(failures, 1) - 1, 30)
+        return min(self.first_s * float(2**exponent), self.most_s) * (1.0 - 0.25 * jitter)
+
+    def failed(self, now_s: float) -> "Backoff":
+        """After one more failure."""
+        failures = self.failures + 1
+        return Backoff(
+            first_s=self.first_s,
+            most_s=self.most_s,
+            failures=failures,
+            until_s=now_s + self.pause_s(failures),
+        )
+
+    def succeeded(self) -> "Backoff":
+        """Back to the first pause."""
+        return Backoff(first_s=self.first_s, most_s=self.most_s) if self.failures else self
+
+    def ready(self, now_s: float) -> bool:
+        """May it be tried now?"""
+        return now_s >= self.until_s

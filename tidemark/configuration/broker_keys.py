@@ -1,0 +1,306 @@
+"""The keys of the Cluster's configuration and of the broker's file that are not defaults of topics.
+
+Names, types and defaults are Kafka's (4.3) where Kafka has the key; ``kafka_default`` tells where
+our default is another. Keys under ``tidemark.``, ``metrics.`` and ``controller.addresses`` are our
+own.
+"""
+
+from tidemark.configuration.key import ConfigKey, Scope
+from tidemark.configuration.values import (
+    BOOLEAN,
+    INT64_MAX,
+    TEXT,
+    ValueType,
+    integer,
+    long,
+    one_of,
+)
+
+_CLUSTER = frozenset({Scope.CLUSTER})
+_BOTH = frozenset({Scope.CLUSTER, Scope.BROKER})
+_BROKER = frozenset({Scope.BROKER})
+_MIB = 1024 * 1024
+
+UNDER_REPLICATED_CREATION = "enable.under.replicated.topic.creation"
+TIERING_SYSTEM = "remote.log.storage.system.enable"
+DISABLE_POLICY = "remote.log.disable.policy"
+CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
+REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+
+
+def _key(
+    scopes: frozenset[Scope],
+    name: str,
+    type: ValueType,
+    default: object,
+    meaning: str,
+    kafka_default: object = None,
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=type,
+        default=None if default is None else str(default),
+        meaning=meaning,
+        scopes=scopes,
+        kafka_default=None if kafka_default is None else str(kafka_default),
+    )
+
+
+CLUSTER_KEYS = (
+    _key(
+        _CLUSTER,
+        UNDER_REPLICATED_CREATION,
+        BOOLEAN,
+        "false",
+        "Create topics while brokers are missing; the missing replicas are placeholders (KIP-409).",
+    ),
+    _key(
+        _CLUSTER, TIERING_SYSTEM, BOOLEAN, "false", "Whether topics of the cluster may be tiered."
+    ),
+    _key(
+        _CLUSTER,
+        DISABLE_POLICY,
+        one_of({"retain": "retain", "delete": "delete"}),
+        "retain",
+        "The default of spec.tiering.disablePolicy (KIP-950).",
+    ),
+    _key(
+        _BOTH,
+        CUSTOM_METADATA_MAX_BYTES,
+        integer(0),
+        128,
+        "Largest custom metadata of a segment; a larger one ends its copy (KIP-917).",
+    ),
+    _key(
+        _BOTH,
+        REMOTE_DELETE_DELAY_MS,
+        long(0),
+        60_000,
+        "How long objects outlive the commit that marks them, so that a reader's plan holds.",
+    ),
+)
+
+BROKER_KEYS = (
+    # ------------------------------------------------------------ who and where
+    _key(_BROKER, "node.id", integer(0), None, "The broker's id; required."),
+    _key(_BROKER, "cluster.id", TEXT, None, "status.clusterId of the Cluster; required."),
+    _key(_BROKER, "log.dir", TEXT, None, "The folder of the logs; required.", "/tmp/kafka-logs"),
+    _key(_BROKER, "listeners", TEXT, None, "host:port for clients; required.", "PLAINTEXT://:9092"),
+    _key(_BROKER, "controller.addresses", TEXT, None, "host:port of each operator; required."),
+    _key(_BROKER, "advertised.listeners", TEXT, None, "What clients are told; unset: listeners."),
+    _key(_BROKER, "broker.rack", TEXT, None, "The rack; the Broker's spec.rack goes before it."),
+    _key(_BROKER, "rack", TEXT, None, "The same as broker.rack, and goes before it."),
+    _key(_BROKER, "metrics.host", TEXT, "127.0.0.1", "Where metrics and health are served."),
+    _key(_BROKER, "metrics.port", integer(0, 65535), 0, "Its port; 0: a free one."),
+    _key(_BROKER, "log.level", TEXT, "INFO", "The level of the broker's own log."),
+    # ------------------------------------------------------------ connections
+    _key(
+        _BROKER,
+        "socket.request.max.bytes",
+        integer(1),
+        100 * _MIB,
+        "The largest request of a client.",
+    ),
+    _key(
+        _BROKER,
+        "connections.max.idle.ms",
+        long(1),
+        600_000,
+        "After how long an idle connection is closed.",
+    ),
+    _key(_BROKER, "max.connections", integer(1), 10_000, "Connections at once.", 2**31 - 1),
+    _key(
+        _BROKER,
+        "queued.max.request.bytes",
+        long(1),
+        256 * _MIB,
+        "Bytes of all requests that are not answered yet.",
+        -1,
+    ),
+    _key(
+        _BROKER,
+        "tidemark.connection.requests.in.flight.max",
+        integer(1),
+        8,
+        "Requests of one connection that are worked on at once.",
+    ),
+    _key(
+        _BROKER,
+        "tidemark.connection.unsent.bytes.max",
+        integer(1),
+        _MIB,
+        "Unsent bytes of a connection above which no request of it is begun.",
+    ),
+    # ------------------------------------------------------------ fetching and replication
+    _key(
+        _BROKER, "fetch.max.bytes", integer(1024), 57_671_680, "The most that one Fetch is given."
+    ),
+    _key(
+        _BROKER,
+        "remote.fetch.max.wait.ms",
+        integer(0),
+        500,
+        "How long a Fetch waits for the tier.",
+    ),
+    _key(
+        _BROKER,
+        "replica.fetch.wait.max.ms",
+        integer(0),
+        500,
+        "How long a leader keeps a follower's fetch waiting for records.",
+    ),
+    _key(_BROKER, "replica.fetch.min.bytes", integer(1), 1, "Bytes that such a fetch waits for."),
+    _key(
+        _BROKER,
+        "replica.fetch.response.max.bytes",
+        integer(1024),
+        10 * _MIB,
+        "The most that one such fetch is given.",
+    ),
+    _key(
+        _BROKER,
+        "replica.fetch.max.bytes",
+        integer(1024),
+        _MIB,
+        "The most that it is given of one partition.",
+    ),
+    _key(
+        _BROKER,
+        "replica.fetch.backoff.ms",
+        integer(1),
+        200,
+        "Pause after a fetch that failed.",
+        1000,
+    ),
+    _key(
+        _BROKER,
+        "replica.socket.timeout.ms",
+        integer(1),
+        30_000,
+        "How long a follower waits for its leader's answer.",
+    ),
+    _key(
+        _BROKER,
+        "replica.lag.time.max.ms",
+        long(1),
+        30_000,
+        "After how long behind its leader a follower leaves the ISR.",
+    ),
+    _key(
+        _BROKER,
+        "replica.high.watermark.checkpoint.interval.ms",
+        long(1),
+        5_000,
+        "Pause between checkpoints of high watermarks, log starts and recovery points.",
+    ),
+    # ------------------------------------------------------------ the log
+    _key(
+        _BROKER,
+        "log.retention.check.interval.ms",
+        long(1),
+        300_000,
+        "Pause between two looks at what retention may delete.",
+    ),
+    _key(
+        _BROKER,
+        "log.flush.scheduler.interval.ms",
+        long(1),
+        1_000,
+        "Pause between two looks at what is to be made durable.",
+        INT64_MAX,
+    ),
+    _key(
+        _BROKER,
+        "controlled.shutdown.max.ms",
+        long(1),
+        15_000,
+        "How long a shutdown waits for other brokers to lead.",
+    ),
+    _key(
+        _BROKER,
+        "tidemark.health.loop.age.max.ms",
+        integer(100),
+        10_000,
+        "Age of the event loop's last turn at which the broker counts as stalled.",
+    ),
+    # ------------------------------------------------------------ the tier
+    _key(
+        _BROKER,
+        "remote.log.manager.task.interval.ms",
+        long(1),
+        30_000,
+        "Pause between two looks at what is to be copied or expired.",
+    ),
+    _key(
+        _BROKER,
+        "remote.log.manager.task.retry.backoff.ms",
+        long(1),
+        500,
+        "First pause after a failure of the store.",
+    ),
+    _key(
+        _BROKER,
+        "remote.log.manager.task.retry.backoff.max.ms",
+        long(1),
+        30_000,
+        "Longest such pause.",
+    ),
+    _key(
+        _BROKER,
+        "remote.log.manager.copier.thread.pool.size",
+        integer(1),
+        10,
+        "Threads that copy.",
+    ),
+    _key(
+        _BROKER,
+        "remote.log.manager.expiration.thread.pool.size",
+        integer(1),
+        10,
+        "Threads that expire.",
+    ),
+    _key(
+        _BROKER,
+        "tidemark.remote.commit.threads",
+        integer(1),
+        10,
+        "Threads that commit to heads.",
+    ),
+    _key(_BROKER, "remote.log.reader.threads", integer(1), 10, "Threads that read for clients."),
+    _key(
+        _BROKER,
+        "remote.log.reader.max.pending.tasks",
+        integer(1),
+        100,
+        "Reads that may wait for such a thread; more are refused.",
+    ),
+    _key(
+        _BROKER,
+        "remote.log.index.file.cache.total.size.bytes",
+        long(1),
+        64 * _MIB,
+        "Memory for indexes of remote segments.",
+        1024 * _MIB,
+    ),
+    _key(
+        _BROKER,
+        "tidemark.remote.chunk.cache.bytes",
+        long(1),
+        32 * _MIB,
+        "Memory for pieces of remote segments.",
+    ),
+    _key(
+        _BROKER,
+        "tidemark.remote.chunk.bytes",
+        integer(4096),
+        2 * _MIB,
+        "How much of a remote segment is read at once.",
+    ),
+    _key(
+        _BROKER,
+        "tidemark.remote.page.cache.bytes",
+        long(1),
+        64 * _MIB,
+        "Memory for sealed pages of manifests.",
+    ),
+)

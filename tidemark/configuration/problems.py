@@ -1,0 +1,46 @@
+"""What is wrong with a configuration map of a manifest, in the words of the CRD's rules."""
+
+from collections.abc import Iterable, Mapping
+
+from tidemark.configuration.key import ConfigKey
+
+PAGE = "docs/configuration.md"
+
+
+def served_names(keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
+    """The keys that may be set in the map, in order."""
+    return tuple(sorted(name for name, key in keys.items() if key.served and not key.field))
+
+
+def field_names(keys: Mapping[str, ConfigKey]) -> Mapping[str, str]:
+    """Keys that have a field of their own in the manifest -> what to write instead."""
+    return {name: key.field for name, key in keys.items() if key.field}
+
+
+def not_served(keys: Mapping[str, ConfigKey]) -> Mapping[str, ConfigKey]:
+    """Keys that Kafka has and nothing here serves."""
+    return {name: key for name, key in sorted(keys.items()) if not key.served}
+
+
+def advice(keys: Mapping[str, ConfigKey]) -> str:
+    """How the refusal of a key that is not served ends: what is served."""
+    return f"; served are {', '.join(served_names(keys))} (see {PAGE})"
+
+
+def problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
+    """One sentence for each key that cannot be had. ``keys``: by the names that the map has."""
+    return tuple(_problems(config, keys))
+
+
+def _problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> Iterable[str]:
+    for name, value in config.items():
+        key = keys.get(name)
+        if key is None:
+            yield f"{name} is not a known configuration key"
+        elif key.field:
+            yield f"{name} is not set in spec.config: use {key.field}"
+        elif not key.served:
+            if not key.only or value != key.only:
+                yield f"{name} {key.reason}{advice(keys)}"
+        elif not key.type.accepts(value):
+            yield f"{name} {key.type.requirement}"

@@ -1,0 +1,331 @@
+"""The topic keys of Kafka 4.3 (``LogConfig``), with the broker keys that are their defaults for all
+topics (``ServerTopicConfigSynonyms``).
+
+Types, bounds and defaults are Kafka's own; ``tests/conformance/test_configuration_keys.py`` asks
+Kafka's classes.
+"""
+
+from tidemark.configuration.key import ConfigKey, Scope, Synonym
+from tidemark.configuration.values import (
+    BOOLEAN,
+    CLEANUP_POLICY,
+    INT64_MAX,
+    Pattern,
+    ValueType,
+    integer,
+    long,
+    one_of,
+)
+from tidemark.records.batch import TimestampType
+
+_TOPIC = frozenset({Scope.TOPIC})
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+_DAY_MS = 24 * _HOUR_MS
+#: The largest ``long``: no limit.
+_NEVER = str(INT64_MAX)
+
+_RATIO = Pattern(
+    "double",
+    r"(0|1|0?[.][0-9]{1,17}|1[.]0{1,17})",
+    "must be a number from 0 to 1, in quotes",
+    float,
+)
+_THROTTLED = Pattern(
+    "list",
+    "([*]|[0-9]{1,9}:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?",
+    "must be *, or a list of partition:broker with commas",
+)
+_GZIP_LEVEL = Pattern("int", "(-1|[1-9])", "must be -1, or 1 to 9", int)
+_CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+
+def _served(
+    name: str,
+    type: ValueType,
+    default: str,
+    meaning: str,
+    *synonyms: Synonym | str,
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=type,
+        default=default,
+        meaning=meaning,
+        scopes=_TOPIC,
+        synonyms=_synonyms(synonyms),
+    )
+
+
+def _field(
+    name: str,
+    type: ValueType,
+    default: str,
+    meaning: str,
+    field: str,
+    *synonyms: str,
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=type,
+        default=default,
+        meaning=meaning,
+        scopes=_TOPIC,
+        synonyms=_synonyms(synonyms),
+        field=field,
+    )
+
+
+def _not_served(
+    name: str,
+    type: ValueType,
+    default: str,
+    why: str,
+    *synonyms: str,
+    only: str = "",
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=type,
+        default=default,
+        meaning="",
+        scopes=_TOPIC,
+        synonyms=_synonyms(synonyms),
+        not_served=why,
+        only=only,
+    )
+
+
+def _synonyms(given: tuple[Synonym | str, ...]) -> tuple[Synonym, ...]:
+    return tuple(Synonym(each) if isinstance(each, str) else each for each in given)
+
+
+_NO_CLEANER = "there is no log cleaner, a compacted topic keeps every record"
+_NO_RECOMPRESSION = "brokers keep batches as the producer compressed them"
+_NO_THROTTLE = "replication has no quotas"
+
+TOPIC_KEYS = (
+    _served(
+        "cleanup.policy",
+        CLEANUP_POLICY,
+        "delete",
+        "Whether retention deletes old segments. Without delete every record is kept; compact deletes "
+        "nothing, because there is no log cleaner. A compacted topic cannot be tiered.",
+        "log.cleanup.policy",
+    ),
+    _served(
+        "flush.messages",
+        long(1),
+        _NEVER,
+        "How many records may be not durable yet; looked at every log.flush.scheduler.interval.ms.",
+        "log.flush.interval.messages",
+    ),
+    _served(
+        "flush.ms",
+        long(0),
+        _NEVER,
+        "How long records may be not durable yet; looked at every log.flush.scheduler.interval.ms.",
+        "log.flush.interval.ms",
+    ),
+    _served(
+        "index.interval.bytes",
+        integer(0),
+        "4096",
+        "Bytes of the log between two entries of its offset index.",
+        "log.index.interval.bytes",
+    ),
+    _served(
+        "max.message.bytes",
+        integer(0),
+        "1048588",
+        "The largest record batch that is accepted.",
+        "message.max.bytes",
+    ),
+    _served(
+        "message.timestamp.after.max.ms",
+        long(0),
+        str(_HOUR_MS),
+        "How far ahead of the broker's clock a record's timestamp may be.",
+        "log.message.timestamp.after.max.ms",
+    ),
+    _served(
+        "message.timestamp.before.max.ms",
+        long(0),
+        _NEVER,
+        "How far behind the broker's clock a record's timestamp may be.",
+        "log.message.timestamp.before.max.ms",
+    ),
+    _served(
+        "message.timestamp.type",
+        one_of(_TIMESTAMP_TYPES),
+        "CreateTime",
+        "Whether a record's timestamp is the producer's or that of the append.",
+        "log.message.timestamp.type",
+    ),
+    _served(
+        "min.insync.replicas",
+        integer(1),
+        "1",
+        "How many replicas the ISR must have for an acks=all produce to be accepted. The operator "
+        "counts with it, too, and does not see brokers' files: set it for the Cluster.",
+        "min.insync.replicas",
+    ),
+    _served(
+        "retention.bytes",
+        long(-1),
+        "-1",
+        "Bytes of a partition that are kept, in the tier and locally together; -1: no limit.",
+        "log.retention.bytes",
+    ),
+    _served(
+        "retention.ms",
+        long(-1),
+        str(7 * _DAY_MS),
+        "How long records are kept, in the tier and locally together; -1: for ever.",
+        "log.retention.ms",
+        Synonym("log.retention.minutes", _MINUTE_MS),
+        Synonym("log.retention.hours", _HOUR_MS),
+    ),
+    _served(
+        "segment.bytes",
+        integer(1024 * 1024),
+        str(1024**3),
+        "Size at which a segment is closed; only closed segments are copied to the tier.",
+        "log.segment.bytes",
+    ),
+    _served(
+        "segment.index.bytes",
+        integer(4),
+        str(10 * 1024**2),
+        "Size of an index at which its segment is closed.",
+        "log.index.size.max.bytes",
+    ),
+    _served(
+        "segment.ms",
+        long(1),
+        str(7 * _DAY_MS),
+        "Age at which a segment is closed.",
+        "log.roll.ms",
+        Synonym("log.roll.hours", _HOUR_MS),
+    ),
+    _served(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        "false",
+        "Whether a replica that may lack committed records may lead when no other can; the operator "
+        "decides, so a broker's file has no say.",
+        "unclean.leader.election.enable",
+    ),
+    _field(
+        "local.retention.bytes",
+        long(-2),
+        "-2",
+        "Bytes of a tiered partition that stay on the brokers' disks; -2: as retention.bytes.",
+        "spec.tiering.localRetention.size",
+        "log.local.retention.bytes",
+    ),
+    _field(
+        "local.retention.ms",
+        long(-2),
+        "-2",
+        "How long records of a tiered topic stay on the brokers' disks; -2: as retention.ms.",
+        "spec.tiering.localRetention.time",
+        "log.local.retention.ms",
+    ),
+    _field(
+        "remote.storage.enable",
+        BOOLEAN,
+        "false",
+        "Whether closed segments are copied to the remote tier.",
+        "spec.tiering.enabled",
+    ),
+    _field(
+        "remote.log.disable.policy",
+        one_of({"retain": "retain", "delete": "delete"}),
+        "retain",
+        "What becomes of tiered data when tiering is switched off (KIP-950).",
+        "spec.tiering.disablePolicy",
+    ),
+    _field(
+        "remote.log.copy.disable",
+        BOOLEAN,
+        "false",
+        "Kafka's way to stop copying and keep what is in the tier.",
+        "spec.tiering.enabled: false with disablePolicy: Retain",
+    ),
+    _field(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        "false",
+        "Kafka's way to remove what is in the tier.",
+        "spec.tiering.enabled: false with disablePolicy: Delete",
+    ),
+    _not_served("compression.gzip.level", _GZIP_LEVEL, "-1", _NO_RECOMPRESSION),
+    _not_served("compression.lz4.level", integer(1, 17), "9", _NO_RECOMPRESSION),
+    _not_served(
+        "compression.type",
+        one_of(dict.fromkeys(_CODECS)),
+        "producer",
+        _NO_RECOMPRESSION,
+        "compression.type",
+        only="producer",
+    ),
+    _not_served("compression.zstd.level", integer(-131072, 22), "3", _NO_RECOMPRESSION),
+    _not_served(
+        "delete.retention.ms",
+        long(0),
+        str(_DAY_MS),
+        _NO_CLEANER,
+        "log.cleaner.delete.retention.ms",
+    ),
+    _not_served(
+        "file.delete.delay.ms",
+        long(0),
+        "60000",
+        "files go as soon as nothing reads them",
+        "log.segment.delete.delay.ms",
+    ),
+    _not_served("follower.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
+    _not_served("leader.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
+    _not_served(
+        "max.compaction.lag.ms",
+        long(1),
+        _NEVER,
+        _NO_CLEANER,
+        "log.cleaner.max.compaction.lag.ms",
+    ),
+    _not_served(
+        "min.cleanable.dirty.ratio",
+        _RATIO,
+        "0.5",
+        _NO_CLEANER,
+        "log.cleaner.min.cleanable.ratio",
+    ),
+    _not_served(
+        "min.compaction.lag.ms",
+        long(0),
+        "0",
+        _NO_CLEANER,
+        "log.cleaner.min.compaction.lag.ms",
+    ),
+    _not_served(
+        "preallocate",
+        BOOLEAN,
+        "false",
+        "files grow as they are written",
+        "log.preallocate",
+        only="false",
+    ),
+    _not_served(
+        "segment.jitter.ms",
+        long(0),
+        "0",
+        "segments are closed at segment.ms exactly",
+        "log.roll.jitter.ms",
+        only="0",
+    ),
+)

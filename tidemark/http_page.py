@@ -1,0 +1,93 @@
+"""Metrics and health over HTTP, for any process: ``/metrics`` and ``/healthz``, anything else is 404.
+
+In a thread of its own, so that it answers also while the process's main loop stands still.
+"""
+
+import http.server
+import logging
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+POLL_S = 0.2
+
+#: Whether the process is well, and one line that says why.
+Verdict = tuple[bool, str]
+
+
+class HttpPage:
+    """``metrics`` gives the page in Prometheus' text format, ``health`` a verdict: 503 unless it is
+    well. Both are called in the page's threads."""
+
+    def __init__(self, *, metrics: Callable[[], bytes], health: Callable[[], Verdict]) -> None:
+        self._metrics = metrics
+        self._health = health
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen; the port bound (0 picks a free one). Raises ``OSError``."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._server = _Server(family, (host, port), self)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": POLL_S},
+            name="http",
+            daemon=True,
+        )
+        self._thread.start()
+        return int(self._server.server_address[1])
+
+    def stop(self) -> None:
+        """Stop listening (blocking, a fraction of a second)."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+
+    def answer(self, path: str) -> tuple[HTTPStatus, bytes]:
+        """The status and the text of a page."""
+        match path.partition("?")[0]:
+            case "/metrics":
+                return HTTPStatus.OK, self._metrics()
+            case "/healthz":
+                well, why = self._health()
+                status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+                return status, f"{why}\n".encode()
+            case _:
+                return HTTPStatus.NOT_FOUND, b"/metrics or /healthz\n"
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(
+        self, family: socket.AddressFamily, address: tuple[str, int], page: HttpPage
+    ) -> None:
+        self.address_family = family
+        self.page = page
+        super().__init__(address, _Handler)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """One page; the connection ends with it."""
+        status, body = self.server.page.answer(self.path)
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests for metrics are not worth a line each."""
+        logger.debug(format, *args)

@@ -1,0 +1,62 @@
+"""Values up to a limit of their weight together; what was not used for longest goes first.
+
+Who holds one decides when to evict, since what goes may have to be closed, under a lock of its own.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Lru(Generic[K, V]):
+    """A value is never None. Not safe between threads."""
+
+    __slots__ = ("_entries", "limit", "weight")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.weight = 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def get(self, key: K) -> V | None:
+        """Use it."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V, weight: int = 1) -> None:
+        """Add or replace it; :meth:`evict` is to follow."""
+        self.pop(key)
+        self._entries[key] = value, weight
+        self.weight += weight
+
+    def pop(self, key: K) -> V | None:
+        """Take it out, if it is there."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+        self.weight -= entry[1]
+        return entry[0]
+
+    def evict(self, *, least: int = 0) -> list[tuple[K, V]]:
+        """Take out what is above the limit, and leave ``least`` values whatever they weigh."""
+        gone = []
+        while self.weight > self.limit and len(self._entries) > least:
+            key, (value, weight) = self._entries.popitem(last=False)
+            self.weight -= weight
+            gone.append((key, value))
+        return gone

@@ -1,0 +1,138 @@
+"""What a remote store is: one of a few kinds, each described once by its own configuration class.
+
+The configuration is written in several places, always with the same names:
+
+* in a Cluster's ``spec.remoteStorage``, with a Secret's name in place of the credentials,
+* in its ``status.acceptedStorage`` as a *location*: without credentials,
+* in the JSON that the controller sends to brokers, credentials resolved:
+
+      {"filesystem": {"path": "/srv/tier"}}
+      {"s3": {"endpoint": "http://...", "region": "us-east-1", "buckets": ["b1", "b2"],
+              "prefix": "prod", "accessKeyId": "...", "secretAccessKey": "..."}}
+
+* in the options of a Spark job, in one flat map.
+
+A kind brings its names (``location_names``, ``credential_names``, and the option by which a job
+chooses it), ``parse``, ``from_options``, ``fields`` and ``moved``; here stands how it is opened and
+checked. ``tests/unit/resources/test_remote_storage.py`` compares the kinds with the CRD.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import assert_never
+
+from tidemark.tier.config_fields import InvalidConfig
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.filesystem_config import FilesystemConfig
+from tidemark.tier.objects import ObjectStore
+from tidemark.tier.s3 import S3Store
+from tidemark.tier.s3_config import S3Config
+from tidemark.tier.storage import NO_BUCKET
+
+RemoteStorage = FilesystemConfig | S3Config
+
+KINDS: Mapping[str, type[RemoteStorage]] = {
+    kind.kind: kind for kind in (FilesystemConfig, S3Config)
+}
+
+#: Names of options by which a job says where a tier is.
+OPTIONS = frozenset(
+    name for kind in KINDS.values() for name in (*kind.location_names, *kind.credential_names)
+)
+
+
+def from_json(text: str) -> RemoteStorage:
+    """Read the JSON above. Raises InvalidConfig."""
+    try:
+        sections = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfig("remoteStorage is not JSON") from error
+    return parse(sections)
+
+
+def parse(sections: object) -> RemoteStorage:
+    """Read the object above. Raises InvalidConfig."""
+    kind, fields = _section(sections)
+    return KINDS[kind].parse(fields)
+
+
+def to_json(config: RemoteStorage) -> str:
+    """The JSON above; with the secrets."""
+    return json.dumps({config.kind: config.fields()})
+
+
+def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> RemoteStorage:
+    """From the options of a job; others than ours are passed over. Raises InvalidConfig."""
+    chosen = [kind for kind in KINDS.values() if kind.option[0] in given]
+    if len(chosen) != 1:
+        choices = " or ".join(f"'{name}' ({what})" for name, what in _options())
+        raise InvalidConfig(f"say where the tier is: either {choices}")
+    return chosen[0].from_options(
+        {name: value for name, value in given.items() if name in OPTIONS}, environment
+    )
+
+
+def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object]] | None:
+    """What a status records of ``spec.remoteStorage``: everything but the credentials."""
+    if not spec:
+        return None
+    kind, fields = _section({name: value for name, value in spec.items() if value})
+    return {kind: {name: fields[name] for name in KINDS[kind].location_names if fields.get(name)}}
+
+
+def credential_names(spec: Mapping[str, object]) -> tuple[str, ...]:
+    """The fields of ``spec.remoteStorage`` that a Secret holds."""
+    return KINDS[_section(spec)[0]].credential_names
+
+
+def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    """Why the location ``new`` is not the same store as ``old``; "" when it is."""
+    old_kind, old_fields = _section(old)
+    new_kind, new_fields = _section(new)
+    if old_kind != new_kind:
+        return "the kind of storage changed"
+    return KINDS[old_kind].moved(old_fields, new_fields)
+
+
+def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
+    """A store for each bucket, in the configured order; the first holds identity, heads, pages and
+    topics. Opening reaches for nothing yet."""
+    match config:
+        case FilesystemConfig():
+            return {NO_BUCKET: DirectoryStore(config.path)}
+        case S3Config():
+            return {name: S3Store(config, name) for name in config.buckets}
+        case _:
+            assert_never(config)
+
+
+def ensure_place(config: RemoteStorage, *, create: bool) -> None:
+    """What the store lies in exists, or is made where that may be (``create``: the store was never
+    used). Blocks; raises StoreUnavailable."""
+    match config:
+        case FilesystemConfig():
+            return  # never made here: a file system that is not mounted must not look empty
+        case S3Config():
+            from tidemark.tier.s3_buckets import ensure_buckets
+
+            ensure_buckets(config, create=create)
+        case _:
+            assert_never(config)
+
+
+def _options() -> list[tuple[str, str]]:
+    return [kind.option for kind in KINDS.values()]
+
+
+def _section(sections: object) -> tuple[str, Mapping[str, object]]:
+    """The one kind, and its fields."""
+    if (
+        not isinstance(sections, Mapping)
+        or len(sections) != 1
+        or not sections.keys() <= KINDS.keys()
+    ):
+        raise InvalidConfig(f"remoteStorage: give either {' or '.join(KINDS)}")
+    ((kind, fields),) = sections.items()
+    if not isinstance(fields, Mapping):
+        raise InvalidConfig(f"remoteStorage: {kind} must be an object")
+    return kind, fields

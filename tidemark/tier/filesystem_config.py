@@ -1,0 +1,43 @@
+"""A directory as remote store: its configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from tidemark.tier.config_fields import InvalidConfig, required_text
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemConfig:
+    """``path``: absolute, the same on every broker."""
+
+    kind: ClassVar[str] = "filesystem"
+    location_names: ClassVar[tuple[str, ...]] = ("path",)
+    credential_names: ClassVar[tuple[str, ...]] = ()
+    option: ClassVar[tuple[str, str]] = ("path", "a directory")
+
+    path: Path
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, object]) -> Self:
+        """From the fields of the configuration. Raises InvalidConfig."""
+        path = Path(required_text(fields, cls.kind, "path"))
+        if not path.is_absolute():
+            raise InvalidConfig("remoteStorage: filesystem.path must be absolute")
+        return cls(path)
+
+    @classmethod
+    def from_options(cls, given: Mapping[str, str], environment: Mapping[str, str]) -> Self:
+        """From the options of a job. Raises InvalidConfig."""
+        del environment
+        return cls.parse(given)
+
+    def fields(self) -> dict[str, object]:
+        """What ``parse`` reads."""
+        return {"path": str(self.path)}
+
+    @staticmethod
+    def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+        """Why the location ``new`` is another store than ``old``; "" when it is the same."""
+        return "" if old["path"] == new["path"] else "filesystem.path changed"

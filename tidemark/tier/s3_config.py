@@ -1,0 +1,103 @@
+"""Any S3 as remote store: its configuration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self, cast
+
+from tidemark.tier.config_fields import InvalidConfig, optional_text, required_text
+
+_REGION = "us-east-1"
+#: Where a job finds its keys when its options have none.
+_KEY_VARIABLES = {
+    "accessKeyId": "AWS_ACCESS_KEY_ID",
+    "secretAccessKey": "AWS_SECRET_ACCESS_KEY",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """``endpoint`` empty: AWS of the region. ``buckets``: the first holds all metadata, data goes
+    to all. ``prefix``: folder below which everything lies, empty for none."""
+
+    kind: ClassVar[str] = "s3"
+    location_names: ClassVar[tuple[str, ...]] = ("endpoint", "region", "buckets", "prefix")
+    credential_names: ClassVar[tuple[str, ...]] = tuple(_KEY_VARIABLES)
+    option: ClassVar[tuple[str, str]] = ("endpoint", "S3")
+
+    buckets: tuple[str, ...]
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    endpoint: str = ""
+    region: str = _REGION
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, object]) -> Self:
+        """From the fields of the configuration. Raises InvalidConfig."""
+        endpoint = optional_text(fields, cls.kind, "endpoint", "")
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise InvalidConfig("remoteStorage: s3.endpoint must begin with http:// or https://")
+        return cls(
+            buckets=_buckets(fields.get("buckets")),
+            access_key_id=required_text(fields, cls.kind, "accessKeyId"),
+            secret_access_key=required_text(fields, cls.kind, "secretAccessKey"),
+            endpoint=endpoint,
+            region=optional_text(fields, cls.kind, "region", _REGION) or _REGION,
+            prefix=optional_text(fields, cls.kind, "prefix", "").strip("/"),
+        )
+
+    @classmethod
+    def from_options(cls, given: Mapping[str, str], environment: Mapping[str, str]) -> Self:
+        """From the options of a job, buckets with commas, keys perhaps from the environment.
+        Raises InvalidConfig."""
+        if not given.get("buckets"):
+            raise InvalidConfig("the option 'buckets' is missing: name the buckets of the tier")
+        keys = {
+            name: given.get(name) or environment.get(variable, "")
+            for name, variable in _KEY_VARIABLES.items()
+        }
+        if not all(keys.values()):
+            raise InvalidConfig(
+                "S3 needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the options "
+                "'accessKeyId' and 'secretAccessKey'"
+            )
+        return cls.parse({**given, **keys, "buckets": given["buckets"].split(",")})
+
+    def fields(self) -> dict[str, object]:
+        """What ``parse`` reads; with the secret."""
+        return {
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "buckets": list(self.buckets),
+            "prefix": self.prefix,
+            "accessKeyId": self.access_key_id,
+            "secretAccessKey": self.secret_access_key,
+        }
+
+    @staticmethod
+    def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+        """Why the location ``new`` is another store than ``old``; "" when it is the same, perhaps
+        with more buckets."""
+        for name in ("endpoint", "prefix"):
+            if old.get(name) != new.get(name):
+                return f"s3.{name} changed"
+        kept = cast("Sequence[str]", old["buckets"])
+        present = cast("Sequence[str]", new["buckets"])
+        dropped = sorted(set(kept) - set(present))
+        if dropped:
+            return f"bucket {dropped[0]} was dropped"
+        if kept[0] != present[0]:
+            return f"bucket {kept[0]} holds the metadata and has to stay the first"
+        return ""
+
+
+def _buckets(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(_is_name(name) for name in value):
+        raise InvalidConfig("remoteStorage: s3.buckets must name at least one bucket")
+    if len(set(value)) != len(value):
+        raise InvalidConfig("remoteStorage: s3.buckets names a bucket twice")
+    return tuple(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)

@@ -1,0 +1,84 @@
+"""One Kafka connection over a blocking socket, for threads and processes without an event loop: the
+one that sends heartbeats, and Spark's executors."""
+
+import selectors
+import socket
+import time
+from typing import Any, Self, TypeVar
+
+from tidemark.wire.control import FRAME_BYTES_MAX
+from tidemark.wire.framing import FrameError, decode_response, encode_request
+from tidemark.wire.receiver import Frame, FrameReceiver
+
+R = TypeVar("R")
+_SCRATCH_BYTES = 64 * 1024
+_KICKS_MAX = 4096
+
+
+class BlockingConnection:
+    """One request at a time; any error makes it unusable."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self._client_id = client_id
+        self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
+        self._correlation_id = 0
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
+        """Ask and wait; raises ``OSError`` (time-outs are ``TimeoutError``) or ``FrameError``."""
+        deadline_s = time.monotonic() + timeout_s
+        self._correlation_id += 1
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(encode_request(entity, self._correlation_id, self._client_id))
+        correlation_id, answer = decode_response(response_type, self._receive(deadline_s))
+        if correlation_id != self._correlation_id:
+            raise FrameError(f"an answer to request {correlation_id}, not {self._correlation_id}")
+        return answer
+
+    def wait(self, kicks: socket.socket, timeout_s: float) -> None:
+        """Until the time is over or there are kicks, which are taken; raises ``OSError`` as soon as
+        the other side has ended the connection, ``FrameError`` if it speaks without being asked."""
+        with selectors.PollSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(kicks, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        if self._socket in ready:
+            if not self._socket.recv(1):
+                raise ConnectionResetError("the other side ended the connection")
+            raise FrameError("an answer to no request")
+        if kicks in ready:
+            kicks.recv(_KICKS_MAX)
+
+    def _receive(self, deadline_s: float) -> Frame:
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("no answer in time")
+            self._socket.settimeout(left_s)
+            count = self._socket.recv_into(self._receiver.get_buffer())
+            if not count:
+                raise ConnectionResetError("the other side ended the connection")
+            frames = self._receiver.received(count)
+            if len(frames) > 1:
+                raise FrameError("an answer to no request")
+            if frames:
+                return frames[0]
