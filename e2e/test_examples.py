@@ -20,7 +20,7 @@ _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def examples_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """What ``tidemark up`` starts."""
     with run_cluster(tmp_path_factory.mktemp("examples") / "cluster") as running:
         yield running
@@ -51,20 +51,26 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
     return done.stdout
 
 
+def topic_names(cluster: Cluster) -> set[str]:
+    return {topic["metadata"]["name"] for topic in cluster.kube.objects("Topic")}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_the_commands_of_an_example_work(page: Path, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_commands_of_an_example_work(
+    page: Path, examples_cluster: Cluster, tmp_path: Path
+) -> None:
     if page.parent.name == NEEDS_JAVA:
         try:
             find_java()
         except JavaMissing as error:
             pytest.skip(str(error))
-    before = {topic["metadata"]["name"] for topic in cluster.kube.objects("Topic")}
-    said = run_page(page, cluster, tmp_path / "output")
+    before = topic_names(examples_cluster)
+    said = run_page(page, examples_cluster, tmp_path / "output")
     assert EXPECTED[page.parent.name] in said
     # Each cleans up after itself.
-    assert {topic["metadata"]["name"] for topic in cluster.kube.objects("Topic")} == before
+    assert topic_names(examples_cluster) == before
 
 
 #: Beside the exit status of every command: what a reader is to see.
