@@ -119,6 +119,8 @@ def find(layout: Layout, name: str) -> ProcessRecord | None:
 
 def running(layout: Layout) -> list[ProcessRecord]:
     """All processes of this cluster that are alive, by name."""
+    for pid in list(_children):  # also those that another command killed
+        _reap(pid)
     paths = sorted(layout.run.glob("*.json")) if layout.run.exists() else []
     return [r for r in (find(layout, p.stem) for p in paths) if r]
 
