@@ -201,4 +201,4 @@ def _reap(pid: int, *, wait_s: float = 0.0) -> None:
         return
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(wait_s)
-        del _children[pid]
+        _children.pop(pid, None)
