@@ -4,32 +4,55 @@ PYTHON ?= python3
 VENV   ?= .venv
 TIER   ?= directory
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+# What is installed, by need: the demo and `up`; Spark; everything, for tests and lint.
+RUN    := $(VENV)/.run
+SPARK  := $(VENV)/.spark
+ALL    := $(VENV)/.all
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up test lint bench bench-failover bench-restarts bench-scale simulate pins crds pages docs
+.PHONY: demo up spark test coverage lint bench bench-failover bench-restarts bench-scale simulate \
+  release pins crds pages docs
 .DEFAULT_GOAL := demo
 
-$(READY): requirements.txt pyproject.toml
+$(RUN): requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidemark needs Python 3.11 or newer: make PYTHON=python3.11")'
-	@echo "making the virtual environment in $(VENV) (about 500 MB of packages, once)"
+	@echo "making the virtual environment in $(VENV) (about 300 MB on disk, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps --require-hashes -r requirements/run.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)
+$(SPARK): requirements/spark.txt $(RUN)
+	@echo "installing Spark (about 900 MB on disk, once)"
+	@$(PIP) --no-deps --require-hashes -r requirements/spark.txt
+	@touch $@
+
+$(ALL): requirements.txt $(SPARK)
+	@echo "installing what tests and lint need (about 250 MB on disk, once)"
+	@$(PIP) --require-hashes -r requirements.txt
+	@touch $@
+
+demo: $(RUN)
 	@$(BIN)/tidemark demo --tier $(TIER)
 
-up: $(READY)
+up: $(RUN)
 	@$(BIN)/tidemark up --tier $(TIER)
+
+# What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
+spark: $(SPARK)
 
 # FAST=1 leaves out the tests that are marked slow. JOBS: how many processes (one per core).
 JOBS ?= auto
-test: $(READY)
+test: $(ALL)
 	@$(BIN)/python -m tests.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
 
-lint: $(READY)
+# The same tests with the lines and branches that they reach, child processes included; slower.
+coverage: $(ALL)
+	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow")
+
+lint: $(ALL)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -39,44 +62,50 @@ lint: $(READY)
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 
-bench: $(READY)
+bench: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.brokers
 
 # SEEDS=5000: so many runs of the simulated cluster. SEED=17: one of them again, with its whole story.
 SEEDS ?= 1000
-simulate: $(READY)
+simulate: $(ALL)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # KILLS: how often the leader is killed (100).
-bench-failover: $(READY)
+bench-failover: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS))
 
 # RESTARTS: how often the leader is restarted (50).
-bench-restarts: $(READY)
+bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
-bench-scale: $(READY)
+bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale
 
-crds: $(READY)
+# sdist and wheel in dist/, and each tried in an environment of its own.
+release: $(ALL)
+	@$(BIN)/python -m tests.release dist
+
+crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
 
 # The pages of docs/ that are written from the code.
-pages: $(READY)
+pages: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
-$(VENV)/.docs-ready: $(READY) requirements-docs.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+$(VENV)/.docs: $(ALL) requirements-docs.txt
+	@$(PIP) --require-hashes -r requirements-docs.txt
 	@touch $@
 
-docs: $(VENV)/.docs-ready
+docs: $(VENV)/.docs
 	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 
-# Renew requirements.txt from pyproject.toml and requirements-docs.txt: hashes, no addresses.
+# Renew requirements.txt from pyproject.toml, then the parts of it, and requirements-docs.txt: hashes, no addresses.
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
-pins: $(READY)
+pins: $(ALL)
 	@$(COMPILE) --all-extras --output-file requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory $(ALL)
+	@$(BIN)/python -m tests.requirement_sets
 	@$(COMPILE) --constraint requirements.txt --output-file requirements-docs.txt requirements-docs.in

@@ -117,43 +117,43 @@ def fault(request: pytest.FixtureRequest) -> type[Fault]:
 
 
 @pytest.fixture
-def cluster(fault: type[Fault], tmp_path: Path) -> Iterator[Cluster]:
-    with run_cluster(tmp_path / "cluster", brokers=1, tier=fault.tier) as running:
-        yield running
+def running(fault: type[Fault], tmp_path: Path) -> Iterator[Cluster]:
+    with run_cluster(tmp_path / "cluster", brokers=1, tier=fault.tier) as cluster:
+        yield cluster
 
 
 @pytest.mark.slow
-def test_a_tier_that_fails_is_told_and_heals(fault: type[Fault], cluster: Cluster) -> None:
-    trouble = fault(cluster)
+def test_a_tier_that_fails_is_told_and_heals(fault: type[Fault], running: Cluster) -> None:
+    trouble = fault(running)
 
     def store_ready() -> str:
-        found = cluster.kube.get("Cluster", cluster.local.settings.cluster) or {}
+        found = running.kube.get("Cluster", running.local.settings.cluster) or {}
         conditions = found["status"]["conditions"]
         return next(c["status"] for c in conditions if c["type"] == "RemoteStorageReady")
 
     def settled() -> dict[str, Any]:
-        return dict(cluster.view(topic).condition("TieringSettled"))
+        return dict(running.view(topic).condition("TieringSettled"))
 
-    topic = cluster.new_topic(
+    topic = running.new_topic(
         replicationFactor=1,
         config={"segment.bytes": "1048576", "retention.ms": "-1"},
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
     )
-    produce(cluster, topic, 0)
-    wait(lambda: metric(cluster, SEGMENTS) >= 1, "a segment in the tier")
+    produce(running, topic, 0)
+    wait(lambda: metric(running, SEGMENTS) >= 1, "a segment in the tier")
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers")
-    assert metric(cluster, AVAILABLE) == 1
+    assert metric(running, AVAILABLE) == 1
 
     trouble.begin()
     # A Secret is read again once a minute.
     wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there", 120)
-    before = metric(cluster, SEGMENTS)
-    produce(cluster, topic, BATCH)
+    before = metric(running, SEGMENTS)
+    produce(running, topic, BATCH)
     wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")
     assert settled()["message"]
-    wait(lambda: metric(cluster, AVAILABLE) == 0, "the broker's metric to say so")
+    wait(lambda: metric(running, AVAILABLE) == 0, "the broker's metric to say so")
 
     trouble.end()
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers again")
-    wait(lambda: metric(cluster, SEGMENTS) > before, "copying to go on")
-    assert consume(cluster, topic, 2 * BATCH) == list(range(2 * BATCH))
+    wait(lambda: metric(running, SEGMENTS) > before, "copying to go on")
+    assert consume(running, topic, 2 * BATCH) == list(range(2 * BATCH))

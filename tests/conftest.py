@@ -21,7 +21,7 @@ settings.load_profile("tidemark")
 
 #: Fixtures that start what many tests share, the dearest first: the first that a test asks for
 #: is the group it runs in.
-SHARED = ("cluster", "control_plane", "minio", "session", "jars")
+SHARED = ("cluster", "examples_cluster", "control_plane", "minio", "session", "jars")
 
 
 @pytest.hookimpl(trylast=True)

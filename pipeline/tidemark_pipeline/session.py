@@ -1,46 +1,76 @@
-"""A local Spark session that has the ``tidemark`` source and binds to the loopback only."""
+"""A local Spark session that has the ``tidemark`` source and binds to the loopback only.
+
+Spark greets whoever starts it with half a dozen lines on standard error, before any log level that
+it is told can matter. So the JVM gets a file for its standard error; what fails is raised in Python.
+"""
 
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.java import find_java
 from tidemark_pipeline.source import TidemarkDataSource
 
 LOOPBACK = "127.0.0.1"
+#: Half of the processor time of a short job is the JVM's optimising compiler and collector threads.
+SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def local_session(name: str, *, cores: int = 2) -> Iterator[SparkSession]:
+def local_session(
+    name: str, *, cores: int = 2, log: Path | None = None, short: bool = False
+) -> Iterator[SparkSession]:
     """A session on ``cores`` threads of this machine; stopped at the end.
 
+    ``log`` receives what the JVM and its Python workers say (default: this process's standard
+    error). ``short`` is for a job of seconds: the JVM compiles little and optimises nothing.
     Raises :class:`~tidemark_pipeline.java.JavaMissing`.
     """
     find_java()
     # Workers must run the interpreter that has this package, whatever the PATH says.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    with tempfile.TemporaryDirectory(prefix="tidemark-spark-") as scratch:
-        session = (
-            SparkSession.builder.master(f"local[{cores}]")
-            .appName(name)
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", LOOPBACK)
-            .config("spark.driver.bindAddress", LOOPBACK)
-            .config("spark.sql.warehouse.dir", scratch)
-            .config("spark.local.dir", scratch)
-            .config("spark.sql.shuffle.partitions", str(cores))
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-spark-"))
+        settings = _settings(name, cores, scratch)
+        if short:
+            settings.set("spark.driver.extraJavaOptions", SHORT_JOB)
+        gateway = None
+        # A JVM of this process is used again, whatever it was started with.
+        if log is not None and SparkContext._gateway is None:
+            errors = stack.enter_context(log.open("ab"))
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                settings, {"stderr": errors, "stdout": errors}
+            )
+        context = SparkContext(conf=settings, gateway=gateway)
+        session = SparkSession(context)
         session.dataSource.register(TidemarkDataSource)
         try:
             yield session
         finally:
             session.stop()
+
+
+def _settings(name: str, cores: int, scratch: str) -> SparkConf:
+    return SparkConf().setAll(
+        [
+            ("spark.master", f"local[{cores}]"),
+            ("spark.app.name", name),
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.driver.host", LOOPBACK),
+            ("spark.driver.bindAddress", LOOPBACK),
+            ("spark.sql.warehouse.dir", scratch),
+            ("spark.local.dir", scratch),
+            ("spark.sql.shuffle.partitions", str(cores)),
+            ("spark.log.level", "ERROR"),
+            ("spark.sql.session.timeZone", "UTC"),
+        ]
+    )

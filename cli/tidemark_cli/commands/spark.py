@@ -7,6 +7,9 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.tier import read_options
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.java import JavaMissing, find_java
 
 app = typer.Typer(help="Run a job of the pipeline on Spark (needs Java 17 or newer).")
 
@@ -25,15 +28,17 @@ def aggregate(
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Rows, sum and mean of a number by a key, read from the tier and the brokers."""
-    from tidemark_pipeline.java import JavaMissing
-    from tidemark_pipeline.jobs.aggregate import Aggregate
-    from tidemark_pipeline.jobs.aggregate import aggregate as run
-    from tidemark_pipeline.session import local_session
-
-    options = read_options(open_cluster(directory), topic)
+    cluster = open_cluster(directory)
     try:
-        with local_session("tidemark aggregate") as session:
+        find_java()
+        ensure_spark(console.print)
+        from tidemark_pipeline.jobs.aggregate import Aggregate
+        from tidemark_pipeline.jobs.aggregate import aggregate as run
+        from tidemark_pipeline.session import local_session
+
+        with local_session("tidemark aggregate", log=cluster.layout.log("spark")) as session:
+            options = read_options(cluster, topic)
             run(session, options, Aggregate(by, value, output)).show(truncate=False)
-    except JavaMissing as error:
+    except (JavaMissing, ToolchainError) as error:
         fail(str(error))
     console.print(f"written to {output}", highlight=False)

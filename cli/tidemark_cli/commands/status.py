@@ -2,7 +2,9 @@
 progress."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 import typer
@@ -14,9 +16,18 @@ from tidemark_cli.local.kube import KubeError
 from tidemark_cli.local.view import TopicView, condition, topics
 from tidemark_operator.controller.model import PartitionRow
 
+TOPICS_SHOWN = 20
+
 
 def status(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these topics, e.g. orders or 'orders-*'."),
+    ] = None,
     directory: DirOption = DEFAULT_DIR,
+    limit: Annotated[
+        int, typer.Option(min=0, help="How many topics to show as text; 0 shows all.")
+    ] = TOPICS_SHOWN,
     output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
 ) -> None:
     """Show what the cluster holds and how far it is."""
@@ -28,18 +39,45 @@ def status(
     finally:
         kube.close()
     if output == "json":
-        print(json.dumps([_as_json(view) for view in views]))
+        print(json.dumps([_as_json(view) for view in named(views, names or [])]))
         return
-    print_status(console, brokers, views)
+    print_status(console, brokers, views, names or [], limit)
 
 
-def print_status(out: Console, brokers: list[dict[str, Any]], views: list[TopicView]) -> None:
-    """The tables of ``tidemark status``."""
+def named(views: list[TopicView], patterns: Sequence[str]) -> list[TopicView]:
+    """The topics whose name matches one of the shell patterns; all where there is none."""
+    if not patterns:
+        return views
+    return [view for view in views if any(fnmatchcase(view.name, p) for p in patterns)]
+
+
+def print_status(
+    out: Console,
+    brokers: list[dict[str, Any]],
+    views: list[TopicView],
+    names: Sequence[str] = (),
+    limit: int = 0,
+) -> None:
+    """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
+
+    The figures of the brokers are those of all topics, whichever are shown.
+    """
+    chosen = named(views, names)
+    shown = chosen[:limit] if limit else chosen
     out.print(_broker_table(brokers, [row for view in views for row in view.rows]))
-    out.print(_topic_table(views))
-    for view in views:
+    out.print(_topic_table(shown))
+    for view in shown:
         if view.rows:
             out.print(_partition_table(view))
+    if len(shown) < len(chosen):
+        out.print(
+            f"{len(shown)} of {len(chosen)} topics; all: --limit 0, "
+            "some: tidemark status NAME or 'PREFIX*'",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif names and not chosen:
+        out.print(f"no topic of {len(views)} is called {' or '.join(names)}", highlight=False)
 
 
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:

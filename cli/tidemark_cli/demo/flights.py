@@ -33,6 +33,8 @@ _NUMBERS = frozenset(
         "minute",
     }
 )
+#: ``json.dumps`` with separators makes an encoder for each call.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _flight(row: dict[str, str]) -> Flight:
     arr_delay = fields["arr_delay"]
     return Flight(
         key=row["tailnum"].encode() if row["tailnum"] not in {"", "NA"} else None,
-        value=json.dumps(fields, separators=(",", ":")).encode(),
+        value=_encode(fields).encode(),
         timestamp_ms=_time_ms(row["time_hour"]),
         carrier=row["carrier"],
         arr_delay=arr_delay if isinstance(arr_delay, int) else None,

@@ -9,6 +9,8 @@ from tidemark_cli.controlplane import run_kubectl
 from tidemark_cli.local.cluster import LocalCluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+TIERED_TOPIC = "02-tiering-on-and-off/on.yaml"
+DELETION = "03-record-deletion/deletion.yaml"
 
 
 class KubectlError(RuntimeError):
@@ -24,16 +26,16 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def cluster_manifest(storage: dict[str, Any]) -> dict[str, Any]:
-    """examples/cluster.yaml with this machine's tier and a short delay before objects go."""
-    manifest = load("cluster.yaml")[0]
+    """examples/00-cluster/cluster.yaml, with this machine's tier and objects that go soon."""
+    manifest = load("00-cluster/cluster.yaml")[0]
     manifest["spec"]["remoteStorage"] = storage
     manifest["spec"]["config"]["remote.delete.delay.ms"] = "1000"
     return manifest
 
 
 def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any]:
-    """examples/topic-flights.yaml with another ``spec.tiering``."""
-    manifest = load("topic-flights.yaml")[0]
+    """The flights' topic with another ``spec.tiering``."""
+    manifest = load(TIERED_TOPIC)[0]
     manifest["spec"]["tiering"]["enabled"] = enabled
     if policy is not None:
         manifest["spec"]["tiering"]["disablePolicy"] = policy

@@ -7,7 +7,7 @@ left alone, so ``up`` after a crash starts only what is missing.
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +85,7 @@ class LocalCluster:
         if create_cluster:
             self.ensure_cluster(storage)
         self.start_operator()
-        wanted = set(range(1, brokers + 1)) | set(self.layout.broker_ids())
-        for node_id in sorted(wanted):
-            self.declare_broker(node_id)
-        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
-            for record in pool.map(self._spawn_broker, sorted(wanted)):
-                self._say_ready(record)
+        self.start_brokers(sorted({*range(1, brokers + 1), *self.layout.broker_ids()}))
         return self.addresses()
 
     def start_control_plane(self) -> None:
@@ -183,12 +178,19 @@ class LocalCluster:
         )
         self._say(f"operator ready (process {record.pid})")
 
-    def start_broker(self, node_id: int) -> ProcessRecord:
-        """Declare a broker, start it and wait until it is registered and unfenced."""
-        self.declare_broker(node_id)
-        record = self._spawn_broker(node_id)
-        self._say_ready(record)
-        return record
+    def start_brokers(self, node_ids: Sequence[int]) -> None:
+        """Declare brokers, start them side by side, wait until all are registered and unfenced."""
+        for node_id in node_ids:
+            self.declare_broker(node_id)
+        with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
+            for record in pool.map(self._spawn_broker, node_ids):
+                self._say(
+                    f"{record.name} ready at {record.ready['listener']} (process {record.pid})"
+                )
+
+    def start_broker(self, node_id: int) -> None:
+        """The same for one broker."""
+        self.start_brokers([node_id])
 
     def declare_broker(self, node_id: int) -> None:
         """Its ``Broker`` object, and its configuration if it has none yet."""
@@ -215,10 +217,6 @@ class LocalCluster:
             [sys.executable, "-m", "tidemark_broker", "--config", str(config)],
             timeout_s=READY_TIMEOUT_S,
         )
-
-    def _say_ready(self, record: ProcessRecord) -> None:
-        where = record.ready["listener"]
-        self._say(f"{record.name} ready at {where} (process {record.pid})")
 
     def stop_broker(self, node_id: int) -> bool:
         """Shut a broker down cleanly; False when it had to be killed or did not run."""

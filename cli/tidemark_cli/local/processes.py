@@ -119,6 +119,8 @@ def find(layout: Layout, name: str) -> ProcessRecord | None:
 
 def running(layout: Layout) -> list[ProcessRecord]:
     """All processes of this cluster that are alive, by name."""
+    for pid in list(_children):  # also those that another command killed
+        _reap(pid)
     paths = sorted(layout.run.glob("*.json")) if layout.run.exists() else []
     return [r for r in (find(layout, p.stem) for p in paths) if r]
 
@@ -199,4 +201,4 @@ def _reap(pid: int, *, wait_s: float = 0.0) -> None:
         return
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(wait_s)
-        del _children[pid]
+        _children.pop(pid, None)

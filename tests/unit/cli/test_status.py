@@ -24,11 +24,15 @@ def row(partition: int, leader: int, replicas: tuple[int, ...]) -> PartitionRow:
     )
 
 
+def text(brokers: list[dict[str, object]], views: list[TopicView], *names: str, limit: int) -> str:
+    out = io.StringIO()
+    print_status(Console(file=out, width=200), brokers, views, names, limit)
+    return out.getvalue()
+
+
 def printed(brokers: list[dict[str, object]], views: list[TopicView]) -> list[list[str]]:
     """The rows of all tables, their cells without padding."""
-    out = io.StringIO()
-    print_status(Console(file=out, width=200), brokers, views)
-    lines = (line for line in out.getvalue().splitlines() if line.startswith("│"))
+    lines = (line for line in text(brokers, views, limit=0).splitlines() if line.startswith("│"))
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
@@ -71,3 +75,29 @@ def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
     cells = printed([], [view])
     assert ["orders", "True", "never", "-", "0", "served"] in cells
     assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells
+
+
+def many(count: int) -> list[TopicView]:
+    names = [f"{'orders' if n % 2 else 'clicks'}-{n:03}" for n in range(count)]
+    rows = [replace(row(0, 1, (1,)), name=name) for name in names]
+    return [TopicView(r.name, {"spec": {}}, (r,)) for r in rows]
+
+
+def test_of_many_topics_the_first_are_shown_and_how_to_see_more() -> None:
+    broker = {"metadata": {"name": "broker-1"}, "spec": {"nodeId": 1}}
+    said = text([broker], many(300), limit=20)
+    assert "orders-019" in said
+    assert "clicks-020" not in said
+    assert "20 of 300 topics; all: --limit 0" in said
+    # What a broker holds does not depend on what is shown.
+    assert "300" in next(line for line in said.splitlines() if "broker-1" in line)
+
+
+def test_topics_are_chosen_by_name_or_pattern() -> None:
+    said = text([], many(300), "orders-*", "clicks-000", limit=20)
+    assert "clicks-000" in said
+    assert "orders-001" in said
+    assert "clicks-002" not in said
+    assert "20 of 151 topics" in said
+    assert "no topic of 300 is called order" in text([], many(300), "order", limit=20)
+    assert " topics;" not in text([], many(20), limit=20)

@@ -1,0 +1,59 @@
+"""Spark beside the other steps of the demo: a JVM takes its time, and nobody else needs it.
+
+One thread installs what is missing, opens the session and runs the job; the demo asks for the
+result where the next step would change what Spark reads.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from tidemark_cli.demo.flights import Delay
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.java import find_java
+
+
+class SparkBeside:
+    """A session that opens in the background. ``log`` is where the JVM's words go."""
+
+    def __init__(self, scratch: Path, log: Path, say: Callable[[str], None]) -> None:
+        self._scratch, self._log, self._say = scratch, log, say
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1, "spark")
+        self._session: Future[Any] = self._thread.submit(self._open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait until what was begun has ended and the session is stopped."""
+        self._thread.submit(self._stack.close)
+        self._thread.shutdown()
+
+    def delays(self, options: Mapping[str, str]) -> Future[tuple[dict[str, Delay], float]]:
+        """Begin to aggregate the topic that ``options`` name: by carrier, and the seconds it took.
+
+        The result raises JavaMissing or ToolchainError where there is no Spark.
+        """
+        return self._thread.submit(self._aggregate, options)
+
+    def _open(self) -> Any:
+        find_java()
+        ensure_spark(self._say)
+        from tidemark_pipeline.session import local_session
+
+        return self._stack.enter_context(local_session("tidemark demo", log=self._log, short=True))
+
+    def _aggregate(self, options: Mapping[str, str]) -> tuple[dict[str, Delay], float]:
+        session = self._session.result()
+        began = time.monotonic()
+        from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
+
+        job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
+        rows = aggregate(session, options, job).collect()
+        self._thread.submit(self._stack.close)  # after the result: nobody waits for it
+        found = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
+        return found, time.monotonic() - began

@@ -1,0 +1,50 @@
+"""Python packages that few commands need: installed when the first of these runs.
+
+Spark is a gigabyte with what it needs, and most of what ``tidemark`` does goes without it. In a
+checkout it is installed into the virtual environment from the pinned set, as ``make spark`` does.
+"""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidemark_cli.toolchain.cache import locked
+from tidemark_cli.toolchain.errors import ToolchainError
+
+REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "spark.txt"
+MODULES = ("numba", "numpy", "py4j", "pyarrow", "pyspark")
+INSTALL = "pip install 'tidemark[pipeline]'"
+
+
+def ensure_spark(say: Callable[[str], None]) -> None:
+    """Install Spark and what the pipeline needs beside it where it is missing; ``say`` hears of it.
+
+    Raises ToolchainError outside a checkout with a virtual environment, and where pip fails.
+    """
+    if _present():
+        return
+    if not REQUIREMENTS.exists() or sys.prefix == sys.base_prefix:
+        raise ToolchainError(f"Spark's Python packages are missing; install them with: {INSTALL}")
+    with locked(Path(sys.prefix) / ".spark.lock", lambda: say("waiting: Spark is being installed")):
+        if not _present():
+            say("installing Spark beside this (about 900 MB on disk, once)")
+            _install()
+
+
+def _present() -> bool:
+    importlib.invalidate_caches()
+    return all(find_spec(name) for name in MODULES)
+
+
+def _install() -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    command += ["--disable-pip-version-check", "--require-hashes", "--requirement"]
+    done = subprocess.run(
+        [*command, str(REQUIREMENTS)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-2000:]
+        raise ToolchainError(f"pip could not install Spark (make spark tries again):\n{said}")

