@@ -34,7 +34,7 @@ def render(roots: Iterable[str]) -> str:
     missing = names - blocks.keys()
     if missing:
         raise LookupError(f"{LOCK.name} does not pin {', '.join(sorted(missing))}; run: make pins")
-    return "".join(text for name, text in blocks.items() if name in names)
+    return "".join(text.rstrip() + "\n" for name, text in blocks.items() if name in names)
 
 
 def _closure(roots: Iterable[Requirement]) -> set[str]:

@@ -1,7 +1,8 @@
 """A local Spark session that has the ``tidemark`` source and binds to the loopback only.
 
 Spark greets whoever starts it with half a dozen lines on standard error, before any log level that
-it is told can matter. So the JVM gets a file for its standard error; what fails is raised in Python.
+it is told can matter. So the JVM gets a file for its standard error; what fails is raised in
+Python.
 """
 
 import os
