@@ -11,19 +11,27 @@ import typer
 
 from tidemark_cli.commands.common import console
 from tidemark_cli.commands.status import print_status
+from tidemark_cli.demo.flights import FLIGHTS_TOTAL
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local import view
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
+
+#: Until some days after the time up to which the demo deletes.
+FLIGHTS_MIN = 200_000
 
 
 def demo(
     tier: Annotated[
         Literal["directory", "s3"], typer.Option(help="The remote tier.")
     ] = "directory",
+    flights: Annotated[
+        int,
+        typer.Option(help="How many, the oldest first.", min=FLIGHTS_MIN, max=FLIGHTS_TOTAL),
+    ] = FLIGHTS_TOTAL,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and its logs.")] = False,
 ) -> None:
-    """Run the whole job on 336,776 flight records; status 0 only if every check held."""
+    """Run the whole job on flight records; status 0 only if every check held."""
     from tidemark_cli.demo.report import Report
     from tidemark_cli.demo.scenario import Scenario
 
@@ -35,7 +43,7 @@ def demo(
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier=tier)
     cluster = LocalCluster(layout, settings, report.say)
-    scenario = Scenario(cluster, report, root)
+    scenario = Scenario(cluster, report, root, flights)
     console.print(f"the cluster's folder is {root}", highlight=False)
     try:
         scenario.run()

@@ -17,7 +17,7 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.views import SegmentRange
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
-from tidemark_cli.demo.flights import Flight, delays_by_carrier, load
+from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
 from tidemark_cli.demo.report import Report
 from tidemark_cli.demo.spark import SparkBeside
 from tidemark_cli.local import view
@@ -39,8 +39,11 @@ PENDING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 class Scenario:
     """Runs the steps on one cluster; what was acknowledged is in the ledger throughout."""
 
-    def __init__(self, cluster: LocalCluster, report: Report, scratch: Path) -> None:
+    def __init__(
+        self, cluster: LocalCluster, report: Report, scratch: Path, flights_max: int = FLIGHTS_TOTAL
+    ) -> None:
         self.cluster = cluster
+        self._flights_max = flights_max
         self.report = report
         self.ledger = Ledger()
         self.flights: list[Flight] = []
@@ -54,7 +57,7 @@ class Scenario:
             ThreadPoolExecutor(1, "flights") as reader,
             SparkBeside(self._scratch, log, self.report.say) as self._spark,
         ):
-            self._loading: Future[list[Flight]] = reader.submit(load)
+            self._loading: Future[list[Flight]] = reader.submit(load, self._flights_max)
             self._run()
 
     def _run(self) -> None:
@@ -95,7 +98,7 @@ class Scenario:
 
     def fill(self) -> None:
         report = self.report
-        report.step("336,776 flights are produced and go to the tier")
+        report.step(f"{self._flights_max:,} flights are produced and go to the tier")
         self.flights = self._loading.result()
         # They stay until the end: the garbage collector need not look at them again and again.
         gc.freeze()
