@@ -90,10 +90,12 @@ class Deletions:
 
     def repeated(self) -> None:
         """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean
-        election, whose leader may end below it."""
+        election, whose leader may end below it. That it ends at all is :meth:`unfinished`'s."""
         for name in sorted(self.again):
             body = self._objects[name]
             status = body.get("status") or {}
+            if not status.get("completionTime"):
+                continue
             points = status.get("resolved") or []
             topic = body["spec"]["topicRef"]["name"]
             if any(self._checks.is_unclean((topic, point["partition"])) for point in points):
