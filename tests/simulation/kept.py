@@ -108,4 +108,10 @@ KEPT: tuple[Kept, ...] = (
         "the disk of the only replica was lost: a deletion waits for a person, no violation",
         "tests/simulation/deletions.py",
     ),
+    Kept(
+        1851,
+        "a deletion waited for records that an unclean election had lost, and would have deleted "
+        "those that came in their place",
+        "tests/unit/controller/test_record_deletion.py",
+    ),
 )

@@ -362,17 +362,41 @@ def record(
 
 
 def observe(state: ControllerState, view: DeletionView) -> DeletionView:
-    """Take low watermarks from the leaders' reports: what has been reached need not be asked for
-    (after a restart, or when another request deleted more)."""
+    """Take from the leaders' reports what has been reached, which need not be asked for (after a
+    restart, or when another request deleted more), and what never can be: a log that ends below
+    the frozen offset lost those records to an unclean election, and others will take their
+    place."""
     if view.resolved is None or view.topic_id is None:
         return view
     seen: dict[int, tuple[int, int]] = {}
+    progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
-        current = report is not None and row is not None and report.leader_epoch == row.leader_epoch
-        if report is not None and current and report.low_watermark >= view.resolved[part].offset:
+        if report is None or row is None or report.leader_epoch != row.leader_epoch:
+            continue
+        frozen = view.resolved[part]
+        # The leader of the frozen epoch may have reported before it had those records.
+        is_later = report.leader_epoch > frozen.leader_epoch
+        if report.low_watermark >= frozen.offset:
             seen[part] = (0, report.low_watermark)
+        elif (
+            is_later
+            and report.next_offset < frozen.offset
+            and not (report.offline or row.recovering)
+        ):
+            error = _lost(report.next_offset, frozen.offset)
+            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
+    if progress != view.progress:
+        view = dataclasses.replace(view, progress=progress)
     return record(view, seen) if seen else view
+
+
+def _lost(end: int, offset: int) -> str:
+    return (
+        f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} were lost, the log "
+        f"ends at {end}; what is written there now is kept: make another RecordDeletion to delete "
+        "it"
+    )
 
 
 def finish(view: DeletionView, *, now_ms: int) -> DeletionView:

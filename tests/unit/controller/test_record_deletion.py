@@ -282,6 +282,27 @@ def test_what_reports_already_show_is_not_asked_for() -> None:
     assert step.pending == (1, 2)
 
 
+def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
+    """Or the records that come in its place would be deleted, which nobody asked for."""
+    world = _world()
+    view = _frozen(world, _view(ALL_TO_HW))
+    key = numbered_uuid(1), 0
+    behind = dataclasses.replace(_report(0, 4, 0), next_offset=99)
+    world.state.reports[key] = behind
+    assert deletion.observe(world.state, view) == view, "reported before all was there"
+    world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
+    for early in (behind, dataclasses.replace(behind, leader_epoch=5, offline=True)):
+        world.state.reports[key] = early
+        assert deletion.observe(world.state, view) == view
+    world.state.reports[key] = dataclasses.replace(behind, leader_epoch=5)
+    view = deletion.observe(world.state, view)
+    assert view.progress[0].fatal
+    assert "below 100 were lost, the log ends at 99" in view.progress[0].error
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Delete)
+    assert 0 not in step.pending
+
+
 def test_it_expires_only_when_finished_and_asked_to() -> None:
     view = _view(ALL_TO_HW, ttl_after_finished_ms=500)
     assert deletion.expires_ms(view) is None
