@@ -15,6 +15,7 @@ from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
+    EVENT,
     PARTITION_SLICE,
     RECORD_DELETION,
     TOPIC,
@@ -220,6 +221,18 @@ class ClusterWorld:
         except AssertionError as error:
             raise AssertionError(f"{error}\nlast status: {last}") from None
         return last
+
+    async def event(self, reason: str) -> str:
+        """Wait for an Event, which is written after what it tells of; its note."""
+        notes: dict[str, str] = {}
+
+        async def look() -> bool:
+            found = await self.api.list_all(EVENT, self.namespace)
+            notes.update((item["reason"], item["note"]) for item in found)
+            return reason in notes
+
+        await self.until(look, f"an Event {reason}")
+        return notes[reason]
 
     async def condition(
         self, kind: Kind, name: str, type_: str, status: str, reason: str = ""

@@ -9,7 +9,7 @@ from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.wire import control
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
-from tidemark_operator.kube.kinds import BROKER, EVENT, TOPIC
+from tidemark_operator.kube.kinds import BROKER, TOPIC
 
 T = ("t", 0)
 MIN_2 = {"min.insync.replicas": "2"}
@@ -71,10 +71,7 @@ async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_told(
     await world.until(lambda: winner.rows[T].leader == other, "the longest log leads")
     made = await _row(world)
     assert (made.isr, made.last_known_elr, made.recovering) == ((other,), (last,), False)
-    events = {
-        event["reason"]: event["note"] for event in await world.api.list_all(EVENT, world.namespace)
-    }
-    assert "offsets 800 to 999" in events["RecordsLost"]
+    assert "offsets 800 to 999" in await world.event("RecordsLost")
     assert (await winner.alter("t", 0, tuple(sorted((other, last))))).error_code == 0
     assert (await _row(world)).last_known_elr == ()
 
@@ -175,8 +172,7 @@ async def test_storage_that_refuses_is_told_also_where_no_leader_moves(
     await peer.report(log_bytes=1, records=1)
     shown = await world.condition(TOPIC, "t", "Ready", "False", "StorageFailed")
     assert "repair the log directory of broker 1" in shown["message"]
-    events = [event["reason"] for event in await world.api.list_all(EVENT, world.namespace)]
-    assert "StorageFailed" in events
+    await world.event("StorageFailed")
     peer.failed = ()
     await peer.report(log_bytes=1, records=1)
     await world.condition(TOPIC, "t", "Ready", "True")
