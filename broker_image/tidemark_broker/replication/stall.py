@@ -14,13 +14,18 @@ from math import inf
 class Stall:
     """Rules with the clock as an argument: monotonic seconds. The loop thread owns it."""
 
-    __slots__ = ("_session_s", "_silent_from_s", "_woke_s")
+    __slots__ = ("_session_s", "_turned_s", "_woke_s")
 
     def __init__(self) -> None:
         self._session_s = inf
-        #: A session behind the last turn of the loop.
-        self._silent_from_s = inf
+        self._turned_s = inf
         self._woke_s: float | None = None
+
+    @property
+    def _silent_from_s(self) -> float:
+        """A session behind the last turn of the loop; that turn counts even if the session's length
+        became known only after it."""
+        return self._turned_s + self._session_s
 
     def session_of(self, session_s: float) -> None:
         """How long the controller waits for a sign of life. Before it is known nothing is a
@@ -31,7 +36,7 @@ class Stall:
         """The loop has turned; if it had not for longer than a session, it has just woken up."""
         if now_s > self._silent_from_s:
             self._woke_s = now_s
-        self._silent_from_s = now_s + self._session_s
+        self._turned_s = now_s
 
     def must_be_silent(self, now_s: float) -> bool:
         """Must it answer nothing as leader? Also in the very turn in which it wakes up."""

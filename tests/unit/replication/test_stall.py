@@ -50,6 +50,16 @@ def test_without_a_session_or_a_loop_nothing_is_a_stall() -> None:
     assert stall.heard(0.0)
 
 
+def test_the_turn_before_its_first_session_counts() -> None:
+    stall = Stall()
+    stall.turned(100.0)
+    stall.session_of(SESSION_S)
+    assert not stall.must_be_silent(100.0 + SESSION_S)
+    assert stall.must_be_silent(109.5)
+    stall.turned(109.5)
+    assert stall.must_be_silent(109.6)
+
+
 async def test_a_stalled_leader_serves_nobody(node: Nodes) -> None:
     one, two = node(1), node(2)
     await one.lead(1)
