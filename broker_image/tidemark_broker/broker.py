@@ -1,4 +1,4 @@
-"""One broker put together: storage, replicas, listeners, the session with the controller.
+"""One broker put together: log directory, replicas, listeners, the session with the controller.
 
 Everything that runs belongs to one TaskGroup; it ends when it is told to stop, and then cleanly:
 leaders move away first (for a limited time), nothing more is served, logs are flushed and closed,
@@ -21,7 +21,7 @@ from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.config import Address, BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
 from tidemark_broker.control.commands import Commands
-from tidemark_broker.control.disablement import Disablements
+from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
@@ -39,12 +39,12 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.storage import Storage
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -90,10 +90,10 @@ class Broker:
     """Use :meth:`run` once."""
 
     def __init__(
-        self, config: BrokerConfig, storage: Storage, remote: RemoteFactory | None = None
+        self, config: BrokerConfig, log_directory: LogDirectory, remote: RemoteFactory | None = None
     ) -> None:
         self.config = config
-        self.storage = storage
+        self.log_directory = log_directory
         self.metadata = MetadataCache(config.cluster_id)
         self.purgatory = Purgatory()
         self.clock = LoopClock()
@@ -106,9 +106,9 @@ class Broker:
             monotonic=time.monotonic,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             propose_isr=self.isr_changes.submit,
-            persist=storage.persist,
-            checkpoint_log_start=storage.checkpoint_log_start,
-            failures=storage.failures,
+            persist=log_directory.persist,
+            checkpoint_log_start=log_directory.checkpoint_log_start,
+            failures=log_directory.failures,
             stall=self.clock.stall,
             records_lost=self._records_lost,
         )
@@ -122,9 +122,9 @@ class Broker:
             monotonic=time.monotonic,
         )
         self.manager = ReplicaManager(
-            self.context, logs=storage, fetchers=self.fetchers, broker_config=config.entries
+            self.context, logs=log_directory, fetchers=self.fetchers, broker_config=config.entries
         )
-        self.disablements = Disablements(self.manager)
+        self.disablements = DisablementTasks(self.manager)
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.dispatcher = self._dispatcher()
@@ -132,7 +132,7 @@ class Broker:
             self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
         )
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
-        self.upkeep = Upkeep(storage, self.manager)
+        self.upkeep = Upkeep(log_directory, self.manager)
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -165,7 +165,7 @@ class Broker:
         False where calls to the store still hang in threads, which nothing can end: all else is
         done, and the process is to end without them.
         """
-        self.manager.load(self.storage.found())
+        self.manager.load(self.log_directory.found())
         await self.server.bind(self.config.listener.host, self.config.listener.port)
         page = self._http_page()
         metrics_port = page.start(self.config.metrics.host, self.config.metrics.port)
@@ -178,7 +178,7 @@ class Broker:
                     task.cancel()
         finally:
             await in_thread(page.stop)
-        await self.storage.close(self.client.proven_broker_epoch)
+        await self.log_directory.close(self.client.proven_broker_epoch)
         return store_is_left
 
     def _background(
@@ -190,7 +190,7 @@ class Broker:
             self.clock.run(),
             self.client.run(),
             self._listen(),
-            self.storage.run_log_start_checkpoints(),
+            self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
             every(1.0, self.manager.retry),
             every(self.context.lag_max_s / 2, self._shrink_isrs),
@@ -263,7 +263,7 @@ class Broker:
                 broker_id=config.node_id,
                 cluster_id=config.cluster_id,
                 incarnation_id=uuid.uuid4(),
-                directory_id=self.storage.directory_id,
+                directory_id=self.log_directory.directory_id,
                 rack=config.rack,
             ),
             tuple((each.host, each.port) for each in config.controllers),
@@ -279,8 +279,8 @@ class Broker:
             epoch=self.epoch,
             isr_changes=self.isr_changes,
             clock=self.clock,
-            storage_error=self.storage.error,
-            clean_broker_epoch=self.storage.clean_broker_epoch,
+            storage_error=self.log_directory.error,
+            clean_broker_epoch=self.log_directory.clean_broker_epoch,
         )
 
     def _http_page(self) -> HttpPage:

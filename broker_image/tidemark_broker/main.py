@@ -20,8 +20,8 @@ from tidemark_broker import descriptors
 from tidemark_broker.broker import Broker, Ready
 from tidemark_broker.config import BrokerConfig, ConfigError, load
 from tidemark_broker.log import StorageError
-from tidemark_broker.remote_log.manager import RemoteLogManager
-from tidemark_broker.storage import Storage
+from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ async def serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     limit = descriptors.raise_limit()
-    storage = await asyncio.to_thread(Storage.open, config)
-    descriptors.report(limit, storage.log_count)
-    threads_ended = await Broker(config, storage, RemoteLogManager.of).run(stop, announce)
+    log_directory = await asyncio.to_thread(LogDirectory.open, config)
+    descriptors.report(limit, log_directory.log_count)
+    threads_ended = await Broker(config, log_directory, RemoteLogManager.of).run(stop, announce)
     logger.info("broker %d has shut down cleanly", config.node_id)
     if not threads_ended:
         logging.shutdown()

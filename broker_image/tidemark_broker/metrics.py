@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 
 #: name -> help text
 TABLE = {

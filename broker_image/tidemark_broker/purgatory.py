@@ -40,7 +40,7 @@ class Signal:
 
 
 #: A change of a partition (topic, number), or a signal.
-Key: TypeAlias = tuple[Change, tuple[str, int]] | Signal
+DelayedOperationKey: TypeAlias = tuple[Change, tuple[str, int]] | Signal
 
 
 class _Operation:
@@ -49,7 +49,10 @@ class _Operation:
     __slots__ = ("done", "keys", "satisfied")
 
     def __init__(
-        self, keys: tuple[Key, ...], satisfied: Callable[[], bool], done: "asyncio.Future[bool]"
+        self,
+        keys: tuple[DelayedOperationKey, ...],
+        satisfied: Callable[[], bool],
+        done: "asyncio.Future[bool]",
     ) -> None:
         self.keys = keys
         self.satisfied = satisfied
@@ -72,10 +75,10 @@ class Purgatory:
     def __init__(self, name: str = "operations", *, operations_max: int = OPERATIONS_MAX) -> None:
         self.name = name
         self._operations_max = operations_max
-        self._by_key: dict[Key, dict[_Operation, None]] = {}
-        self._watches: dict[Key, dict[Watch[Any], Hashable]] = {}
+        self._by_key: dict[DelayedOperationKey, dict[_Operation, None]] = {}
+        self._watches: dict[DelayedOperationKey, dict[Watch[Any], Hashable]] = {}
         self._size = 0
-        self._marked: dict[Key, None] = {}
+        self._marked: dict[DelayedOperationKey, None] = {}
         self._sweep_due = False
         self.refused_total = 0
 
@@ -84,12 +87,12 @@ class Purgatory:
         """How many operations wait."""
         return self._size
 
-    def waiting(self, key: Key) -> bool:
+    def waiting(self, key: DelayedOperationKey) -> bool:
         """Whether anybody waits for ``key`` (lets a caller skip work that nobody needs)."""
         return key in self._by_key
 
     async def wait(
-        self, keys: Collection[Key], satisfied: Callable[[], bool], timeout_s: float
+        self, keys: Collection[DelayedOperationKey], satisfied: Callable[[], bool], timeout_s: float
     ) -> bool:
         """Wait until ``satisfied()`` is true, at most ``timeout_s`` seconds of the loop's clock.
 
@@ -118,7 +121,7 @@ class Purgatory:
                 timer.cancel()
             self._remove(operation)
 
-    def notify(self, key: Key) -> None:
+    def notify(self, key: DelayedOperationKey) -> None:
         """State that operations under ``key`` look at has changed. Evaluates nothing."""
         watching = self._watches.get(key)
         if watching is not None:
@@ -127,17 +130,17 @@ class Purgatory:
                 self._mark(watch)
         self._mark(key)
 
-    def watch(self, watch: Watch[N], key: Key, name: N) -> None:
+    def watch(self, watch: Watch[N], key: DelayedOperationKey, name: N) -> None:
         """From now on a notification of ``key`` is noted as ``name``; until :meth:`unwatch`."""
         self._watches.setdefault(key, {})[watch] = name
 
-    def unwatch(self, watch: Watch[Any], key: Key) -> None:
+    def unwatch(self, watch: Watch[Any], key: DelayedOperationKey) -> None:
         """Notifications of ``key`` are noted there no more."""
         watching = self._watches.get(key)
         if watching is not None and watching.pop(watch, None) is not None and not watching:
             del self._watches[key]
 
-    def _mark(self, key: Key) -> None:
+    def _mark(self, key: DelayedOperationKey) -> None:
         if key not in self._by_key:
             return
         self._marked[key] = None
@@ -145,7 +148,7 @@ class Purgatory:
             self._sweep_due = True
             asyncio.get_running_loop().call_soon(self._sweep)
 
-    def cancel(self, keys: Collection[Key]) -> int:
+    def cancel(self, keys: Collection[DelayedOperationKey]) -> int:
         """End every operation under ``keys`` now, unsatisfied; how many there were."""
         ended = 0
         for key in keys:

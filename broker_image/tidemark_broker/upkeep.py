@@ -10,24 +10,24 @@ from collections.abc import Callable
 from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import StorageError
 from tidemark_broker.purgatory import Change
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.threads import in_thread
-from tidemark_broker.storage import Storage
 
 
 class Upkeep:
     """The loop thread owns it."""
 
-    def __init__(self, storage: Storage, manager: ReplicaManager) -> None:
-        self._storage = storage
+    def __init__(self, log_directory: LogDirectory, manager: ReplicaManager) -> None:
+        self._log_directory = log_directory
         self._manager = manager
         self._failed: set[Partition] = set()
         self._flush_ages = FlushAges()
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks and log starts; wake who waits for a log start."""
-        await self._storage.checkpoint()
+        await self._log_directory.checkpoint()
         for partition in self._manager.partitions:
             log_start.after_checkpoint(partition)
 

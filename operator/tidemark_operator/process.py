@@ -26,7 +26,7 @@ from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import Address, Settings
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.leader import Leader
+from tidemark_operator.term.term_loop import TermLoop
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class OperatorProcess:
             on_started=lambda: self._post(self._leader.won),
             on_stopped=lambda: self._post(self._leader.lost),
         )
-        self._leader = Leader(
+        self._leader = TermLoop(
             settings, identity, metrics, leads=self._elector.leads, requests=requests
         )
         self._server = ControlServer(requests, self._loop)

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Iterator
 
 from tidemark.tier.manifest import HeadNotFound
+from tidemark.tier.queries import SegmentRange
 from tidemark.tier.reader import Snapshot, TierReader
-from tidemark.tier.views import SegmentRange
 from tidemark_pipeline import tail
 from tidemark_pipeline.options import OptionError, Options
 from tidemark_pipeline.tasks import TailTask, Task, remote_end, split_remote

@@ -15,8 +15,8 @@ from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers
 from tidemark.tier.integrity import BatchLine, CheckedStream, ObjectDamaged, damaged
 from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
+from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.views import SegmentRange
 from tidemark_pipeline.decode import CorruptData, Source, decode_batches
 from tidemark_pipeline.tasks import RemoteTask
 

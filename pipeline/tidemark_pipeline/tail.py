@@ -46,7 +46,7 @@ class OutOfRange(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class PartitionLeader:
     """Who leads a partition, under which epoch, and where it listens."""
 
     host: str
@@ -54,7 +54,7 @@ class Leader:
     leader_epoch: int
 
 
-def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, Leader]:
+def leaders(bootstrap: Sequence[str], topic: str) -> dict[int, PartitionLeader]:
     """The leader of every partition of ``topic`` that has one.
 
     Raises :class:`BrokersUnavailable` when none of the bootstrap addresses answers.
@@ -120,14 +120,14 @@ def _retry(call: Callable[[], R]) -> R:
     raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
 
-def _leaders_of(answer: MetadataResponse) -> dict[int, Leader]:
+def _leaders_of(answer: MetadataResponse) -> dict[int, PartitionLeader]:
     addresses = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
-    found: dict[int, Leader] = {}
+    found: dict[int, PartitionLeader] = {}
     for topic in answer.topics:
         for partition in topic.partitions:
             address = addresses.get(int(partition.leader_id))
             if address is not None:
-                found[int(partition.partition_index)] = Leader(
+                found[int(partition.partition_index)] = PartitionLeader(
                     *address, int(partition.leader_epoch)
                 )
     return found
@@ -145,7 +145,7 @@ def _open(host: str, port: int) -> BlockingConnection:
 
 def _connect(
     bootstrap: Sequence[str], topic: str, partition: int
-) -> tuple[BlockingConnection, Leader]:
+) -> tuple[BlockingConnection, PartitionLeader]:
     leader = leaders(bootstrap, topic).get(partition)
     if leader is None:
         raise BrokersUnavailable(f"{topic}-{partition} has no leader")

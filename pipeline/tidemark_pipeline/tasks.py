@@ -7,7 +7,7 @@ so that every offset between start and end is read by exactly one task (invarian
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.tier.views import SegmentRange
+from tidemark.tier.queries import SegmentRange
 
 
 @dataclass(frozen=True, slots=True)

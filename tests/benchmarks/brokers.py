@@ -25,7 +25,7 @@ from tidemark_cli.local import processes
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.view import topic as topic_view
+from tidemark_cli.local.topic_rows import topic as topic_info
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
@@ -76,7 +76,7 @@ def start_tidemark(folder: Path) -> Side:
             name,
             {"clusterRef": {"name": "tidemark"}, "partitions": 1, "replicationFactor": 1},
         )
-        while not any(row.leader >= 0 for row in topic_view(kube, name).rows):
+        while not any(row.leader >= 0 for row in topic_info(kube, name).rows):
             time.sleep(0.05)
     kube.close()
     broker = processes.find(layout, "broker-1")

@@ -168,7 +168,7 @@ async def _idle_status(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _raised_log_start(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, _):
         partition = _hosted(one, count // 2)
-        writing = asyncio.create_task(one.storage.run_log_start_checkpoints())
+        writing = asyncio.create_task(one.log_directory.run_log_start_checkpoints())
 
         async def work() -> None:
             await produce.append(partition, batch(), acks=1, timeout_ms=0)

@@ -12,7 +12,7 @@ from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.view import TopicView, topic
+from tidemark_cli.local.topic_rows import TopicRows, topic
 
 _numbers = itertools.count(1)
 
@@ -28,7 +28,7 @@ class Cluster:
     def bootstrap(self) -> str:
         return self.local.addresses().bootstrap
 
-    def view(self, name: str) -> TopicView:
+    def view(self, name: str) -> TopicRows:
         return topic(self.kube, name)
 
     @property

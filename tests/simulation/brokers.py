@@ -18,10 +18,10 @@ from tidemark.wire import control
 from tidemark_broker import config as broker_config
 from tidemark_broker.broker import Broker
 from tidemark_broker.log import StorageError
-from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.following.wire import REPLICA_FETCH
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, Role, in_sync
-from tidemark_broker.storage import Storage
 
 CLUSTER_ID = "simulated"
 PORT = 9092
@@ -190,15 +190,15 @@ class BrokerProcess:
     def _boot(self) -> None:
         """What the program does before its loop runs, and then its loop."""
         try:
-            storage = Storage.open(self.machine.config)
+            log_directory = LogDirectory.open(self.machine.config)
         except (PowerCut, StorageError) as error:
             if isinstance(error, StorageError):
                 world = self.world
                 world.at(world.now_s + 1.0, self.loop, self._boot)
             return
-        self.machine.opened(storage)
+        self.machine.opened(log_directory)
         self.stop = asyncio.Event()
-        self.loop.create_task(self._run(storage)).add_done_callback(self._ended)
+        self.loop.create_task(self._run(log_directory)).add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -212,14 +212,14 @@ class BrokerProcess:
             pool._executor = PooledThreads(self.loop)
         return remote
 
-    async def _run(self, storage: Storage) -> None:
+    async def _run(self, log_directory: LogDirectory) -> None:
         stop = self.stop
         assert stop is not None
-        self.broker = broker = Broker(self.machine.config, storage, self._remote)
+        self.broker = broker = Broker(self.machine.config, log_directory, self._remote)
         broker.server = _Listener()  # type: ignore[assignment]
         self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
         self.loop.watch = self.machine.cluster.checks.watcher(self)
-        broker.manager.load(storage.found())
+        broker.manager.load(log_directory.found())
         works = broker._background(0, lambda _: None)
         tasks = [self.loop.create_task(work) for work in works]
         await stop.wait()
@@ -229,7 +229,7 @@ class BrokerProcess:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.machine.closing(self)
         with contextlib.suppress(StorageError):  # the program ends, and not cleanly
-            await broker.storage.close(broker.client.proven_broker_epoch)
+            await broker.log_directory.close(broker.client.proven_broker_epoch)
         self.machine.stopped(self)
 
     # ------------------------------------------------------------ what others see
@@ -361,9 +361,9 @@ class Machine:
         self.world.network.reset(process.beats)
         self._gone()
 
-    def opened(self, storage: Storage) -> None:
+    def opened(self, log_directory: LogDirectory) -> None:
         """Its logs were opened: what is missing of what the former process had?"""
-        logs = {(found.log.topic, found.log.partition): found.log for found in storage._found}
+        logs = {(found.log.topic, found.log.partition): found.log for found in log_directory._found}
         for key, (start, end) in self.ends.items():
             log = logs.get(key)
             left = start if log is None else log.next_offset

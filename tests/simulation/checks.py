@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation.brokers import Batch, BrokerProcess, batches_in, batches_of
 from tests.simulation.deletions import Deletions
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark.tier.codec import decode_head, decode_page
 from tidemark.tier.head import Head
 from tidemark.tier.layout import page_key
@@ -681,7 +681,7 @@ class Checks:
         """Invariant 5: the live segments answer for each offset from the remote log start to the
         remote log end, each for its own, without holes. Invariant 4: their objects are there."""
         objects = self.cluster.storage.objects
-        live = list(views.live_segments(head, _Pages(head, objects)))
+        live = list(queries.live_segments(head, _Pages(head, objects)))
         end = None
         for entry in live:
             if end is not None and entry.from_offset != end + 1:

@@ -32,7 +32,7 @@ from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
-from tidemark_operator.storage.slices import CLUSTER_UID_LABEL
+from tidemark_operator.slices.slice_store import CLUSTER_UID_LABEL
 
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 SLICES = 2
@@ -485,7 +485,10 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
             ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
-            ("tidemark_operator.reconcile.storage.open_store", lambda _: _tier_of(cluster).store),
+            (
+                "tidemark_operator.reconcile.remote_storage.open_store",
+                lambda _: _tier_of(cluster).store,
+            ),
             ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.term.term.WORKERS", 4),
             ("tidemark_operator.term.pacemaker.BALANCE_TURNS", 15),

@@ -21,7 +21,7 @@ from tidemark.tier.objects import (
 )
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
-from tidemark.tier.storage import NO_BUCKET, BucketStorageManager
+from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
 from tidemark.tier.topics import TopicCatalog
 
 
@@ -59,7 +59,7 @@ class ObjectStorage:
     def tier(self, who: str) -> Tier:
         """The real tier over this storage, as one process sees it."""
         store = Store(self, who)
-        storage, topics = BucketStorageManager({NO_BUCKET: store}), TopicCatalog(store)
+        storage, topics = RemoteStorageManager({NO_BUCKET: store}), TopicCatalog(store)
         manifests = ManifestStore(store, page_entries=4, sleep=lambda _: None)
         return Tier(store, manifests, storage, topics, TierReader(manifests, topics))
 

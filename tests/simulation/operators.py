@@ -21,7 +21,7 @@ from tidemark_operator.listener.server import ControlServer, _Peer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.leader import Leader
+from tidemark_operator.term.term_loop import TermLoop
 
 PORT = 9092
 NAMESPACE = "default"
@@ -124,7 +124,7 @@ class OperatorProcess:
             on_started=self._won,
             on_stopped=self._lost,
         )
-        self.leader = Leader(
+        self.leader = TermLoop(
             SETTINGS, self.identity, _metrics(), leads=self.elector.leads, requests=requests
         )
         self.listener = _Listener(requests, self.loop, self.cluster)

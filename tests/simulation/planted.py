@@ -25,7 +25,7 @@ from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import elections, placement, registration
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
-from tidemark_operator.storage.slices import SliceStore
+from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
 _after_restart = registration.after_restart
@@ -349,7 +349,7 @@ BUGS: tuple[Bug, ...] = (
         "brokers are told before it is stored",
         OPERATORS,
         frozenset({"24"}),
-        replaced("tidemark_operator.storage.slices.SliceStore._write", _acted_first),
+        replaced("tidemark_operator.slices.slice_store.SliceStore._write", _acted_first),
     ),
     Bug(
         "a disablement is acknowledged before the claim",

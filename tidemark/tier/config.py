@@ -25,9 +25,9 @@ from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.objects import ObjectStore
+from tidemark.tier.remote_storage_manager import NO_BUCKET
 from tidemark.tier.s3 import S3Store
 from tidemark.tier.s3_config import S3Config
-from tidemark.tier.storage import NO_BUCKET
 
 RemoteStorage = FilesystemConfig | S3Config
 

@@ -36,7 +36,7 @@ class ManifestError(Exception):
     """Base of what the manifest refuses."""
 
 
-class Fenced(ManifestError):
+class ManifestFenced(ManifestError):
     """A newer leader epoch or tiered epoch has claimed the head: stop, and delete nothing."""
 
 

@@ -177,8 +177,8 @@ class ManifestStore:
     def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
         """Apply a transition and write the result, repeating it on a newer head where another write
         came first. Gives back the head that stands then; no write where nothing changes (and no
-        dropped page waits to be deleted). Raises what the transition raises (Fenced above all), or
-        StoreUnavailable with unknown outcome."""
+        dropped page waits to be deleted). Raises what the transition raises (ManifestFenced above
+        all), or StoreUnavailable with unknown outcome."""
         commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         for attempt in range(ATTEMPTS):
             loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)

@@ -6,7 +6,7 @@ from tidemark.tier.config import RemoteStorage, open_stores
 from tidemark.tier.manifest import PAGE_CACHE_BYTES, ManifestStore
 from tidemark.tier.objects import ObjectStore
 from tidemark.tier.reader import TierReader
-from tidemark.tier.storage import BucketStorageManager
+from tidemark.tier.remote_storage_manager import RemoteStorageManager
 from tidemark.tier.topics import TopicCatalog
 
 
@@ -16,7 +16,7 @@ class Tier:
 
     store: ObjectStore
     manifests: ManifestStore
-    segments: BucketStorageManager
+    segments: RemoteStorageManager
     topics: TopicCatalog
     reader: TierReader
 
@@ -33,4 +33,4 @@ def open_tier(config: RemoteStorage, *, page_cache_bytes: int = PAGE_CACHE_BYTES
     manifests = ManifestStore(store, page_cache_bytes=page_cache_bytes)
     topics = TopicCatalog(store)
     reader = TierReader(manifests, topics)
-    return Tier(store, manifests, BucketStorageManager(buckets), topics, reader)
+    return Tier(store, manifests, RemoteStorageManager(buckets), topics, reader)

@@ -9,13 +9,13 @@ read again, and the new snapshot tells.
 import uuid
 from dataclasses import dataclass
 
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark.tier.head import Head
 from tidemark.tier.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
 from tidemark.tier.objects import Version
+from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicCatalog, TopicObject
-from tidemark.tier.views import SegmentRange
 
 _ATTEMPTS = 5
 
@@ -30,15 +30,15 @@ class Snapshot:
 
     def plan(self, start_offset: int, until_offset: int) -> tuple[SegmentRange, ...]:
         """``views.plan``: which segment answers which of the offsets [start, until)."""
-        return views.plan(self.head, self.pages, start_offset, until_offset)
+        return queries.plan(self.head, self.pages, start_offset, until_offset)
 
     def find(self, offset: int) -> SegmentEntry | None:
         """``views.find``: the segment that answers for one offset."""
-        return views.find(self.head, self.pages, offset)
+        return queries.find(self.head, self.pages, offset)
 
     def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
         """``views.find_by_timestamp``."""
-        return views.find_by_timestamp(self.head, self.pages, timestamp_ms)
+        return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
 
 class TierReader:

@@ -1,8 +1,8 @@
 """What a change of a head must meet first: who may write, what may be copied, what may go.
 
 Each check raises with the partition's name and what to do; ``transitions`` says which change needs
-which. Fenced means that a newer claim stands, Diverged that this replica's log contradicts what is
-in the tier (the prefix rule), IllegalTransition everything else.
+which. ManifestFenced means that a newer claim stands, Diverged that this replica's log contradicts
+what is in the tier (the prefix rule), IllegalTransition everything else.
 """
 
 from tidemark.tier.head import (
@@ -10,9 +10,9 @@ from tidemark.tier.head import (
     PAGES_MAX,
     Claim,
     Diverged,
-    Fenced,
     Head,
     IllegalTransition,
+    ManifestFenced,
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
@@ -50,7 +50,7 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
     if tiering.goes_back_from(head.tiering):
-        raise Fenced(
+        raise ManifestFenced(
             f"{head.name}: tiered epoch {tiering.epoch} is {head.tiering.state.name} already and "
             f"never goes back to {tiering.state.name}; wait for the controller's newer state"
         )
@@ -128,8 +128,8 @@ def _check_not_deleted(head: Head) -> None:
         raise TopicDeleted(f"{head.name}: the topic with this id was deleted; stop its tasks")
 
 
-def _fenced(head: Head, by: Claim) -> Fenced:
-    return Fenced(
+def _fenced(head: Head, by: Claim) -> ManifestFenced:
+    return ManifestFenced(
         f"{head.name}: leader epoch {by.leader_epoch}, tiered epoch {by.tiered_epoch} is "
         f"superseded by leader epoch {head.leader_epoch}, tiered epoch {head.tiering.epoch} "
         "(broker "

@@ -23,7 +23,7 @@ from tidemark.wire.entity import wire
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.metadata import TopicMetadata
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TIERED_EPOCH_TAG = 10_000
@@ -133,7 +133,7 @@ def _one(
     )
 
 
-def _topic(view: TopicView, live: frozenset[int]) -> MetadataResponseTopic:
+def _topic(view: TopicMetadata, live: frozenset[int]) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=view.name,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemark.configuration.table import BROKER
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 
 

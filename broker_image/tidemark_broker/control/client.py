@@ -35,7 +35,7 @@ from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from tidemark.wire.framing import (
     peek_request,
 )
 from tidemark.wire.receiver import Frame
-from tidemark_broker.control.disablement import Disablements
+from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Commands:
         self,
         manager: ReplicaManager,
         epoch: ControllerEpoch,
-        disablements: Disablements,
+        disablements: DisablementTasks,
         *,
         serve_kafka: Serve,
         snapshot_applied: Callable[[int], Awaitable[None]],

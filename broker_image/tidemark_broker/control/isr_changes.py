@@ -6,13 +6,13 @@ sent again in the next one, unless the partition has moved on meanwhile.
 
 import asyncio
 import logging
-import uuid
 from typing import TYPE_CHECKING
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
 from tidemark_broker.replication.partition import in_sync
+from tidemark_broker.replication.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from tidemark_broker.replication.partition import Partition
@@ -22,14 +22,12 @@ logger = logging.getLogger(__name__)
 BATCH_MAX = 1000
 _TIMEOUT_S = 30.0
 
-Key = tuple[uuid.UUID, int]
-
 
 class IsrChanges:
     """The queue; at most one proposal per partition waits in it."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, tuple[Partition, control.IsrChange]] = {}
+        self._waiting: dict[TopicIdPartition, tuple[Partition, control.IsrChange]] = {}
         self._arrived = asyncio.Event()
 
     @property

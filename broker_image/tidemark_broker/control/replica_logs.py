@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 
 _UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
 _STORAGE = int(ErrorCode.kafka_storage_error.value)

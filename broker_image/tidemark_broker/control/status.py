@@ -9,24 +9,22 @@ storage refuses, or works again, is reported at once: the controller moves leade
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary
+from tidemark_broker.replication.types import TopicIdPartition
 
 PARTITIONS_MAX = 5000
 INTERVAL_S = 1.0
 _LEAST_PAUSE_S = 0.1
 _TIMEOUT_S = 10.0
 _MESSAGE_MAX = 1000
-
-Key = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class StatusReporter:
     def __init__(self, manager: ReplicaManager, storage_error: Callable[[], str]) -> None:
         self._manager = manager
         self._storage_error = storage_error
-        self._acknowledged: dict[Key, control.PartitionStatus] = {}
+        self._acknowledged: dict[TopicIdPartition, control.PartitionStatus] = {}
         self._glances: dict[Partition, Hashable] = {}
         self._brokers: Mapping[int, control.BrokerState] | None = None
         self._health: _Health | None = None

@@ -11,7 +11,7 @@ from tidemark_broker.log.errors import (
     StorageError,
 )
 from tidemark_broker.log.files import probe_room
-from tidemark_broker.log.manager import LogManager
+from tidemark_broker.log.log_manager import LogManager
 from tidemark_broker.log.open_logs import OpenFailure
 from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached

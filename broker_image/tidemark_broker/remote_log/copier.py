@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
-from tidemark.tier.head import Fenced, IllegalTransition, TopicDeleted
+from tidemark.tier.head import IllegalTransition, ManifestFenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
+from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import Copied, SegmentData
 from tidemark_broker.log import PartitionLog, SegmentInfo
 from tidemark_broker.remote_log import eligibility, metrics
 from tidemark_broker.remote_log.eligibility import Blocked
@@ -141,7 +141,7 @@ class Copier:
         try:
             await self._check_custom_metadata(entry, copied.custom_metadata)
             await self._finish(entry, copied)
-        except (Fenced, TopicDeleted, asyncio.CancelledError):
+        except (ManifestFenced, TopicDeleted, asyncio.CancelledError):
             # Whoever fenced us may have deleted its objects before the last of them was stored.
             uploads.given_up(upload)
             raise

@@ -14,8 +14,7 @@ from tidemark.lru import Lru
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.remote_log.failure import Failure
-
-Key = tuple[uuid.UUID, int]
+from tidemark_broker.replication.types import TopicIdPartition
 
 #: What is remembered of one partition, and of how many partitions.
 _SEGMENTS_MAX = 16
@@ -33,10 +32,10 @@ class Damages:
     """By topic id and partition. Safe between threads."""
 
     def __init__(self) -> None:
-        self._found: Lru[Key, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
+        self._found: Lru[TopicIdPartition, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
         self._lock = Lock()
 
-    def add(self, key: Key, entry: SegmentEntry, offset: int, message: str) -> bool:
+    def add(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
         """Reading ``offset`` has met a damaged object of this segment; whether that is news."""
         with self._lock:
             of_partition = self._found.get(key) or {}
@@ -48,7 +47,9 @@ class Damages:
             self._found.evict()
         return not known
 
-    def sound(self, key: Key, entry: SegmentEntry, start_offset: int, next_offset: int) -> None:
+    def sound(
+        self, key: TopicIdPartition, entry: SegmentEntry, start_offset: int, next_offset: int
+    ) -> None:
         """These offsets of the segment were read, and are what was copied."""
         if not self._found:
             return
@@ -57,7 +58,9 @@ class Damages:
             if damage is not None and start_offset <= damage.offset < next_offset:
                 self._drop(key, entry)
 
-    def failure(self, key: Key, is_live: Callable[[SegmentEntry], bool]) -> Failure | None:
+    def failure(
+        self, key: TopicIdPartition, is_live: Callable[[SegmentEntry], bool]
+    ) -> Failure | None:
         """For the partition's status: the first that is still served."""
         if not self._found:
             return None
@@ -68,12 +71,12 @@ class Damages:
                 self._drop(key, damage.entry)
         return None
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicIdPartition) -> None:
         """The replica goes."""
         with self._lock:
             self._found.pop(key)
 
-    def _drop(self, key: Key, entry: SegmentEntry) -> None:
+    def _drop(self, key: TopicIdPartition, entry: SegmentEntry) -> None:
         of_partition = self._found.get(key) or {}
         of_partition.pop(entry.segment_id, None)
         if not of_partition:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidemark_broker.purgatory import Change, Key
+from tidemark_broker.purgatory import Change, DelayedOperationKey
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition, Role
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.2
 
 
-def fetch_key(partition: Partition) -> Key:
+def fetch_key(partition: Partition) -> DelayedOperationKey:
     """Where reads of the tier wait in the purgatory."""
     return Change.REMOTE_READ, partition.tp
 

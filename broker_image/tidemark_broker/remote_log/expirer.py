@@ -8,7 +8,7 @@ become; a last commit forgets them.
 import logging
 from collections.abc import Sequence
 
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
@@ -96,7 +96,7 @@ class Expirer:
         """In a thread: may have to load a page. All figures are of one moment: a copy that is
         finished meanwhile would count twice."""
         return expiry.expired_up_to(
-            views.live_segments(head, self._writer.pages(tier)),
+            queries.live_segments(head, self._writer.pages(tier)),
             limits,
             live_bytes=live_bytes,
             local_bytes=local_bytes,
@@ -125,7 +125,7 @@ class Expirer:
 
     def _due(self, tier: Tier, head: Head) -> Sequence[PendingDelete]:
         """In a thread: may have to load pages."""
-        due = views.pending_deletes(
+        due = queries.pending_deletes(
             head,
             self._writer.pages(tier),
             now_ms=self._shared.context.wall_ms(),

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Diverged, Fenced, ManifestError, TopicDeleted
+from tidemark.tier.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
@@ -32,7 +32,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (ManifestCorrupt, "ManifestCorrupt"),
     (ObjectDamaged, TIER_INTEGRITY),
     (Diverged, "LogDiverged"),
-    (Fenced, "Fenced"),
+    (ManifestFenced, "Fenced"),
     (TopicDeleted, "TopicDeleted"),
     (ManifestError, "ManifestRefused"),
     (ObjectNotFound, "RemoteObjectMissing"),

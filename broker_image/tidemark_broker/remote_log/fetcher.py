@@ -8,13 +8,12 @@ behind the one it has come to is fetched while it is busy, if a thread is idle.
 """
 
 import logging
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark.tier.head import ManifestError
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.objects import ObjectNotFound, StoreError
@@ -37,6 +36,7 @@ from tidemark_broker.replication.remote import (
     RemoteRead,
     RemoteUnavailable,
 )
+from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Fetcher:
     def __init__(self, shared: Shared, snapshot_of: Callable[[Partition], Snapshot | None]) -> None:
         self._shared = shared
         self._snapshot_of = snapshot_of
-        self._snapshots: OrderedDict[tuple[uuid.UUID, int], tuple[float, Snapshot]] = OrderedDict()
+        self._snapshots: OrderedDict[TopicIdPartition, tuple[float, Snapshot]] = OrderedDict()
         self.caches = Caches(shared.settings)
         self.damages = Damages()
         self._jobs: ReadJobs[Any] = ReadJobs(
@@ -107,7 +107,7 @@ class Fetcher:
         except TimeoutError:
             raise RemoteUnavailable("the remote storage does not answer in time") from None
 
-    def forget(self, key: tuple[uuid.UUID, int]) -> None:
+    def forget(self, key: TopicIdPartition) -> None:
         """The replica goes."""
         self._snapshots.pop(key, None)
         self.damages.forget(key)
@@ -140,7 +140,7 @@ class Fetcher:
             self._jobs.leave(job, keep=asked is not None)
         try:
             return job.future.result()
-        except views.RemoteOffsetOutOfRange as error:
+        except queries.RemoteOffsetOutOfRange as error:
             if error.log_start_offset > offset:  # soon the replica's own, once that is durable
                 raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
@@ -190,7 +190,11 @@ class Fetcher:
         if snapshot is not None:
             try:
                 return self._read_with(tier, partition, snapshot, offset, max_bytes)
-            except (ObjectNotFound, ManifestError, views.RemoteOffsetOutOfRange) as error:
+            except (
+                ObjectNotFound,
+                ManifestError,
+                queries.RemoteOffsetOutOfRange,
+            ) as error:
                 logger.info("%s: reading the manifest again: %s", partition.tp, error)
         fresh = self._fresh(tier, partition)
         return self._read_with(tier, partition, fresh, offset, max_bytes)
@@ -208,7 +212,7 @@ class Fetcher:
         entry = snapshot.find(offset)
         if entry is None:
             head = snapshot.head
-            raise views.RemoteOffsetOutOfRange(
+            raise queries.RemoteOffsetOutOfRange(
                 f"{head.name}: offset {offset} is not in the tier, which ends at "
                 f"{head.highest_remote_offset}",
                 log_start_offset=head.log_start_offset,
@@ -317,12 +321,12 @@ def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:
     return len(result[0].data)
 
 
-def _key(partition: Partition) -> tuple[uuid.UUID, int]:
+def _key(partition: Partition) -> TopicIdPartition:
     return partition.topic_id, partition.partition
 
 
 def _next_not_older(
     snapshot: Snapshot, entry: SegmentEntry, timestamp_ms: int
 ) -> SegmentEntry | None:
-    following = views.live_segments(snapshot.head, snapshot.pages, entry.end_offset_inclusive + 1)
+    following = queries.live_segments(snapshot.head, snapshot.pages, entry.end_offset_inclusive + 1)
     return next((each for each in following if each.max_timestamp_ms >= timestamp_ms), None)

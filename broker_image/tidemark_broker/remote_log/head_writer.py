@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.tier import transitions, views
-from tidemark.tier.head import Claim, Fenced, Head, new_head
+from tidemark.tier import queries, transitions
+from tidemark.tier.head import Claim, Head, ManifestFenced, new_head
 from tidemark.tier.manifest import LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
+from tidemark.tier.queries import Totals
 from tidemark.tier.reader import Snapshot
-from tidemark.tier.views import Totals
 from tidemark.tiering import Tiering
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
@@ -28,7 +28,7 @@ NOTHING = Totals(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LeaderTerm:
     """Under what a leader works: its epoch, and the topic's tiering as the controller says."""
 
     leader_epoch: int
@@ -40,12 +40,12 @@ class Term:
         return Claim(self.leader_epoch, self.tiering.epoch)
 
 
-def term_of(partition: Partition) -> Term:
+def leader_term(partition: Partition) -> LeaderTerm:
     """The present term of a leader. No policy is in force while tiering is enabled."""
-    return Term(partition.leader_epoch, partition.tiering.in_force)
+    return LeaderTerm(partition.leader_epoch, partition.tiering.in_force)
 
 
-def claiming(shared: Shared, term: Term) -> Transition:
+def claiming(shared: Shared, term: LeaderTerm) -> Transition:
     """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one
     commit that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader
     epoch is, and what is in the tier stays part of the log."""
@@ -67,7 +67,7 @@ def claiming(shared: Shared, term: Term) -> Transition:
 class HeadWriter:
     """``head`` is what was read or written last; nothing else writes while the claim holds."""
 
-    def __init__(self, shared: Shared, partition: Partition, term: Term) -> None:
+    def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
         self.partition = partition
         self.term = term
@@ -127,7 +127,7 @@ class HeadWriter:
             await self.open()
 
     async def claim(self) -> None:
-        """Make the head ours, with the topic's state and policy. Raises Fenced."""
+        """Make the head ours, with the topic's state and policy. Raises ManifestFenced."""
         term = self.term
         await self.commit(claiming(self.shared, term))
         logger.info(
@@ -207,7 +207,7 @@ class HeadWriter:
         partition, term = self.partition, self.term
         leads = partition.is_leader and partition.leader_epoch == term.leader_epoch
         if self._retired or not leads:
-            raise Fenced(
+            raise ManifestFenced(
                 f"{partition.tp}: this broker does not lead in epoch {term.leader_epoch} any more"
             )
 
@@ -227,7 +227,7 @@ class HeadWriter:
         if self._retired or not partition.is_leader:
             return
         if roles.found_lacking(partition, tier_end(self.head)):
-            raise Fenced(f"{partition.tp}: {partition.offline_message}")
+            raise ManifestFenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread
 
@@ -238,7 +238,7 @@ class HeadWriter:
         else:
             self.shared.guard.verify(tier)
             loaded = tier.manifests.create(self._first_head())
-        return loaded, views.totals(loaded.head, self.pages(tier))
+        return loaded, queries.totals(loaded.head, self.pages(tier))
 
     def _commit(
         self, tier: Tier, loaded: LoadedHead, transition: Transition
@@ -246,7 +246,7 @@ class HeadWriter:
         changed = tier.manifests.commit(loaded, transition)
         if changed is loaded:
             return loaded, self.totals
-        return changed, views.totals(changed.head, self.pages(tier))
+        return changed, queries.totals(changed.head, self.pages(tier))
 
     def _first_head(self) -> Head:
         partition, term = self.partition, self.term

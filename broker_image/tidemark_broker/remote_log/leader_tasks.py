@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tidemark.backoff import Backoff
-from tidemark.tier.head import Fenced, TopicDeleted
+from tidemark.tier.head import ManifestFenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark_broker.purgatory import Change
 from tidemark_broker.remote_log.copier import Copier
@@ -24,7 +24,7 @@ from tidemark_broker.remote_log.failure import (
     failure_of,
     jittered,
 )
-from tidemark_broker.remote_log.head_writer import HeadWriter, Term
+from tidemark_broker.remote_log.head_writer import HeadWriter, LeaderTerm
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
 
@@ -37,7 +37,7 @@ class LeaderTasks:
     """``settled`` is set once the head is claimed in this term, and for Delete once everything
     that comes before the acknowledgement is done."""
 
-    def __init__(self, shared: Shared, partition: Partition, term: Term) -> None:
+    def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
         self.partition = partition
         self.term = term
@@ -90,7 +90,7 @@ class LeaderTasks:
                 if self.term.tiering.copies:
                     group.create_task(self._copy())
                 group.create_task(self._expire())
-        except* (Fenced, TopicDeleted) as errors:
+        except* (ManifestFenced, TopicDeleted) as errors:
             self._failed(SETTLE, _first_of(errors))
         finally:
             self._end()
@@ -168,7 +168,7 @@ class LeaderTasks:
         while True:
             try:
                 done = await work()
-            except (Fenced, TopicDeleted):
+            except (ManifestFenced, TopicDeleted):
                 raise
             except CustomMetadataTooLarge as error:
                 self._failed(name, error)
@@ -203,7 +203,7 @@ class LeaderTasks:
     def _failed(self, name: str, error: BaseException) -> None:
         failure = failure_of(error)
         if self.failures.get(name) != failure:
-            fenced = isinstance(error, Fenced | TopicDeleted)
+            fenced = isinstance(error, ManifestFenced | TopicDeleted)
             level = logging.INFO if fenced else logging.WARNING
             logger.log(level, "%s: %s: %s", self.partition.tp, failure.reason, failure.message)
         self.failures[name] = failure

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tidemark_broker.purgatory import Key, Signal
+from tidemark_broker.purgatory import DelayedOperationKey, Signal
 from tidemark_broker.remote_log.metrics import RemoteMetrics
 from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
@@ -62,7 +62,7 @@ class Shared:
     store_key: Signal = field(default_factory=Signal)
 
     async def wait(
-        self, keys: Collection[Key], satisfied: Callable[[], bool], timeout_s: float
+        self, keys: Collection[DelayedOperationKey], satisfied: Callable[[], bool], timeout_s: float
     ) -> None:
         """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
         must not hold up the broker for that."""

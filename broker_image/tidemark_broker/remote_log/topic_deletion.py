@@ -8,7 +8,7 @@ needs no claim: from the tombstone on every leader of the topic is refused.
 import logging
 import uuid
 
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.manifest import LoadedHead, PageCache
 from tidemark.tier.open import Tier
 from tidemark_broker.remote_log.expirer import delete_objects
@@ -45,7 +45,7 @@ def _clear(
     shared: Shared, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
     """(segments that remain, segments deleted) of one partition."""
-    due = views.pending_deletes(
+    due = queries.pending_deletes(
         loaded.head,
         pages,
         now_ms=shared.context.wall_ms(),
@@ -64,4 +64,4 @@ def _clear(
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, ())
         )
-    return views.totals(loaded.head, pages).pending_segments, len(done)
+    return queries.totals(loaded.head, pages).pending_segments, len(done)

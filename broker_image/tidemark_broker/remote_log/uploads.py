@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
+from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.storage import Copied, SegmentData
 from tidemark_broker.remote_log.pools import Pool, PoolFull, soon
 
 logger = logging.getLogger(__name__)

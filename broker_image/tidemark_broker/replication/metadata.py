@@ -15,7 +15,7 @@ from tidemark.wire import control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicMetadata:
     """A topic as the controller last described it; ``config`` holds only keys that were set.
 
     The same object as long as nothing but its rows changes; ``partitions`` are always the present
@@ -29,9 +29,9 @@ class TopicView:
     partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
 
 
-def view_of(topic: control.TopicState) -> TopicView:
+def view_of(topic: control.TopicState) -> TopicMetadata:
     """A topic from the wire; raises ValueError for a state or policy that does not exist."""
-    return TopicView(
+    return TopicMetadata(
         topic_id=topic.topic_id,
         name=topic.name,
         config=MappingProxyType({entry.name: entry.value for entry in topic.config}),
@@ -51,8 +51,8 @@ class MetadataCache:
         self.cluster_id = cluster_id
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
-        self.topics: dict[str, TopicView] = {}
-        self._by_id: dict[uuid.UUID, TopicView] = {}
+        self.topics: dict[str, TopicMetadata] = {}
+        self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
 
     @property
@@ -60,7 +60,7 @@ class MetadataCache:
         """A live broker to name as controller: clients know no controller that is not one."""
         return min((node for node, row in self.brokers.items() if not row.fenced), default=-1)
 
-    def by_id(self, topic_id: uuid.UUID) -> TopicView | None:
+    def by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         """The topic of this id, if any."""
         return self._by_id.get(topic_id)
 
@@ -107,14 +107,14 @@ class MetadataCache:
         if rows is not None:
             _merge_rows(rows, (row,))
 
-    def _merge(self, view: TopicView) -> None:
+    def _merge(self, view: TopicMetadata) -> None:
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
         known = self._by_id.get(view.topic_id)
         if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))
 
-    def _put(self, view: TopicView) -> None:
+    def _put(self, view: TopicMetadata) -> None:
         before = self.topics.get(view.name)
         if before is not None and before.topic_id != view.topic_id:
             self._by_id.pop(before.topic_id, None)

@@ -13,7 +13,7 @@ from tidemark_cli.commands.common import console
 from tidemark_cli.commands.status import print_status
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local import view
+from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
 
@@ -48,7 +48,7 @@ def demo(
     try:
         scenario.run()
         if scenario.kube is not None:
-            print_status(console, scenario.kube.objects("Broker"), view.topics(scenario.kube))
+            print_status(console, scenario.kube.objects("Broker"), topic_rows.topics(scenario.kube))
     except Exception as error:  # noqa: BLE001 - whatever ends the demo is its result
         report.check("the demo ran to its end", False, f"{type(error).__name__}: {error}")
     finally:

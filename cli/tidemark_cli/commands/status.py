@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
-from tidemark_cli.local.view import TopicView, condition, topics
+from tidemark_cli.local.topic_rows import TopicRows, condition, topics
 from tidemark_operator.controller.model import PartitionRow
 
 TOPICS_SHOWN = 20
@@ -33,28 +33,28 @@ def status(
     """Show what the cluster holds and how far it is."""
     kube = open_cluster(directory).kube()
     try:
-        brokers, views = kube.objects("Broker"), topics(kube)
+        brokers, found = kube.objects("Broker"), topics(kube)
     except (KubeError, OSError) as error:
         fail(f"the API server does not answer ({error}); is the cluster up? tidemark up")
     finally:
         kube.close()
     if output == "json":
-        print(json.dumps([_as_json(view) for view in named(views, names or [])]))
+        print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
         return
-    print_status(console, brokers, views, names or [], limit)
+    print_status(console, brokers, found, names or [], limit)
 
 
-def named(views: list[TopicView], patterns: Sequence[str]) -> list[TopicView]:
+def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
     """The topics whose name matches one of the shell patterns; all where there is none."""
     if not patterns:
-        return views
-    return [view for view in views if any(fnmatchcase(view.name, p) for p in patterns)]
+        return found
+    return [topic for topic in found if any(fnmatchcase(topic.name, p) for p in patterns)]
 
 
 def print_status(
     out: Console,
     brokers: list[dict[str, Any]],
-    views: list[TopicView],
+    found: list[TopicRows],
     names: Sequence[str] = (),
     limit: int = 0,
 ) -> None:
@@ -62,13 +62,13 @@ def print_status(
 
     The figures of the brokers are those of all topics, whichever are shown.
     """
-    chosen = named(views, names)
+    chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
-    out.print(_broker_table(brokers, [row for view in views for row in view.rows]))
+    out.print(_broker_table(brokers, [row for topic in found for row in topic.rows]))
     out.print(_topic_table(shown))
-    for view in shown:
-        if view.rows:
-            out.print(_partition_table(view))
+    for topic in shown:
+        if topic.rows:
+            out.print(_partition_table(topic))
     if len(shown) < len(chosen):
         out.print(
             f"{len(shown)} of {len(chosen)} topics; all: --limit 0, "
@@ -77,7 +77,7 @@ def print_status(
             soft_wrap=True,
         )
     elif names and not chosen:
-        out.print(f"no topic of {len(views)} is called {' or '.join(names)}", highlight=False)
+        out.print(f"no topic of {len(found)} is called {' or '.join(names)}", highlight=False)
 
 
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
@@ -97,30 +97,30 @@ def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Ta
     return table
 
 
-def _topic_table(views: list[TopicView]) -> Table:
+def _topic_table(found: list[TopicRows]) -> Table:
     table = Table("topic", "ready", "tiering", "remote", "placeholders", "message", title="topics")
-    for view in views:
-        ready = view.condition("Ready")
+    for topic in found:
+        ready = topic.condition("Ready")
         table.add_row(
-            view.name,
+            topic.name,
             ready.get("status", "Unknown"),
-            _tiering(view),
-            _remote(view),
-            str(view.placeholders()),
-            _message(view),
+            _tiering(topic),
+            _remote(topic),
+            str(topic.placeholders()),
+            _message(topic),
         )
     return table
 
 
-def _message(view: TopicView) -> str:
+def _message(topic: TopicRows) -> str:
     """What Ready says, and what other conditions say that need somebody."""
-    told = [str(view.condition("Ready").get("message", ""))]
+    told = [str(topic.condition("Ready").get("message", ""))]
     for kind, trouble in (
         ("Stalled", "True"),
         ("TierIntegrity", "False"),
         ("TieringSettled", "False"),
     ):
-        found = view.condition(kind)
+        found = topic.condition(kind)
         text = str(found.get("message", ""))
         if found.get("status") != trouble or found.get("reason") in ("Disabling", "TierIntegrity"):
             continue
@@ -129,8 +129,8 @@ def _message(view: TopicView) -> str:
     return "\n".join(told)
 
 
-def _tiering(view: TopicView) -> str:
-    tiering = view.tiering
+def _tiering(topic: TopicRows) -> str:
+    tiering = topic.tiering
     if not tiering:
         return "never"
     text = f"{tiering['state']} (epoch {tiering.get('epoch', 0)})"
@@ -142,19 +142,19 @@ def _tiering(view: TopicView) -> str:
     return text
 
 
-def _remote(view: TopicView) -> str:
-    tiering = view.tiering
+def _remote(topic: TopicRows) -> str:
+    tiering = topic.tiering
     if not tiering or tiering.get("remoteSegments") is None:
         return "-"
     return f"{tiering['remoteSegments']} segments, {tiering.get('remoteBytes', 0):,} bytes"
 
 
-def _partition_table(view: TopicView) -> Table:
+def _partition_table(topic: TopicRows) -> Table:
     """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have
     lost a tail, and leads only once its log is known to reach furthest."""
     names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
-    table = Table(*names, title=view.name)
-    for row in view.rows:
+    table = Table(*names, title=topic.name)
+    for row in topic.rows:
         table.add_row(
             str(row.partition),
             str(row.leader) if row.leader >= 0 else "none",
@@ -170,10 +170,10 @@ def _figure(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _as_json(view: TopicView) -> dict[str, Any]:
+def _as_json(topic: TopicRows) -> dict[str, Any]:
     partitions = []
-    for row in view.rows:
+    for row in topic.rows:
         fields = asdict(row)
         fields["topic_id"] = str(row.topic_id)
         partitions.append(fields)
-    return {"name": view.name, "status": view.status, "partitions": partitions}
+    return {"name": topic.name, "status": topic.status, "partitions": partitions}

@@ -14,13 +14,13 @@ from typing import Any
 
 from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.views import SegmentRange
+from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
 from tidemark_cli.demo.report import Report
 from tidemark_cli.demo.spark import SparkBeside
-from tidemark_cli.local import view
+from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.tier import read_options, storage
@@ -162,8 +162,8 @@ class Scenario:
         name = manifest["metadata"]["name"]
         report.wait(
             "the deletion has succeeded",
-            lambda: view.condition(self._deletion(name), "Succeeded").get("status") == "True",
-            lambda: str(view.condition(self._deletion(name), "Succeeded").get("message")),
+            lambda: topic_rows.condition(self._deletion(name), "Succeeded").get("status") == "True",
+            lambda: str(topic_rows.condition(self._deletion(name), "Succeeded").get("message")),
             120,
         )
         starts = self._offsets(tail.EARLIEST)
@@ -267,8 +267,8 @@ class Scenario:
 
     # ------------------------------------------------------------------ what they share
 
-    def _topic(self) -> view.TopicView:
-        return view.topic(self._kube(), TOPIC)
+    def _topic(self) -> topic_rows.TopicRows:
+        return topic_rows.topic(self._kube(), TOPIC)
 
     def _kube(self) -> Kube:
         if self.kube is None:

@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from tidemark_operator.controller.controller_state import JSON_BYTES, ControllerState
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, Json, PartitionRow, RowKey, Tombstone
 from tidemark_operator.controller.rows import (
@@ -24,7 +25,6 @@ from tidemark_operator.controller.rows import (
     encode_row,
     encode_tombstone,
 )
-from tidemark_operator.controller.state import JSON_BYTES, ControllerState
 
 #: A slice refuses to grow beyond this.
 SLICE_BYTES_MAX = 1024 * 1024

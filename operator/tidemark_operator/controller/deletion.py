@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
-from tidemark_operator.controller.model import NO_LEADER, Json, PartitionRow, TopicView
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.model import NO_LEADER, Json, PartitionRow, TopicInfo
 
 LATEST = -1
 EARLIEST = -2
@@ -64,7 +64,7 @@ class Progress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionView:
+class DeletionInfo:
     """A ``RecordDeletion`` object. ``resolved`` None: not frozen yet; with it ``topic_id``."""
 
     key: str
@@ -148,7 +148,7 @@ class Finished:
 Step: TypeAlias = Waiting | Resolve | Delete | Finished
 
 
-def next_step(state: ControllerState, view: DeletionView, *, now_ms: int) -> Step:
+def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
     """What a RecordDeletion needs next. Not to be called for one that has finished."""
     topic = state.topics.get(view.topic_key)
     if view.resolved is not None and (topic is None or topic.id != view.topic_id):
@@ -165,7 +165,7 @@ def next_step(state: ControllerState, view: DeletionView, *, now_ms: int) -> Ste
     return _queries(state, topic, view)
 
 
-def _late(view: DeletionView, now_ms: int) -> Finished | None:
+def _late(view: DeletionInfo, now_ms: int) -> Finished | None:
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
     if view.timeout_ms is None or now_ms < begun_ms + view.timeout_ms:
         return None
@@ -178,7 +178,7 @@ def _late(view: DeletionView, now_ms: int) -> Finished | None:
 # ---------------------------------------------------------------- resolving
 
 
-def _points(topic: TopicView, view: DeletionView) -> dict[int, DeletionTarget]:
+def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
     """The point of each partition that the spec names."""
     points: dict[int, DeletionTarget] = {}
     for target in view.targets:
@@ -187,7 +187,7 @@ def _points(topic: TopicView, view: DeletionView) -> dict[int, DeletionTarget]:
     return points
 
 
-def _queries(state: ControllerState, topic: TopicView, view: DeletionView) -> Step:
+def _queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
     points = _points(topic, view)
     unknown = [partition for partition in points if partition >= topic.partitions]
     if unknown:
@@ -223,11 +223,11 @@ def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
 
 def freeze(
     state: ControllerState,
-    view: DeletionView,
+    view: DeletionInfo,
     answers: Mapping[tuple[int, int], ListedOffset],
     *,
     now_ms: int,
-) -> DeletionView | Waiting:
+) -> DeletionInfo | Waiting:
     """The view with its numbers, to be persisted before anything is deleted; ``answers`` by
     (partition, timestamp). Waiting if a leader did not answer: everything is asked again."""
     topic = state.topics.get(view.topic_key)
@@ -287,13 +287,13 @@ def _offset(
 # ---------------------------------------------------------------- deleting
 
 
-def _done(view: DeletionView, partition: int) -> bool:
+def _done(view: DeletionInfo, partition: int) -> bool:
     resolved = view.resolved or {}
     reached = view.progress.get(partition, Progress()).low_watermark
     return reached is not None and reached >= resolved[partition].offset
 
 
-def _open(view: DeletionView) -> tuple[int, ...]:
+def _open(view: DeletionInfo) -> tuple[int, ...]:
     """Partitions that are neither done nor beyond help."""
     return tuple(
         partition
@@ -302,7 +302,7 @@ def _open(view: DeletionView) -> tuple[int, ...]:
     )
 
 
-def _outcome(state: ControllerState, view: DeletionView) -> Finished | None:
+def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
     resolved = view.resolved or {}
     failed = [part for part in resolved if view.progress.get(part, Progress()).fatal]
     if view.dry_run:
@@ -321,7 +321,7 @@ def _outcome(state: ControllerState, view: DeletionView) -> Finished | None:
     return Finished(succeeded=True, reason="Deleted", message=text)
 
 
-def _commands(state: ControllerState, topic: TopicView, view: DeletionView) -> Step:
+def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
     by_leader: dict[int, dict[int, int]] = {}
@@ -340,8 +340,8 @@ def _commands(state: ControllerState, topic: TopicView, view: DeletionView) -> S
 
 
 def record(
-    view: DeletionView, results: Mapping[int, tuple[int, int]], message: str = ""
-) -> DeletionView:
+    view: DeletionInfo, results: Mapping[int, tuple[int, int]], message: str = ""
+) -> DeletionInfo:
     """Take the answers of DeleteRecords: (error code, low watermark) by partition. A low watermark
     never goes back here; errors that repeating cures are kept only until the next answer. A leader
     that is behind what was resolved (just elected) is one of those."""
@@ -361,7 +361,7 @@ def record(
     return dataclasses.replace(view, progress=progress)
 
 
-def observe(state: ControllerState, view: DeletionView) -> DeletionView:
+def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     """Take from the leaders' reports what has been reached, which need not be asked for (after a
     restart, or when another request deleted more), and what never can be: a log that ends below
     the frozen offset lost those records to an unclean election, and others will take their
@@ -399,12 +399,12 @@ def _lost(end: int, offset: int) -> str:
     )
 
 
-def finish(view: DeletionView, *, now_ms: int) -> DeletionView:
+def finish(view: DeletionInfo, *, now_ms: int) -> DeletionInfo:
     """The view with its end."""
     return dataclasses.replace(view, finished_ms=now_ms)
 
 
-def expires_ms(view: DeletionView) -> int | None:
+def expires_ms(view: DeletionInfo) -> int | None:
     """When the finished object is to be removed; None: never, or not finished."""
     if view.finished_ms is None or view.ttl_after_finished_ms is None:
         return None

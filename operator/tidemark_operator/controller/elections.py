@@ -24,7 +24,7 @@ from tidemark_operator.controller.model import (
     LogEnd,
     PartitionRow,
     RowKey,
-    TopicView,
+    TopicInfo,
     unclean_election,
 )
 
@@ -159,7 +159,7 @@ def unfence(draft: Draft, node_id: int) -> None:
     draft.emit(normal("Broker", broker.key, "BrokerReady", text))
 
 
-def settle_topic(draft: Draft, topic: TopicView) -> None:
+def settle_topic(draft: Draft, topic: TopicInfo) -> None:
     """Elect again where a topic's partitions are offline (its configuration may allow more now),
     and give up the eligible leaders where a smaller min.insync.replicas has no need of them."""
     rows = draft.rows_of(topic.id).values()

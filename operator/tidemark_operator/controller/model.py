@@ -1,8 +1,8 @@
 """What the controller knows: rows of partitions, brokers, topics, the cluster.
 
-Frozen values; :class:`~tidemark_operator.controller.state.ControllerState` indexes them. The shell
-converts Kubernetes objects into these (pydantic stays outside). Words are Kafka's; a replica id
-below zero is a placeholder (KIP-409). Times are milliseconds since the epoch.
+Frozen values; :class:`~tidemark_operator.controller.controller_state.ControllerState` indexes them.
+The shell converts Kubernetes objects into these (pydantic stays outside). Words are Kafka's; a
+replica id below zero is a placeholder (KIP-409). Times are milliseconds since the epoch.
 """
 
 import dataclasses
@@ -177,7 +177,7 @@ class TieringStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicInfo:
     """A ``Topic`` object. ``key`` is "namespace/name", ``name`` Kafka's topic name, ``topic_id``
     ``status.topicId`` (None until written: then it will be ``uid``). ``config`` holds every Kafka
     key that is set for the topic, typed fields (``local.retention.*``) included; of a paused topic
@@ -224,7 +224,7 @@ class OrphanedTopic:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ClusterInfo:
     """A ``Cluster`` object. ``config`` as in spec; ``remote_storage`` is the JSON of the accepted
     storage configuration with credentials resolved ("" for none); ``storage_problem`` says why
     remote storage cannot be used at present ("" when it can, or none is configured); ``store_id``
@@ -262,14 +262,14 @@ class ClusterView:
         return DisablePolicy.DELETE if wanted == "delete" else DisablePolicy.RETAIN
 
 
-def min_insync_replicas(topic: TopicView, cluster: ClusterView) -> int:
+def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo) -> int:
     """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409)."""
     text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
     wanted = int(text) if text.isdecimal() else 1
     return max(1, min(wanted, topic.replication_factor))
 
 
-def unclean_election(topic: TopicView | None, cluster: ClusterView) -> bool:
+def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:
     """``unclean.leader.election.enable`` of the topic, else of the cluster, else false."""
     name = "unclean.leader.election.enable"
     if topic is not None and name in topic.config:

@@ -18,7 +18,7 @@ from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerInfo,
     PartitionRow,
-    TopicView,
+    TopicInfo,
     min_insync_replicas,
 )
 
@@ -43,7 +43,7 @@ class Placed:
     placeholders: int
 
 
-def place_topic(draft: Draft, topic: TopicView) -> Placed | BrokersMissing:
+def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     """Create the rows that a topic lacks: all of a new one, the added ones of one that grows.
     Rows from 0 to ``partitions_placed`` are never created again: their absence is not evidence."""
     present = draft.rows_of(topic.id)
@@ -71,14 +71,14 @@ def takers(draft: Draft) -> list[BrokerInfo]:
     return [broker for broker in draft.live_brokers() if not broker.deleting]
 
 
-def required_brokers(draft: Draft, topic: TopicView) -> int:
+def required_brokers(draft: Draft, topic: TopicInfo) -> int:
     """Live brokers without which nothing is created (KIP-409)."""
     if draft.state.cluster.under_replicated_creation:
         return min_insync_replicas(topic, draft.state.cluster)
     return topic.replication_factor
 
 
-def _new_row(topic: TopicView, partition: int, replicas: tuple[int, ...]) -> PartitionRow:
+def _new_row(topic: TopicInfo, partition: int, replicas: tuple[int, ...]) -> PartitionRow:
     hosts = tuple(replica for replica in replicas if replica >= 0)
     return PartitionRow(
         topic_id=topic.id,

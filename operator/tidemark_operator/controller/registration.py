@@ -26,9 +26,9 @@ from tidemark.wire.control import (
 )
 from tidemark_operator.controller import elections, eligible
 from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, normal, warning
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
-from tidemark_operator.controller.state import ControllerState
 
 _EPOCH_SHIFT = 24
 

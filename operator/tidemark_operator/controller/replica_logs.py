@@ -13,9 +13,9 @@ import dataclasses
 from kio.schema.errors import ErrorCode
 
 from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, count, numbers, warning
 from tidemark_operator.controller.model import BrokerInfo, LogReport, RowKey
-from tidemark_operator.controller.state import ControllerState
 
 #: Partitions in one request.
 ASKED_MAX = 1000

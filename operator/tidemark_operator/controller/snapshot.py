@@ -19,8 +19,8 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicView
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
 
 
 def full(state: ControllerState) -> PartitionStatesRequest:
@@ -76,11 +76,11 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
     return {node_id: tuple(removals) for node_id, removals in gone.items()}
 
 
-def _served(state: ControllerState, topic: TopicView) -> bool:
+def _served(state: ControllerState, topic: TopicInfo) -> bool:
     return topic.partitions_placed > 0 and state.topic_by_id(topic.id) is topic
 
 
-def _ordered(state: ControllerState, topic: TopicView) -> list[PartitionRow]:
+def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
     rows = state.rows_of(topic.id)
     return [rows[partition] for partition in sorted(rows) if partition < topic.partitions_placed]
 
@@ -119,7 +119,7 @@ def _broker(broker: BrokerInfo) -> BrokerState:
     )
 
 
-def topic_state(topic: TopicView, rows: Iterable[PartitionRow]) -> TopicState:
+def topic_state(topic: TopicInfo, rows: Iterable[PartitionRow]) -> TopicState:
     """What a broker is told of a topic, with those of its rows."""
     return TopicState(
         topic_id=topic.id,

@@ -18,15 +18,15 @@ from tidemark.wire.control import (
 )
 from tidemark_operator.controller.broker_calls import TierDeletion, TierDeletionAnswer
 from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import (
     DeletionPolicy,
     OrphanedTopic,
     PartitionRow,
     Tombstone,
-    TopicView,
+    TopicInfo,
 )
-from tidemark_operator.controller.state import ControllerState
 
 _WHOLE_TOPIC = -1
 
@@ -109,7 +109,7 @@ class Deletions:
         self._emptied.discard(topic_id)
 
 
-def step(draft: Draft, topic: TopicView, deletions: Deletions, *, now_ms: int) -> DeletionStep:
+def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -> DeletionStep:
     """The next step of deleting a topic. Level-based: call it again after each change."""
     if topic.deletion_policy is DeletionPolicy.ORPHAN:
         return _released(draft, topic, now_ms)
@@ -133,7 +133,7 @@ def step(draft: Draft, topic: TopicView, deletions: Deletions, *, now_ms: int) -
     return _empty_tier(draft.state, topic, deletions)
 
 
-def _released(draft: Draft, topic: TopicView, now_ms: int) -> DeletionStep:
+def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
         return DeletionStep(release=True, message="nothing was ever placed")
@@ -141,7 +141,7 @@ def _released(draft: Draft, topic: TopicView, now_ms: int) -> DeletionStep:
     return DeletionStep(release=True, orphan=orphan, message="left behind (deletionPolicy Orphan)")
 
 
-def _bury(draft: Draft, topic: TopicView, rows: list[PartitionRow]) -> None:
+def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
     """One tombstone per slice, in the same write that takes the slice's rows away."""
     hosts: dict[int, set[int]] = {}
     for row in rows:
@@ -153,13 +153,13 @@ def _bury(draft: Draft, topic: TopicView, rows: list[PartitionRow]) -> None:
         draft.put_tombstone(index, _tombstone(topic, pending))
 
 
-def _bury_unknown(draft: Draft, topic: TopicView) -> None:
+def _bury_unknown(draft: Draft, topic: TopicInfo) -> None:
     """No row says who had a replica: every broker is asked."""
     index = draft.state.slice_index((topic.id, 0))
     draft.put_tombstone(index, _tombstone(topic, set(draft.state.brokers)))
 
 
-def _tombstone(topic: TopicView, pending: set[int]) -> Tombstone:
+def _tombstone(topic: TopicInfo, pending: set[int]) -> Tombstone:
     return Tombstone(
         topic_id=topic.id,
         name=topic.name,
@@ -177,7 +177,7 @@ def _unconfirmed(
     return tuple(node for node in late if state.is_live(node))
 
 
-def _empty_tier(state: ControllerState, topic: TopicView, deletions: Deletions) -> DeletionStep:
+def _empty_tier(state: ControllerState, topic: TopicInfo, deletions: Deletions) -> DeletionStep:
     problem = deletions.problems.get(topic.id, "")
     if problem:
         problem += "; set deletionPolicy: Orphan to release the Topic and leave the tier as it is"

@@ -9,13 +9,13 @@ import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
-from tidemark_operator.controller import elections, tiering, topic_deletion
+from tidemark_operator.controller import disablement, elections, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event, count, warning
-from tidemark_operator.controller.model import TieringStatus, TopicView
+from tidemark_operator.controller.model import TieringStatus, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
-from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.controller.tiering import Disablements
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
 _RECHECK_DISABLING_MS = 5_000
@@ -47,7 +47,7 @@ class TopicDecision:
 
 
 def decide(
-    draft: Draft, key: str, disablements: Disablements, deletions: Deletions, *, now_ms: int
+    draft: Draft, key: str, disablements: DisablementProgress, deletions: Deletions, *, now_ms: int
 ) -> TopicDecision | None:
     """The next step of one Topic; None when no such Topic is known."""
     topic = draft.state.topics.get(key)
@@ -66,7 +66,7 @@ def decide(
 
 
 def _go_on(
-    draft: Draft, topic: TopicView, disablements: Disablements, now_ms: int
+    draft: Draft, topic: TopicInfo, disablements: DisablementProgress, now_ms: int
 ) -> TopicDecision:
     try:
         placed = _place(draft, topic)
@@ -75,7 +75,7 @@ def _go_on(
         kept = topic.tiering_status
         return TopicDecision(blocker=blocker, tiering_status=kept, events=_refused(topic, blocker))
     elections.settle_topic(draft, topic)
-    next_status, event = tiering.step(draft.state, topic, disablements, now_ms=now_ms)
+    next_status, event = disablement.step(draft.state, topic, disablements, now_ms=now_ms)
     nothing_yet = placed is not None and topic.partitions_placed == 0
     refused = _config_refused(topic)
     return TopicDecision(
@@ -90,13 +90,13 @@ def _go_on(
     )
 
 
-def _delete(draft: Draft, topic: TopicView, deletions: Deletions, now_ms: int) -> DeletionStep:
+def _delete(draft: Draft, topic: TopicInfo, deletions: Deletions, now_ms: int) -> DeletionStep:
     if _owner(draft.state, topic) is not topic and not _has_partitions(draft.state, topic):
         return DeletionStep(release=True, message="the topic's name belongs to another Topic")
     return topic_deletion.step(draft, topic, deletions, now_ms=now_ms)
 
 
-def _place(draft: Draft, topic: TopicView) -> BrokersMissing | None:
+def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
     before = set(draft.rows_of(topic.id))
     placed = place_topic(draft, topic)
     if isinstance(placed, BrokersMissing):
@@ -114,7 +114,7 @@ def _place(draft: Draft, topic: TopicView) -> BrokersMissing | None:
 # ---------------------------------------------------------------- what the operator refuses
 
 
-def _blocker(draft: Draft, topic: TopicView) -> Blocker | None:
+def _blocker(draft: Draft, topic: TopicInfo) -> Blocker | None:
     for check in (_name_taken, _adoption, _rows_missing, _replication_factor, _storage):
         blocker = check(draft.state, topic)
         if blocker is not None:
@@ -122,7 +122,7 @@ def _blocker(draft: Draft, topic: TopicView) -> Blocker | None:
     return None if _has_partitions(draft.state, topic) else _config_refused(topic)
 
 
-def _owner(state: ControllerState, topic: TopicView) -> TopicView:
+def _owner(state: ControllerState, topic: TopicInfo) -> TopicInfo:
     """Of the Topics that claim a name, the one whose id has partitions, else the oldest."""
     claims = state.topics_named(topic.name)
     return min(
@@ -130,11 +130,11 @@ def _owner(state: ControllerState, topic: TopicView) -> TopicView:
     )
 
 
-def _has_partitions(state: ControllerState, topic: TopicView) -> bool:
+def _has_partitions(state: ControllerState, topic: TopicInfo) -> bool:
     return topic.partitions_placed > 0 or bool(state.rows_of(topic.id))
 
 
-def _name_taken(state: ControllerState, topic: TopicView) -> Blocker | None:
+def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     owner = _owner(state, topic)
     if owner is topic:
         return None
@@ -145,7 +145,7 @@ def _name_taken(state: ControllerState, topic: TopicView) -> Blocker | None:
     return Blocker(reason="NameTaken", message=text)
 
 
-def _adoption(state: ControllerState, topic: TopicView) -> Blocker | None:
+def _adoption(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     """Identity: a name that is known under an id which no Topic has is not made again."""
     known = set(state.row_ids_named(topic.name))
     known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == topic.name)
@@ -159,7 +159,7 @@ def _adoption(state: ControllerState, topic: TopicView) -> Blocker | None:
     return Blocker(reason="AdoptionRequired", message=text)
 
 
-def _rows_missing(state: ControllerState, topic: TopicView) -> Blocker | None:
+def _rows_missing(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     """Absence is not evidence: what was placed and is in no slice is not made again."""
     rows = state.rows_of(topic.id)
     lost = sum(partition not in rows for partition in range(topic.partitions_placed))
@@ -172,7 +172,7 @@ def _rows_missing(state: ControllerState, topic: TopicView) -> Blocker | None:
     return Blocker(reason="PartitionsLost", message=text)
 
 
-def _replication_factor(state: ControllerState, topic: TopicView) -> Blocker | None:
+def _replication_factor(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     rows = state.rows_of(topic.id).values()
     other = next((row for row in rows if len(row.replicas) != topic.replication_factor), None)
     if other is None:
@@ -184,7 +184,7 @@ def _replication_factor(state: ControllerState, topic: TopicView) -> Blocker | N
     return Blocker(reason="ReplicationFactorFixed", message=text)
 
 
-def _storage(state: ControllerState, topic: TopicView) -> Blocker | None:
+def _storage(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     """Tiering that never began, or was off, needs a store to begin (a store that fails later is no
     refusal: the topic goes on locally and TieringSettled says so)."""
     if not (topic.tiering_spec.enabled and topic.tiering.is_off):
@@ -203,7 +203,7 @@ def _not_configured(state: ControllerState) -> str:
     return f"give Cluster {cluster.key} a remoteStorage"
 
 
-def _config_refused(topic: TopicView) -> Blocker | None:
+def _config_refused(topic: TopicInfo) -> Blocker | None:
     """Local retention above a total that comes from a default: what admission cannot see. A new
     topic is not created with it; one that is served goes on, and expires by the total."""
     if not topic.config_problem:
@@ -211,7 +211,7 @@ def _config_refused(topic: TopicView) -> Blocker | None:
     return Blocker(reason="LocalRetentionTooLong", message=topic.config_problem)
 
 
-def _refused(topic: TopicView, blocker: Blocker) -> tuple[Event, ...]:
+def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:
     """One Event when a refusal begins or its reason changes, not one with every later status."""
     conditions = topic.status.get("conditions")
     told = conditions if isinstance(conditions, list | tuple) else ()

@@ -19,9 +19,9 @@ from tidemark_operator.controller.broker_calls import (
     TierDeletionAnswer,
 )
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.controller.state import ControllerState
 
 
 class EngineUnavailable(RuntimeError):

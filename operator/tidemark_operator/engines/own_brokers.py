@@ -24,9 +24,9 @@ from tidemark_operator.controller.broker_calls import (
     TierDeletionAnswer,
 )
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.engines import control_calls, kafka_calls
 from tidemark_operator.engines.base import (
     DeletionAnswer,

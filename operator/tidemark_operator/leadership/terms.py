@@ -9,7 +9,7 @@ class NotLeading(TermEnded):
     """The Lease is lost or ran out."""
 
 
-class Fenced(TermEnded):
+class ControllerFenced(TermEnded):
     """The API server holds a higher controller epoch: another controller has taken over."""
 
 

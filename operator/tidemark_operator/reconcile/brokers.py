@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import registration
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import BrokerInfo, RowKey
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import condition, render, summary
 from tidemark_operator.controller.status.pacing import figures_interval_ms
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
-from tidemark_operator.objects.views import cluster_of
+from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import Services

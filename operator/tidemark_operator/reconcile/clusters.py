@@ -13,7 +13,7 @@ from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.controller.status.pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
-from tidemark_operator.reconcile import storage
+from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.services import Services
 
@@ -25,7 +25,7 @@ STORAGE_CHECK_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StorageState:
+class RemoteStorageState:
     """What was found out about the remote storage: the JSON for the brokers ("" while none is
     accepted) and why it cannot be used now ("" when it can, or none is configured)."""
 
@@ -41,12 +41,12 @@ class ClusterReconciler:
         self._failing = False
 
     @property
-    def _known(self) -> StorageState:
+    def _known(self) -> RemoteStorageState:
         """What the core's state holds of the storage."""
         cluster = self._services.state.cluster
-        return StorageState(cluster.remote_storage, cluster.storage_problem)
+        return RemoteStorageState(cluster.remote_storage, cluster.storage_problem)
 
-    def _know(self, found: StorageState) -> None:
+    def _know(self, found: RemoteStorageState) -> None:
         state = self._services.state
         state.cluster = dataclasses.replace(
             state.cluster, remote_storage=found.remote_storage, storage_problem=found.problem
@@ -85,12 +85,12 @@ class ClusterReconciler:
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
-        self._know(StorageState("", "the remote store has not answered yet"))
+        self._know(RemoteStorageState("", "the remote store has not answered yet"))
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._resolve_accepted(body)
                 await self._storage(services.cluster_key, body)
-        except (TimeoutError, KubeError, storage.StorageProblem) as error:
+        except (TimeoutError, KubeError, remote_storage.RemoteStorageProblem) as error:
             logger.warning("remote storage: %s", error or "no answer yet")
 
     async def _resolve_accepted(self, body: Json) -> None:
@@ -99,8 +99,10 @@ class ClusterReconciler:
         services, spec = self._services, body["spec"]["remoteStorage"]
         former = (body.get("status") or {}).get("acceptedStorage")
         if former and not moved(former, location_of(spec) or {}):
-            text = await storage.resolve(services.client.api, services.cluster_key.namespace, spec)
-            self._know(StorageState(text, self._known.problem))
+            text = await remote_storage.resolve(
+                services.client.api, services.cluster_key.namespace, spec
+            )
+            self._know(RemoteStorageState(text, self._known.problem))
 
     async def _storage(self, key: Key, body: Json) -> None:
         before = self._known
@@ -116,7 +118,9 @@ class ClusterReconciler:
         for topic_key in services.objects.keys(TOPIC):
             services.queue.add(topic_key)
 
-    async def _look(self, key: Key, body: Json) -> tuple[StorageState, storage.Accepted | None]:
+    async def _look(
+        self, key: Key, body: Json
+    ) -> tuple[RemoteStorageState, remote_storage.Accepted | None]:
         """What may be used now; with it what has to be recorded first, if that is new."""
         services, spec = self._services, body["spec"].get("remoteStorage")
         status = body.get("status") or {}
@@ -127,7 +131,7 @@ class ClusterReconciler:
                 return self._kept(
                     f"remoteStorage was removed while {self._tiered()} need it: put it back"
                 ), None
-            return StorageState(), None
+            return RemoteStorageState(), None
         why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
@@ -136,21 +140,21 @@ class ClusterReconciler:
         expected = "" if why or not former else str(status.get("storeId") or "")
         text = ""
         try:
-            text = await storage.resolve(services.client.api, key.namespace, spec)
-            accepted = await storage.accept(
+            text = await remote_storage.resolve(services.client.api, key.namespace, spec)
+            accepted = await remote_storage.accept(
                 text,
                 place,
                 cluster_id=services.state.cluster.cluster_id,
                 expected_store_id=expected,
             )
-        except storage.StorageProblem as problem:
+        except remote_storage.RemoteStorageProblem as problem:
             usable = text if former and not why else self._known.remote_storage
-            return StorageState(usable, str(problem)), None
+            return RemoteStorageState(usable, str(problem)), None
         new = former != place or status.get("storeId") != accepted.store_id
-        return StorageState(text, ""), accepted if new else None
+        return RemoteStorageState(text, ""), accepted if new else None
 
-    def _kept(self, problem: str) -> StorageState:
-        return StorageState(self._known.remote_storage, problem)
+    def _kept(self, problem: str) -> RemoteStorageState:
+        return RemoteStorageState(self._known.remote_storage, problem)
 
     def _tiered(self) -> str:
         """The topics that have data in the tier, by name, a few of them."""
@@ -159,7 +163,7 @@ class ClusterReconciler:
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
-    async def _record(self, key: Key, accepted: storage.Accepted) -> None:
+    async def _record(self, key: Key, accepted: remote_storage.Accepted) -> None:
         """Location and store id stand in the status before a broker is given the storage."""
         held = self._services.objects.get(key)
         status = dict((held or {}).get("status") or {})
@@ -167,7 +171,7 @@ class ClusterReconciler:
         status["storeId"] = accepted.store_id
         await self._services.statuses.write(CLUSTER, key, status)
 
-    def _told(self, key: Key, now: StorageState, *, is_new: bool) -> None:
+    def _told(self, key: Key, now: RemoteStorageState, *, is_new: bool) -> None:
         """One Event when the storage is accepted, when it fails, and when it is back."""
         text, events = key.namespaced_name, self._services.events
         if now.problem:

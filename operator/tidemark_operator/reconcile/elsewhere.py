@@ -3,7 +3,7 @@
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import Condition, render, summary
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key, Kind
-from tidemark_operator.objects.views import cluster_of
+from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.reconcile.services import Services
 
 

@@ -1,8 +1,8 @@
 """The gauges, computed from the state every few seconds. A placeholder counts as missing."""
 
 from tidemark.tiering import TieringState
+from tidemark_operator.controller.disablement import pending, state_name
 from tidemark_operator.controller.model import NO_LEADER
-from tidemark_operator.controller.tiering import pending, state_name
 from tidemark_operator.reconcile.services import Services
 
 

@@ -9,7 +9,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion
 from tidemark_operator.controller.deletion import (
     Delete,
-    DeletionView,
+    DeletionInfo,
     Finished,
     ListedOffset,
     Resolve,
@@ -20,7 +20,7 @@ from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
-from tidemark_operator.objects.views import deletion_view
+from tidemark_operator.objects.conversions import deletion_info
 from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class RecordDeletionReconciler:
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
-        view = deletion_view(body)
+        view = deletion_info(body)
         if view.finished_ms is not None:
             return await self._expire(key, body, view)
         view = deletion.observe(services.state, view)
@@ -60,7 +60,7 @@ class RecordDeletionReconciler:
 
     # ------------------------------------------------------------ resolve and freeze
 
-    async def _resolve(self, key: Key, view: DeletionView, step: Resolve) -> float:
+    async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
         """Ask the leaders, then freeze what they said before anything is deleted."""
         try:
             answers = await self._ask(step)
@@ -91,7 +91,7 @@ class RecordDeletionReconciler:
 
     # ------------------------------------------------------------ delete
 
-    async def _delete(self, key: Key, view: DeletionView, step: Delete) -> float:
+    async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
         await self._write(key, view, step)
         current = view
         for command in step.commands:
@@ -115,7 +115,7 @@ class RecordDeletionReconciler:
         await self._write(key, current, after)
         return LOOK_AGAIN_S
 
-    async def _finish(self, key: Key, view: DeletionView, step: Finished) -> float | None:
+    async def _finish(self, key: Key, view: DeletionInfo, step: Finished) -> float | None:
         now_ms = wall_ms()
         ended = deletion.finish(view, now_ms=now_ms)
         await self._write(key, ended, step)
@@ -124,7 +124,7 @@ class RecordDeletionReconciler:
         expires_ms = deletion.expires_ms(ended)
         return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
 
-    async def _expire(self, key: Key, body: Json, view: DeletionView) -> float | None:
+    async def _expire(self, key: Key, body: Json, view: DeletionInfo) -> float | None:
         expires_ms = deletion.expires_ms(view)
         if expires_ms is None:
             return None
@@ -135,7 +135,7 @@ class RecordDeletionReconciler:
         await self._services.client.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
         return None
 
-    async def _write(self, key: Key, view: DeletionView, step: Step) -> None:
+    async def _write(self, key: Key, view: DeletionInfo, step: Step) -> None:
         services, now_ms = self._services, wall_ms()
         held = services.objects.get(key)
         if held is None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tidemark_operator.controller import elections
 from tidemark_operator.kube.kinds import BROKER, TOPIC, WATCHED, Json, Key, key_of
-from tidemark_operator.objects.views import broker_info, cluster_of, cluster_view, topic_view
+from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
 
@@ -72,7 +72,7 @@ class Reflector:
         """The configuration with which a Topic was paused holds from the moment that the pause is
         seen, before its status says so."""
         state = self._services.state
-        topic = topic_view(body, dict(state.cluster.config))
+        topic = topic_info(body, dict(state.cluster.config))
         former = state.topics.get(topic.key)
         if topic.paused and former is not None and former.uid == topic.uid:
             topic = dataclasses.replace(topic, config=former.config)
@@ -115,7 +115,7 @@ class Reflector:
     def _cluster_changed(self, body: Json) -> None:
         """What was found out about the storage stays; topics follow the new defaults."""
         services, former = self._services, self._services.state.cluster
-        services.state.cluster = cluster_view(
+        services.state.cluster = cluster_info(
             body,
             remote_storage=former.remote_storage,
             storage_problem=former.storage_problem,

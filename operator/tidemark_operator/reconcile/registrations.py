@@ -8,7 +8,7 @@ from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import BROKER
-from tidemark_operator.objects.views import broker_info
+from tidemark_operator.objects.conversions import broker_info
 from tidemark_operator.reconcile.services import Services
 
 TRIES = 4

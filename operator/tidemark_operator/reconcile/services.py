@@ -4,8 +4,8 @@ import dataclasses
 import uuid
 
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.controller.state import ControllerState
-from tidemark_operator.controller.tiering import Disablements
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
 from tidemark_operator.events import EventWriter
@@ -15,7 +15,7 @@ from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.queue import KeyQueue
-from tidemark_operator.storage.committer import Committer
+from tidemark_operator.slices.committer import Committer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Services:
     background: BackgroundTasks
     events: EventWriter
     metrics: Metrics
-    disablements: Disablements = dataclasses.field(default_factory=Disablements)
+    disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
 
     def wake_topic(self, topic_id: uuid.UUID) -> None:

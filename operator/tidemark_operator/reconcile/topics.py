@@ -9,9 +9,9 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import tiering
+from tidemark_operator.controller import disablement
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
-from tidemark_operator.controller.model import OrphanedTopic, TopicView
+from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import time_text, topic_status
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
@@ -71,7 +71,7 @@ class TopicReconciler:
         self._disable(text)
         return delay_s
 
-    async def _hold(self, body: Json, topic: TopicView) -> bool:
+    async def _hold(self, body: Json, topic: TopicInfo) -> bool:
         """Our finalizer stands before anything exists outside; False: nothing is left to do."""
         if topic.deletion_ms is not None:
             return TOPIC_FINALIZER in finalizers_of(body)
@@ -79,7 +79,7 @@ class TopicReconciler:
             await self._services.client.hold(TOPIC, body, TOPIC_FINALIZER)
         return True
 
-    async def _write(self, key: Key, topic: TopicView, decision: TopicDecision) -> float | None:
+    async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
         services, now_ms = self._services, wall_ms()
         if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
             return quiet_s
@@ -114,7 +114,7 @@ class TopicReconciler:
         topic = services.state.topics.get(text)
         if topic is None or topic.paused:
             return
-        wanted = tiering.requests(services.state, topic, services.disablements)
+        wanted = disablement.requests(services.state, topic, services.disablements)
         for node_id, request in wanted.items():
             if services.engine.connected(node_id):
                 name = ("disable", topic.id, request.tiered_epoch, node_id)
@@ -140,7 +140,7 @@ class TopicReconciler:
 
     # ------------------------------------------------------------ deleting
 
-    async def _delete(self, key: Key, topic: TopicView, step: DeletionStep) -> bool:
+    async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
         """Carry a deletion on; True when the Topic was released."""
         services = self._services
         if step.remote is not None:
@@ -189,11 +189,11 @@ class TopicReconciler:
         await services.statuses.write(CLUSTER, services.cluster_key, status)
 
 
-def _quiet_s(topic: TopicView, decision: TopicDecision, now_ms: int) -> float:
+def _quiet_s(topic: TopicInfo, decision: TopicDecision, now_ms: int) -> float:
     if decision.deletion is None or decision.deletion.problem or topic.deletion_ms is None:
         return 0.0
     return quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms) / 1000
 
 
-def _told(topic: TopicView) -> Told:
+def _told(topic: TopicInfo) -> Told:
     return topic.partitions_placed, topic_state(topic, ())

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import Key
-from tidemark_operator.leadership.terms import Fenced, TermEnded
+from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.storage.committer import DecisionFailed
+from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Workers:
             raise
         except (KubeError, InvalidResource, DecisionFailed) as error:
             if isinstance(error, Invalid) and "STALE_CONTROLLER_EPOCH" in error.message:
-                raise Fenced(error.message) from error
+                raise ControllerFenced(error.message) from error
             at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
             delay_s = queue.failed(key, at_least_s=at_least_s)
             logger.warning("%s: again in %.1f s: %s", key, delay_s, error)

@@ -16,7 +16,7 @@ from tidemark.wire import control
 from tidemark_operator.controller import elections, isr, registration
 from tidemark_operator.engines.link import LinkListener
 from tidemark_operator.engines.own_brokers import OwnBrokers
-from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
+from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
 from tidemark_operator.listener.answers import not_controller
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.frames import Response
@@ -204,7 +204,7 @@ class BrokerRequests(ControlHandler, LinkListener):
     def on_stale(self, node_id: int) -> None:
         """A broker has seen a higher controller epoch than ours."""
         if self._term is not None:
-            self._term.end(Fenced(f"broker {node_id} has seen a higher controller epoch"))
+            self._term.end(ControllerFenced(f"broker {node_id} has seen a higher controller epoch"))
 
 
 async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:

@@ -3,14 +3,14 @@
 import uuid
 
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.registrations import write_broker
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.storage.committer import CommitListener, Committed
+from tidemark_operator.slices.committer import CommitListener, Committed
 
 BROKER_FIGURES_S = 10.0
 

@@ -9,7 +9,7 @@ from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.storage.committer import DecisionFailed
+from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
 

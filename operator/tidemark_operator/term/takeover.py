@@ -10,25 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark_operator.controller.commit import BadSlice, load_slice, take_over
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.registration import fenced_at_take_over
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, WATCHED, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
-from tidemark_operator.leadership.terms import Fenced
-from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.objects.views import (
+from tidemark_operator.leadership.terms import ControllerFenced
+from tidemark_operator.objects.conversions import (
     broker_info,
     cluster_id_of,
+    cluster_info,
     cluster_of,
-    cluster_view,
     stored_fenced,
-    topic_view,
+    topic_info,
 )
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import SLICES_DEFAULT
-from tidemark_operator.storage.slices import Home, SliceStore, SlicesUnusable
+from tidemark_operator.slices.slice_store import Home, SliceStore, SlicesUnusable
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class TakeOver:
         store = SliceStore(self.api, home, leads=self.leads)
         recorded = (body.get("status") or {}).get("slices")
         await store.read_all(recorded or SLICES_DEFAULT, create_missing=recorded is None)
-        view = cluster_view(body, remote_storage="", storage_problem="")
+        view = cluster_info(body, remote_storage="", storage_problem="")
         state = ControllerState(controller_id=self.identity, controller_epoch=epoch, cluster=view)
         load(state, store)
         await self._list()
@@ -109,7 +109,7 @@ def load(state: ControllerState, store: SliceStore) -> None:
             load_slice(state, index, payload)
         except BadSlice as error:
             if int(payload.get("controllerEpoch", 0)) > state.controller_epoch:
-                raise Fenced(str(error)) from error
+                raise ControllerFenced(str(error)) from error
             raise SlicesUnusable("SliceUnreadable", str(error)) from error
 
 
@@ -123,7 +123,7 @@ def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
         if cluster_of(body) != cluster:
             continue
         try:
-            state.put_topic(topic_view(body, config))
+            state.put_topic(topic_info(body, config))
         except InvalidResource as error:
             logger.warning("%s cannot be read by this version: %s", key_of(body), error)
 

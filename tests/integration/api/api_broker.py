@@ -15,7 +15,7 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import Address, BrokerConfig
-from tidemark_broker.storage import Storage
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
 
 R = TypeVar("R")
 
@@ -129,7 +129,7 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
         log_level="INFO",
         entries=entries,
     )
-    storage = await asyncio.to_thread(Storage.open, config)
+    storage = await asyncio.to_thread(LogDirectory.open, config)
     broker = Broker(config, storage)
     broker.manager.load(storage.found())
     await (await broker.server.bind("127.0.0.1", 0)).listen()

@@ -24,7 +24,7 @@ from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import answers
-from tidemark_broker.replication.metadata import MetadataCache, TopicView
+from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
@@ -42,7 +42,7 @@ from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 from tidemark_broker.replication.threads import in_thread
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-VIEW = TopicView(topic_id=TOPIC_ID, name="t", config={}, tiering=NEVER_TIERED)
+VIEW = TopicMetadata(topic_id=TOPIC_ID, name="t", config={}, tiering=NEVER_TIERED)
 TIERED = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 0))
 ROW = control.PartitionState(
     partition=0,

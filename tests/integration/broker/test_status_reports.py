@@ -33,8 +33,8 @@ async def test_a_failure_is_reported_at_once(
     await one.lead(1)
     listener = await KafkaListener(serve).start("127.0.0.1", 0)
     connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")
-    reporter = StatusReporter(one.manager, one.storage.error)
-    one.storage.failures.changed = reporter.kick
+    reporter = StatusReporter(one.manager, one.log_directory.error)
+    one.log_directory.failures.changed = reporter.kick
     running = asyncio.create_task(reporter.run(connection, 1, 1))
     try:
         async with asyncio.timeout(10):

@@ -16,15 +16,20 @@ from tidemark.tier.manifest import ManifestStore
 from tidemark.tier.objects import ObjectStore
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
+from tidemark.tier.remote_storage_manager import (
+    NO_BUCKET,
+    Copied,
+    RemoteStorageManager,
+    SegmentData,
+)
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.storage import NO_BUCKET, BucketStorageManager, Copied, SegmentData
 from tidemark.tier.topics import TopicCatalog
 
 
-class HeldStorage(BucketStorageManager):
+class HeldStorage(RemoteStorageManager):
     """``begun``: entries whose upload, read or deletion has begun."""
 
-    def __init__(self, real: BucketStorageManager, kind: str) -> None:
+    def __init__(self, real: RemoteStorageManager, kind: str) -> None:
         super().__init__(real._buckets)
         self._kind = kind
         self.begun: list[SegmentEntry] = []
@@ -92,7 +97,7 @@ def hung(host: TieredHost) -> Iterator[HungStore]:
         Tier(
             store,  # type: ignore[arg-type]
             manifests,
-            BucketStorageManager({NO_BUCKET: store}),  # type: ignore[dict-item]
+            RemoteStorageManager({NO_BUCKET: store}),  # type: ignore[dict-item]
             topics,
             TierReader(manifests, topics),
         ),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.held_storage import held
-from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.partition import log_start
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.remote_log.tiered_host import CLUSTER, NOW_MS, TOPIC_ID, TieredHost
 from tidemark.records.batch import iter_headers
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.partition import reads
@@ -54,7 +54,7 @@ async def test_a_read_keeps_what_it_uses_until_it_is_done(host: TieredHost) -> N
     await host.produce(300)
     await host.copied()
     caches = Caches(RemoteSettings(chunk_cache_bytes=1))
-    entry = next(views.live_segments(host.head(), {}))
+    entry = next(queries.live_segments(host.head(), {}))
     data, next_offset, _ = SegmentReader(host.tier(), caches, entry).read(0, 3000)
     assert len(list(iter_headers(data))) == next_offset / 5 > 1
     assert caches.chunks.misses == 1

@@ -4,8 +4,8 @@ import itertools
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
-from tidemark.tier import views
-from tidemark.tier.storage import decode_custom_metadata
+from tidemark.tier import queries
+from tidemark.tier.remote_storage_manager import decode_custom_metadata
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.replication.partition import log_start
 
@@ -20,7 +20,7 @@ async def test_within_the_limit_it_is_recorded(host: TieredHost) -> None:
     sizes = {
         info.key: info.size_bytes for info in host.tier().segments.list_topic("flights", TOPIC_ID)
     }
-    for entry in views.live_segments(host.head(), {}):
+    for entry in queries.live_segments(host.head(), {}):
         assert entry.custom_metadata is not None
         stored = sizes[entry.log_key] + sizes[entry.aux_key]
         assert decode_custom_metadata(entry.custom_metadata) == ("", stored)

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
 from tidemark.records.batch import iter_headers, restamp
-from tidemark.tier import views
+from tidemark.tier import queries
+from tidemark.tier.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
 from tidemark.tier.segment import SegmentEntry
-from tidemark.tier.storage import BucketStorageManager, Copied, SegmentData
 from tidemark_broker.remote_log import metrics
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteDataCorrupt
@@ -23,7 +23,7 @@ from tidemark_broker.replication.remote import RemoteDataCorrupt
 def entries_of(host: TieredHost, number: int = 0) -> list[SegmentEntry]:
     tier = host.tier()
     head = tier.manifests.load(TOPIC_ID, number).head
-    return list(views.live_segments(head, tier.manifests.pages(TOPIC_ID, number)))
+    return list(queries.live_segments(head, tier.manifests.pages(TOPIC_ID, number)))
 
 
 def log_of(host: TieredHost, segment: int, number: int = 0) -> Path:
@@ -98,7 +98,7 @@ async def test_a_look_up_by_time_takes_nothing_from_a_damaged_object(client: Cli
     assert host.summary.error_reason == "TierIntegrity"
 
 
-class FirstFormat(BucketStorageManager):
+class FirstFormat(RemoteStorageManager):
     """Copies as they were before the manifest had digests."""
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, TieredHost
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark_broker.replication.partition import log_start, reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
@@ -90,7 +90,7 @@ async def test_retention_by_size_counts_what_is_in_both_tiers_once(host: TieredH
     before, log = host.live(), host.partition.log
     local_only = sum(s.size_bytes for s in log.segments())
     live_bytes = host.summary.size_bytes
-    sizes = [e.size_bytes for e in views.live_segments(host.head(), {})]
+    sizes = [e.size_bytes for e in queries.live_segments(host.head(), {})]
     # One byte less than the two oldest: only one of them lies wholly above the limit.
     host.config["retention.bytes"] = str(live_bytes + local_only - sizes[0] - sizes[1] + 1)
     host.config["local.retention.bytes"] = "1000000"

@@ -11,8 +11,8 @@ from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
 from tidemark.tier.head import Claim, Head
 from tidemark.tier.manifest import LoadedHead
+from tidemark.tier.remote_storage_manager import SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import SegmentData
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_broker.remote_log.uploads import Upload
 from tidemark_broker.replication.partition import Role, roles

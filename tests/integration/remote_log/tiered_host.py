@@ -14,7 +14,7 @@ from typing import Any
 
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier import views
+from tidemark.tier import queries
 from tidemark.tier.config import parse
 from tidemark.tier.head import Head
 from tidemark.tier.open import Tier, open_tier
@@ -22,10 +22,10 @@ from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
-from tidemark_broker.remote_log.manager import RemoteLogManager
+from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, in_sync, produce
 from tidemark_broker.replication.remote import RemoteSummary
-from tidemark_broker.storage import Storage
 
 TOPIC = "flights"
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -64,14 +64,14 @@ class TieredHost:
         }
         entries |= {key.replace("_", "."): value for key, value in config.items()}
         path.write_text(json.dumps(entries))
-        self.storage = Storage.open(load(path))
-        self.broker = Broker(load(path), self.storage, RemoteLogManager.of)
+        self.log_directory = LogDirectory.open(load(path))
+        self.broker = Broker(load(path), self.log_directory, RemoteLogManager.of)
         self.context = self.broker.context
         self.context.propose_isr = self._grant
         assert isinstance(self.context.remote, RemoteLogManager)
         self.remote: RemoteLogManager = self.context.remote
         self.upkeep = self.broker.upkeep
-        self.broker.manager.load(self.storage.found())
+        self.broker.manager.load(self.log_directory.found())
         self.topic = control.TopicState(
             topic_id=TOPIC_ID,
             name=TOPIC,
@@ -89,7 +89,7 @@ class TieredHost:
         #: Rows by partition; most tests have partition 0 only.
         self.rows = {0: self.new_row(0)}
         self.closed = False
-        self._checkpoints = asyncio.create_task(self.storage.run_log_start_checkpoints())
+        self._checkpoints = asyncio.create_task(self.log_directory.run_log_start_checkpoints())
 
     def new_row(self, partition: int) -> control.PartitionState:
         """A partition that only this broker hosts."""
@@ -203,7 +203,7 @@ class TieredHost:
         pages = self.tier().manifests.pages(TOPIC_ID, 0)
         return [
             (entry.from_offset, entry.end_offset_inclusive)
-            for entry in views.live_segments(self.head(), pages)
+            for entry in queries.live_segments(self.head(), pages)
         ]
 
     def gauge(self, name: str) -> float:
@@ -308,7 +308,7 @@ class TieredHost:
             await self.broker.server.stop(0.1)
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, return_exceptions=True)
-        await self.storage.close(1)
+        await self.log_directory.close(1)
 
 
 def _entries(values: dict[str, str]) -> tuple[control.ConfigEntry, ...]:

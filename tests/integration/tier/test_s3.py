@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from minio import Minio
 
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.auxiliary import Aux
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.identity import WrongStore, ensure_identity
@@ -28,10 +28,10 @@ from tidemark.tier.objects import (
     Version,
 )
 from tidemark.tier.open import open_tier
+from tidemark.tier.remote_storage_manager import SegmentData, decode_custom_metadata
 from tidemark.tier.s3 import REQUEST_S, S3Store
 from tidemark.tier.s3_config import S3Config
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import SegmentData, decode_custom_metadata
 from tidemark.tiering import Tiering, TieringState
 
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -255,8 +255,8 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
             delete_delay_ms=5,
         ),
     )
-    assert views.pending_deletes(loaded.head, pages, now_ms=14, delay_ms=5) == ()
-    due = views.pending_deletes(loaded.head, pages, now_ms=15, delay_ms=5)
+    assert queries.pending_deletes(loaded.head, pages, now_ms=14, delay_ms=5) == ()
+    due = queries.pending_deletes(loaded.head, pages, now_ms=15, delay_ms=5)
     tier.segments.delete([item.entry for item in due])
     loaded = manifests.commit(loaded, lambda h: transitions.finish_delete(h, Claim(1, 1), due))
     loaded = manifests.commit(loaded, lambda h: h)

@@ -24,20 +24,20 @@ from tidemark_operator.controller.broker_calls import (
     ReplicaLogsAnswer,
 )
 from tidemark_operator.controller.commit import Commit, Draft
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import (
     BrokerInfo,
-    ClusterView,
+    ClusterInfo,
     LogEnd,
     PartitionRow,
     TieringSpec,
     TieringStatus,
-    TopicView,
+    TopicInfo,
 )
 from tidemark_operator.controller.replica_logs import ReplicaLogs
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status import StatusResult, topic_status
-from tidemark_operator.controller.tiering import Disablements
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.controller.topics import TopicDecision
 
@@ -52,8 +52,8 @@ def numbered_uuid(number: int) -> uuid.UUID:
     return uuid.UUID(int=0x5EED_0000_0000_4000_8000_0000_0000_0000 + number)
 
 
-def cluster(config: Mapping[str, str] | None = None, **fields: object) -> ClusterView:
-    view = ClusterView(key="ns/main", cluster_id=CLUSTER_ID, config=dict(config or {}))
+def cluster(config: Mapping[str, str] | None = None, **fields: object) -> ClusterInfo:
+    view = ClusterInfo(key="ns/main", cluster_id=CLUSTER_ID, config=dict(config or {}))
     return dataclasses.replace(view, **fields)  # type: ignore[arg-type]
 
 
@@ -74,8 +74,8 @@ def broker(
 
 def topic(
     number: int = 1, *, partitions: int = 1, replication_factor: int = 3, **fields: object
-) -> TopicView:
-    view = TopicView(
+) -> TopicInfo:
+    view = TopicInfo(
         key=f"ns/topic-{number}",
         uid=numbered_uuid(number),
         name=f"topic-{number}",
@@ -116,15 +116,15 @@ class World:
         self,
         *,
         brokers: Iterable[BrokerInfo] = (),
-        topics: Iterable[TopicView] = (),
+        topics: Iterable[TopicInfo] = (),
         rows: Iterable[PartitionRow] = (),
-        view: ClusterView | None = None,
+        view: ClusterInfo | None = None,
         epoch: int = 7,
     ) -> None:
         self.state = ControllerState(
             controller_id="operator-a", controller_epoch=epoch, cluster=view or cluster()
         )
-        self.disablements = Disablements()
+        self.disablements = DisablementProgress()
         self.deletions = Deletions()
         self.replica_logs = ReplicaLogs()
         self.slices: dict[int, dict[str, object]] = {}
@@ -152,7 +152,7 @@ class World:
         assert found is not None
         return found
 
-    def view(self, number: int = 1) -> TopicView:
+    def view(self, number: int = 1) -> TopicInfo:
         return self.state.topics[f"ns/topic-{number}"]
 
     def decide(self, number: int = 1, *, now_ms: int = T0) -> TopicDecision:
@@ -232,7 +232,7 @@ def registration_request(
     )
 
 
-def written(view: TopicView, result: StatusResult, tiering: TieringStatus) -> TopicView:
+def written(view: TopicInfo, result: StatusResult, tiering: TieringStatus) -> TopicInfo:
     """The view that the API server would give back after a status write."""
     status = json.loads(json.dumps(result.status))
     topic_id = status.get("topicId")

@@ -13,9 +13,9 @@ from tidemark_operator.controller.commit import (
     Draft,
     SliceFull,
 )
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import Tombstone
 from tidemark_operator.controller.rows import encode_row
-from tidemark_operator.controller.state import ControllerState
 
 
 def test_a_draft_shows_its_own_decisions_and_leaves_the_state_alone() -> None:

@@ -261,9 +261,9 @@ class ClusterOfAChangingMinimum(Cluster):
 
     @rule(min_isr=st.sampled_from((1, 2)))
     def change(self, min_isr: int) -> None:
-        topic_view = self.world.view()
+        topic_info = self.world.view()
         config = {"min.insync.replicas": str(min_isr)}
-        self.world.state.put_topic(dataclasses.replace(topic_view, config=config))
+        self.world.state.put_topic(dataclasses.replace(topic_info, config=config))
 
     @rule()
     def reconcile(self) -> None:

@@ -23,8 +23,8 @@ from tidemark_operator.controller.deletion import (
     EARLIEST,
     LATEST,
     Delete,
+    DeletionInfo,
     DeletionTarget,
-    DeletionView,
     Finished,
     ListedOffset,
     Resolve,
@@ -49,8 +49,8 @@ def _world() -> World:
     )
 
 
-def _view(*targets: DeletionTarget, **fields: object) -> DeletionView:
-    view = DeletionView(
+def _view(*targets: DeletionTarget, **fields: object) -> DeletionInfo:
+    view = DeletionInfo(
         key="ns/purge",
         uid=numbered_uuid(77),
         generation=1,
@@ -78,14 +78,14 @@ def _answers(
     }
 
 
-def _frozen(world: World, view: DeletionView, found: dict[int, int] | None = None) -> DeletionView:
+def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     frozen = deletion.freeze(world.state, view, _answers(step, found), now_ms=T0)
-    assert isinstance(frozen, DeletionView)
+    assert isinstance(frozen, DeletionInfo)
     return frozen
 
 
-def _offsets(view: DeletionView) -> dict[int, int]:
+def _offsets(view: DeletionInfo) -> dict[int, int]:
     assert view.resolved is not None
     return {part: point.offset for part, point in view.resolved.items()}
 

@@ -16,8 +16,8 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.wire.control import BrokerHeartbeatRequest
 from tidemark_operator.controller import commit, elections, placement, registration
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo
-from tidemark_operator.controller.state import ControllerState
 
 FRESH = 5000
 

@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark_operator.controller import commit, deletion, tiering
-from tidemark_operator.controller.deletion import DeletionTarget, DeletionView
+from tidemark_operator.controller.deletion import DeletionInfo, DeletionTarget
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.resources.broker import BrokerStatus
@@ -64,7 +64,7 @@ def test_brokers_and_clusters() -> None:
 def test_record_deletions() -> None:
     world = _world()
     world.reconcile()
-    view = DeletionView(
+    view = DeletionInfo(
         key="ns/purge",
         uid=numbered_uuid(5),
         generation=1,
@@ -79,7 +79,7 @@ def test_record_deletions() -> None:
         for query in step.queries
     }
     frozen = deletion.freeze(world.state, view, answers, now_ms=T0)
-    assert isinstance(frozen, DeletionView)
+    assert isinstance(frozen, DeletionInfo)
     after = deletion.record(frozen, {0: (0, 7), 1: (6, -1)})
     for made in (view, frozen, after):
         next_step = deletion.next_step(world.state, made, now_ms=T0)

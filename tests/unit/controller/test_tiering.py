@@ -22,8 +22,8 @@ from tests.unit.controller.controller_world import (
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import elections, registration, tiering
 from tidemark_operator.controller.broker_calls import DisablementAnswer
+from tidemark_operator.controller.disablement import DisablementProgress, step_by_spec
 from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
-from tidemark_operator.controller.tiering import Disablements, step_by_spec
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
 DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
@@ -205,7 +205,7 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
 
 
 def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
-    acks = Disablements()
+    acks = DisablementProgress()
     topic_id = numbered_uuid(1)
     assert not acks.stalled(topic_id, now_ms=T0)
     assert acks.stalled(topic_id, now_ms=T0 + tiering.STALL_MS)
@@ -355,7 +355,7 @@ class TieringMachine(RuleBasedStateMachine):
     @rule()
     def take_over(self) -> None:
         """A new controller remembers what is persisted and nothing else."""
-        self.world.disablements = Disablements()
+        self.world.disablements = DisablementProgress()
         self.delivered = []
 
     @invariant()

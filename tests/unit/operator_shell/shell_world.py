@@ -21,22 +21,22 @@ from tidemark_operator.controller.broker_calls import (
     TierDeletionAnswer,
 )
 from tidemark_operator.controller.commit import SliceWrite
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion import ListedOffset
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.objects.views import cluster_id_of
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.storage.committer import Committer
+from tidemark_operator.slices.committer import Committer
 from tidemark_operator.term.commit_effects import CommitEffects
 from tidemark_operator.term.takeover import TakeOver
 

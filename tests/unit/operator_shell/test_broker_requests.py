@@ -12,9 +12,9 @@ from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
-from tidemark_operator.leadership.terms import EpochTooLow, Fenced, TermEnded
+from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.objects.views import cluster_id_of
+from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 
@@ -105,7 +105,7 @@ async def test_a_session_begins_once_the_registration_is_stored(asked: Asked) ->
 async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(asked: Asked) -> None:
     assert (await asked.register(highest_controller_epoch=50)).error_code == NOT_CONTROLLER
     asked.requests.on_stale(1)
-    assert [type(end) for end in asked.ends] == [EpochTooLow, Fenced]
+    assert [type(end) for end in asked.ends] == [EpochTooLow, ControllerFenced]
 
 
 async def test_a_registration_that_cannot_be_decided_is_to_be_asked_again(asked: Asked) -> None:

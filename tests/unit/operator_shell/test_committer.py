@@ -13,9 +13,9 @@ from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.kube.errors import Conflict, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE
-from tidemark_operator.leadership.terms import Fenced, NotLeading
-from tidemark_operator.storage import committer as module
-from tidemark_operator.storage.committer import CommitListener, Committed, Committer, DecisionFailed
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
+from tidemark_operator.slices import committer as module
+from tidemark_operator.slices.committer import CommitListener, Committed, Committer, DecisionFailed
 
 
 class Notes(CommitListener):
@@ -166,7 +166,7 @@ async def test_the_end_of_the_term_reaches_whoever_waits_and_whoever_comes_later
         line.slices.server.replace("other", PARTITION_SLICE, {**each, "controllerEpoch": 8})
     with pytest.raises(NotLeading):
         await line.committer.decide(put(1))
-    with pytest.raises(Fenced):
+    with pytest.raises(ControllerFenced):
         await line.running
     assert await line.committer.try_decide(put(1), "a placement") is None
 

@@ -3,7 +3,7 @@
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
 from tidemark.wire.control import AlterPartitionRequest, IsrChange
 from tidemark_operator.controller.isr import alter_partition
-from tidemark_operator.storage.committer import TrackingDraft
+from tidemark_operator.slices.committer import TrackingDraft
 
 KEY = (numbered_uuid(1), 0)
 

@@ -8,12 +8,12 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import cluster, row
 from tidemark_operator.controller.commit import SliceWrite, plan
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.kube.errors import Forbidden, Invalid, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
-from tidemark_operator.leadership.terms import Fenced, NotLeading
-from tidemark_operator.storage.committer import TrackingDraft
-from tidemark_operator.storage.slices import Home, SliceStore, SlicesUnusable
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
+from tidemark_operator.slices.committer import TrackingDraft
+from tidemark_operator.slices.slice_store import Home, SliceStore, SlicesUnusable
 
 HOME = Home("ns", "main", "uid-1")
 WRITE = "replace PartitionSlice"
@@ -130,10 +130,10 @@ async def test_settling_reads_until_it_is_answered(slices: Slices) -> None:
 async def test_a_higher_controller_epoch_ends_the_term(slices: Slices) -> None:
     write = slices.planned()
     slices.overwrite(write.index, controllerEpoch=8)
-    with pytest.raises(Fenced):
+    with pytest.raises(ControllerFenced):
         await slices.write(write)
     slices.api.fail(WRITE, Invalid(422, "STALE_CONTROLLER_EPOCH: 8 is higher"))
-    with pytest.raises(Fenced):
+    with pytest.raises(ControllerFenced):
         await slices.write(write)
     assert slices.rows == 0
 

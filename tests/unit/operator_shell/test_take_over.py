@@ -7,7 +7,7 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.kube.errors import Conflict, NotFound, Unavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, Json
 from tidemark_operator.leadership.terms import NotLeading
-from tidemark_operator.storage.slices import SlicesUnusable
+from tidemark_operator.slices.slice_store import SlicesUnusable
 
 
 def made() -> ShellWorld:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tests.unit.operator_shell.test_topic_views import body
+from tests.unit.operator_shell.test_conversions import body
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.objects.views import topic_view
+from tidemark_operator.objects.conversions import topic_info
 from tidemark_operator.resources.topic import LocalRetention, Tiering, TopicSpec
 
 LOCAL = {"time": "1h", "size": "1Gi"}
@@ -53,14 +53,14 @@ def _spec(path: str, value: object) -> dict[str, Any]:
 
 
 def _told(topic: Json) -> control.TopicState:
-    return topic_state(topic_view(topic, {}), ())
+    return topic_state(topic_info(topic, {}), ())
 
 
 @pytest.mark.parametrize("path", FIELDS)
 def test_a_change_of_the_manifest_is_told(path: str) -> None:
     value, told = FIELDS[path]
     before, after = body(tiering=TIERED), body(**_spec(path, value))
-    assert topic_view(before, {}) != topic_view(after, {})
+    assert topic_info(before, {}) != topic_info(after, {})
     assert (_told(before) != _told(after)) == told
 
 

@@ -9,7 +9,7 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.kube.errors import Conflict, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Key
-from tidemark_operator.leadership.terms import Fenced, NotLeading, TermEnded
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, TermEnded
 from tidemark_operator.reconcile.workers import LastPass, Workers
 
 T = ShellWorld.key(TOPIC, "t")
@@ -65,7 +65,7 @@ async def test_the_end_of_the_term_ends_the_worker_and_so_does_a_higher_epoch(
 ) -> None:
     with pytest.raises(NotLeading):
         await outcome(world, NotLeading("lost"))
-    with pytest.raises(Fenced):
+    with pytest.raises(ControllerFenced):
         await outcome(world, Invalid(422, "STALE_CONTROLLER_EPOCH: 2 is higher"))
 
 

@@ -13,8 +13,8 @@ from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.remote_storage_manager import SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import SegmentData
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
 

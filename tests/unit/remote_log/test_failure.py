@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Diverged, Fenced, IllegalTransition, TopicDeleted
+from tidemark.tier.head import Diverged, IllegalTransition, ManifestFenced, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
@@ -22,7 +22,7 @@ CASES = {
     "ManifestCorrupt": ManifestCorrupt("x"),
     "TierIntegrity": ObjectDamaged("x"),
     "LogDiverged": Diverged("x"),
-    "Fenced": Fenced("x"),
+    "Fenced": ManifestFenced("x"),
     "TopicDeleted": TopicDeleted("x"),
     "ManifestRefused": IllegalTransition("x"),
     "RemoteObjectMissing": ObjectNotFound("x"),

@@ -15,8 +15,8 @@ from tidemark.tier.auxiliary import Aux
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
 from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import BucketStorageManager, SegmentData
 from tidemark_broker.log import unpack_limits
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
@@ -26,7 +26,7 @@ FIRST, BATCHES, RECORDS = 1000, 20, 5
 VALUE = bytes(15_000)
 
 
-class CountingStorage(BucketStorageManager):
+class CountingStorage(RemoteStorageManager):
     """``asked``: (first chunk, chunks) of each ranged read."""
 
     asked: list[tuple[int, int]]

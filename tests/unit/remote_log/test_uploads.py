@@ -15,8 +15,8 @@ from tidemark.tier.head import Claim, Head, new_head
 from tidemark.tier.manifest import LoadedHead, ManifestStore
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
+from tidemark.tier.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
-from tidemark.tier.storage import BucketStorageManager, SegmentData
 from tidemark.tier.topics import TopicCatalog
 from tidemark.tier.transitions import abandon_copy, finish_copy, start_copy
 from tidemark.tiering import Tiering, TieringState
@@ -58,7 +58,7 @@ def place(tmp_path: Path) -> Place:
     root.mkdir()
     store = DirectoryStore(root)
     manifests, topics = ManifestStore(store), TopicCatalog(store)
-    segments = BucketStorageManager({"": store})
+    segments = RemoteStorageManager({"": store})
     tier = Tier(store, manifests, segments, topics, TierReader(manifests, topics))
     loaded = manifests.create(
         new_head(

@@ -14,10 +14,10 @@ from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.following.follower import Outcome, apply_answer, next_request
 from tidemark_broker.replication.following.service import ReplicaFetchService
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.log_directory import LogDirectory
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext, produce
-from tidemark_broker.storage import Storage
 from tidemark_broker.upkeep import Upkeep
 
 TOPIC = "t"
@@ -94,7 +94,7 @@ class Node:
                 "controller.addresses": "127.0.0.1:1",
             }
         )
-        self.storage = Storage.open(config)
+        self.log_directory = LogDirectory.open(config)
         metadata, purgatory = MetadataCache("c"), Purgatory()
         self.context = ReplicaContext(
             node_id=node_id,
@@ -104,9 +104,9 @@ class Node:
             monotonic=lambda: self.now_s,
             wall_ms=lambda: T0,
             propose_isr=lambda *_: None,
-            persist=self.storage.persist,
-            checkpoint_log_start=self.storage.checkpoint_log_start,
-            failures=self.storage.failures,
+            persist=self.log_directory.persist,
+            checkpoint_log_start=self.log_directory.checkpoint_log_start,
+            failures=self.log_directory.failures,
             records_lost=self._lost,
         )
         self.fetchers = Fetchers(
@@ -117,11 +117,11 @@ class Node:
             monotonic=lambda: self.now_s,
         )
         self.manager = ReplicaManager(
-            self.context, logs=self.storage, fetchers=self.fetchers, broker_config={}
+            self.context, logs=self.log_directory, fetchers=self.fetchers, broker_config={}
         )
         self.service = ReplicaFetchService(self.context, self.manager.by_id)
-        self.upkeep = Upkeep(self.storage, self.manager)
-        self.manager.load(self.storage.found())
+        self.upkeep = Upkeep(self.log_directory, self.manager)
+        self.manager.load(self.log_directory.found())
 
     def _lost(self) -> None:
         self.losses += 1
@@ -205,7 +205,7 @@ class Node:
     async def stop(self) -> bool:
         """End it; was the shutdown clean?"""
         await self.manager.close()
-        return await self.storage.close(self.node_id)
+        return await self.log_directory.close(self.node_id)
 
 
 def newer(known: control.PartitionState, **changes: Any) -> control.PartitionState:

@@ -79,7 +79,7 @@ async def test_a_replica_without_room_is_told_and_heals_without_a_request(node: 
     one.now_s += 40
     await one.manager.retry()
     assert one.manager.failed_replicas() == ()
-    assert one.storage.error() == ""
+    assert one.log_directory.error() == ""
     assert list(one.folder.glob("*.tmp")) == []
     await one.append(1)
 

@@ -53,13 +53,13 @@ async def test_a_failed_log_is_opened_again_whoever_asks_of_it_meanwhile(
         await _refused(one)
         await one.manager.retry()
         assert one.partition.log.failure is not None
-    assert "t-0" in one.storage.error()
+    assert "t-0" in one.log_directory.error()
     hidden.rename(one.log_folder / "partition.metadata")
     one.now_s += 40
     await _refused(one)  # this begins a pause for clients, and none for the repair
     await one.manager.retry()
     assert one.partition.log.failure is None
-    assert one.storage.error() == ""
+    assert one.log_directory.error() == ""
     assert (one.partition.is_leader, one.losses) == (True, 0)
     await one.append(1)
     assert one.partition.high_watermark == 6
@@ -161,7 +161,7 @@ async def _does_not_open(node: Nodes) -> tuple[Node, Path]:
 async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> None:
     one, hidden = await _does_not_open(node)
     assert one.manager.get(TOPIC, 0) is None
-    assert "cannot be opened" in one.storage.error()
+    assert "cannot be opened" in one.log_directory.error()
     [error] = await one.told(newer(ALONE, leader_epoch=1), full=True)
     assert error.error_code == STORAGE_ERROR
     assert one.manager.error_of(TOPIC, 0) is ErrorCode.kafka_storage_error
@@ -174,7 +174,7 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
     assert one.partition.is_leader
     assert one.partition.stored is not None
     assert one.partition.stored.row == newer(ALONE, leader_epoch=1)
-    assert (one.storage.error(), one.manager.offline_count) == ("", 0)
+    assert (one.log_directory.error(), one.manager.offline_count) == ("", 0)
     assert reads.fetch(one.partition, 0, max_bytes=1 << 20, min_one=True).data == one.bytes()
     await one.append(1)
     await one.stop()
@@ -210,7 +210,7 @@ async def test_a_tombstone_takes_a_log_that_does_not_open(
     removal = control.Removal(topic_id=topic_id, partition=partition, partition_epoch=epoch)
     assert await one.manager.apply(states(removals=(removal,))) == []
     assert one.log_folder.exists() is not goes
-    assert (one.storage.error() == "") is goes
+    assert (one.log_directory.error() == "") is goes
 
 
 async def test_a_replica_asked_for_twice_at_once_is_made_once(

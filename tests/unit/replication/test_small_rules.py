@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
+from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import state_file
 from tidemark_broker.replication.partition.log_start import smallest
 from tidemark_broker.replication.partition.state_file import StoredState
@@ -54,7 +54,7 @@ def test_the_state_file_comes_back() -> None:
 
 
 def test_a_state_file_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
-    view = TopicView(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
+    view = TopicMetadata(topic_id=TOPIC, name="t", config={}, tiering=UNTIERED)
     state = StoredState.of(view, row(), 1)
     old = json.loads(json.dumps(state_file.to_json(state)))
     del old["row"]["leaderRecoveryState"]

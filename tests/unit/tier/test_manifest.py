@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier import directory, transitions, views
+from tidemark.tier import directory, queries, transitions
 from tidemark.tier.codec import ManifestCorrupt, encode_head
-from tidemark.tier.head import Claim, Fenced, Head
+from tidemark.tier.head import Claim, Head, ManifestFenced
 from tidemark.tier.layout import head_key, pages_prefix
 from tidemark.tier.manifest import HeadNotFound, LoadedHead, ManifestStore, PageNotFound
 from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
@@ -117,7 +117,7 @@ def test_a_superseded_leader_learns_it_from_the_head(place: Any, memory: Any) ->
     store = manifests(memory)
     stale = store.create(place.head())
     store.commit(stale, claim(Claim(2, 0)))
-    with pytest.raises(Fenced):
+    with pytest.raises(ManifestFenced):
         store.commit(stale, start(place.segment(0, 9)))
 
 
@@ -165,9 +165,9 @@ def test_copying_with_pages_survives_any_single_failure(
     def delete(store: ManifestStore, loaded: LoadedHead) -> LoadedHead:
         pages = store.pages(place.topic_id, place.partition)
         try:
-            due = views.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
+            due = queries.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
         except StoreUnavailable:
-            due = views.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
+            due = queries.pending_deletes(loaded.head, pages, now_ms=99, delay_ms=0)
         return attempt(store, loaded, lambda head: transitions.finish_delete(head, ONE, due))
 
     def run(decide: Callable[[int, str, str], str | None]) -> bool:
@@ -195,9 +195,9 @@ def test_copying_with_pages_survives_any_single_failure(
     def check(store: ManifestStore, loaded: LoadedHead) -> None:
         assert loaded == store.load(place.topic_id, place.partition)
         pages = store.pages(place.topic_id, place.partition)
-        offsets = [entry.start_offset for entry in views.live_segments(loaded.head, pages)]
+        offsets = [entry.start_offset for entry in queries.live_segments(loaded.head, pages)]
         assert offsets == [7, 8, 9]
-        assert views.totals(loaded.head, pages) == views.Totals(3, 300, 0, 0)
+        assert queries.totals(loaded.head, pages) == queries.Totals(3, 300, 0, 0)
         named = {ref.name for ref in loaded.head.pages}
         orphans = set(page_keys(place, memory)) - named
         assert loaded.head.trash == ()
@@ -250,7 +250,7 @@ def test_the_page_of_a_late_write_is_kept(place: Any, memory: Any, kind: type[Wr
     loaded = manifests(kind(memory)).commit(loaded, finish(entry))
     assert [ref.name for ref in loaded.head.pages] == page_keys(place, memory)
     pages = manifests(memory).pages(place.topic_id, place.partition)
-    assert len(list(views.live_segments(loaded.head, pages))) == PER_PAGE + 1
+    assert len(list(queries.live_segments(loaded.head, pages))) == PER_PAGE + 1
 
 
 def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:
@@ -266,10 +266,10 @@ def test_fenced_while_the_outcome_was_unknown(place: Any, memory: Any) -> None:
             raise StoreUnavailable("reset", reason="StoreUnreachable", retriable=True)
 
     loaded = other.create(place.head())
-    with pytest.raises(Fenced):
+    with pytest.raises(ManifestFenced):
         manifests(Overtaken(memory)).commit(loaded, start(entry))
     head = other.load(place.topic_id, place.partition).head
-    assert [views.state_of(head, e).name for e in head.entries] == ["DELETE_STARTED"]
+    assert [queries.state_of(head, e).name for e in head.entries] == ["DELETE_STARTED"]
 
 
 def test_a_store_that_stays_away_is_unavailable(place: Any, faulty: Any) -> None:
@@ -299,7 +299,7 @@ def test_dropped_pages_are_deleted_after_the_commit(place: Any, faulty: Any, mem
     expire = lambda head: transitions.expire_to(head, ONE, 4, now_ms=9, delete_delay_ms=0)  # noqa: E731
     loaded = store.commit(loaded, expire)
     pages = store.pages(place.topic_id, place.partition)
-    due = views.pending_deletes(loaded.head, pages, now_ms=9, delay_ms=0)
+    due = queries.pending_deletes(loaded.head, pages, now_ms=9, delay_ms=0)
     faulty.fail(lambda _n, op, _key: "before" if op == "delete" else None)
     loaded = store.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
     assert [op for op, _ in faulty.trace] == ["replace", "delete"]
@@ -350,7 +350,7 @@ def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) ->
     for number in partitions:
         head = store.load(place.topic_id, number).head
         pages = store.pages(place.topic_id, number)
-        ranges = views.plan(head, pages, 0, 10)
+        ranges = queries.plan(head, pages, 0, 10)
         assert [each.from_offset for each in ranges] == list(range(10))
         assert 0 < store.page_cache_bytes <= 40_000
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tidemark.ids import id_text
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim
 from tidemark.tier.manifest import HeadNotFound, ManifestStore
 from tidemark.tier.open import open_tier
+from tidemark.tier.queries import RemoteOffsetOutOfRange
 from tidemark.tier.reader import TierReader
 from tidemark.tier.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
-from tidemark.tier.views import RemoteOffsetOutOfRange
 
 ONE = Claim(1, 0)
 
@@ -93,7 +93,7 @@ class TestReader:
             lambda head: transitions.expire_to(head, ONE, 40, now_ms=0, delete_delay_ms=0),
         )
         pages = manifests.pages(place.topic_id, 3)
-        due = views.pending_deletes(loaded.head, pages, now_ms=0, delay_ms=0)
+        due = queries.pending_deletes(loaded.head, pages, now_ms=0, delay_ms=0)
         manifests.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
         with pytest.raises(Exception, match="is not in memory"):
             old.plan(0, 100)

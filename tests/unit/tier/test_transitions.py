@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.head import (
     MARKS_MAX,
     Claim,
     Diverged,
-    Fenced,
     Head,
     IllegalTransition,
+    ManifestFenced,
     Page,
     TopicDeleted,
 )
@@ -60,7 +60,7 @@ expire = partial(transitions.expire_to, now_ms=60, delete_delay_ms=10)
 
 
 def ranges(head: Head, start: int, until: int, pages: Pages | None = None) -> list[tuple[int, int]]:
-    plan = views.plan(head, pages or {}, start, until)
+    plan = queries.plan(head, pages or {}, start, until)
     return [(part.from_offset, part.to_offset_inclusive) for part in plan]
 
 
@@ -71,7 +71,7 @@ class TestClaim:
 
     @pytest.mark.parametrize("by", [Claim(0, 5), Claim(9, 1), Claim(0, 0)])
     def test_never_with_a_lower_epoch(self, place: Any, by: Claim) -> None:
-        with pytest.raises(Fenced, match=r"flights-3: leader epoch .* superseded .* stop"):
+        with pytest.raises(ManifestFenced, match=r"flights-3: leader epoch .* superseded .* stop"):
             claimed(place.head(leader_epoch=1, tiered_epoch=2), by)
 
     def test_again_is_no_write(self, place: Any) -> None:
@@ -97,10 +97,10 @@ class TestClaim:
         retain = DisablePolicy.RETAIN
         head = claimed(place.head(), Claim(1, 1), TieringState.DISABLING, retain)
         head = claimed(head, Claim(1, 1), TieringState.DISABLED, retain)
-        with pytest.raises(Fenced, match="never goes back to DISABLING"):
+        with pytest.raises(ManifestFenced, match="never goes back to DISABLING"):
             claimed(head, Claim(2, 1), TieringState.DISABLING, retain)
         head = claimed(head, Claim(2, 1), TieringState.ENABLED)
-        with pytest.raises(Fenced, match="never goes back to DISABLED"):
+        with pytest.raises(ManifestFenced, match="never goes back to DISABLED"):
             claimed(head, Claim(3, 1), TieringState.DISABLED, retain)
 
     def test_the_policy_is_frozen_with_its_tiered_epoch(self, place: Any) -> None:
@@ -136,7 +136,7 @@ class TestHolder:
     def test_a_superseded_leader_is_fenced(self, place: Any, change: Change, newer: Claim) -> None:
         entry = place.segment(0, 9)
         head = claimed(transitions.start_copy(place.head(), ONE, entry), newer)
-        with pytest.raises(Fenced):
+        with pytest.raises(ManifestFenced):
             change(head, ONE, entry)
 
     @pytest.mark.parametrize("change", CHANGES[:5])
@@ -157,10 +157,10 @@ class TestCopy:
         entry = place.segment(0, 9)
         started = transitions.start_copy(place.head(), ONE, entry)
         assert (started.highest_remote_offset, started.copying) == (-1, entry)
-        assert views.find(started, {}, 5) is None
+        assert queries.find(started, {}, 5) is None
         done = transitions.finish_copy(started, ONE, entry, b"\x00\xff")
         assert (done.highest_remote_offset, done.highest_remote_epoch) == (9, 1)
-        found = views.find(done, {}, 5)
+        found = queries.find(done, {}, 5)
         assert found is not None
         assert found.custom_metadata == b"\x00\xff"
 
@@ -240,8 +240,8 @@ class TestLine:
     def test_what_only_brokers_have_is_not_the_tiers(self, place: Any) -> None:
         head = copied(place.head(), place.segment(20, 29))
         assert (head.remote_log_start_offset, head.log_start_offset) == (20, 0)
-        assert views.find(head, {}, 10) is None
-        with pytest.raises(views.RemoteOffsetOutOfRange, match="the tier begins at 20") as caught:
+        assert queries.find(head, {}, 10) is None
+        with pytest.raises(queries.RemoteOffsetOutOfRange, match="the tier begins at 20") as caught:
             ranges(head, 10, 100)
         assert caught.value.log_start_offset == 0
         head = copied(expire(head, ONE, 40), place.segment(60, 69))
@@ -274,12 +274,12 @@ class TestExpire:
     def test_marks_what_lies_wholly_below_and_raises_the_log_start(self, place: Any) -> None:
         head = copied(place.head(), *(place.segment(n, n + 9) for n in (0, 10, 20)))
         head = expire(head, ONE, 15)
-        states = [views.state_of(head, entry) for entry in head.entries]
+        states = [queries.state_of(head, entry) for entry in head.entries]
         finished = SegmentState.COPY_FINISHED
         assert states == [SegmentState.DELETE_STARTED, finished, finished]
         assert head.log_start_offset == 15
         assert ranges(head, 15, 30) == [(15, 19), (20, 29)]
-        with pytest.raises(views.RemoteOffsetOutOfRange, match="the log starts at 15"):
+        with pytest.raises(queries.RemoteOffsetOutOfRange, match="the log starts at 15"):
             ranges(head, 14, 30)
 
     def test_never_goes_back_and_is_idempotent(self, place: Any) -> None:
@@ -309,7 +309,7 @@ class TestExpire:
             first_marked[step - 1] = 1000 + step
         assert len(head.marks) <= MARKS_MAX
         for entry in head.entries[:399]:
-            since = views.marked_at(head, entry)
+            since = queries.marked_at(head, entry)
             assert since is not None
             assert since >= first_marked[entry.start_offset]
 
@@ -319,7 +319,7 @@ class TestExpire:
         for step in range(1, 400):
             now = step * 30_000
             head = transitions.expire_to(head, ONE, step, now_ms=now, delete_delay_ms=delay)
-            due = views.pending_deletes(head, {}, now_ms=now, delay_ms=delay)
+            due = queries.pending_deletes(head, {}, now_ms=now, delay_ms=delay)
             waits += [now - (item.entry.start_offset + 1) * 30_000 for item in due]
             head = transitions.finish_delete(head, ONE, due)
         assert len(waits) > 200
@@ -335,9 +335,9 @@ class TestDisableDelete:
         assert head.claim == by
         assert head.tiering == Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
         assert (head.log_start_offset, head.floor_epoch) == (15, 1)
-        assert {views.state_of(head, e) for e in head.entries} == {SegmentState.DELETE_STARTED}
+        assert {queries.state_of(head, e) for e in head.entries} == {SegmentState.DELETE_STARTED}
         assert head.highest_remote_offset == -1
-        assert views.find(head, {}, 17) is None
+        assert queries.find(head, {}, 17) is None
         assert ranges(head, 15, 100) == []
 
     def test_again_is_no_write_and_a_new_leader_may_raise_it(self, place: Any) -> None:
@@ -352,7 +352,7 @@ class TestDisableDelete:
         head = deleted_all(place.head(), by, 5)
         head = claimed(head, by, TieringState.DISABLED, DisablePolicy.DELETE)
         head = claimed(head, by, TieringState.ENABLED)
-        with pytest.raises(Fenced):
+        with pytest.raises(ManifestFenced):
             deleted_all(head, by, 50)
 
     def test_reenabled_a_new_line_does_not_mix_with_the_old(self, place: Any) -> None:
@@ -362,7 +362,7 @@ class TestDisableDelete:
         assert head.next_copy_offset == 15
         head = copied(head, place.segment(12, 17, by), place.segment(18, 40, by), by=by)
         assert ranges(head, 15, 99) == [(15, 17), (18, 40)]
-        assert views.totals(head, {}) == views.Totals(2, 200, 3, 300)
+        assert queries.totals(head, {}) == queries.Totals(2, 200, 3, 300)
 
     def test_after_retain_delete_needs_a_new_epoch(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))
@@ -380,8 +380,8 @@ class TestDelete:
 
     def test_not_before_the_delay(self, place: Any) -> None:
         head = expire(copied(place.head(), place.segment(0, 9)), ONE, 10)
-        assert views.pending_deletes(head, {}, now_ms=60 + 99, delay_ms=100) == ()
-        (item,) = views.pending_deletes(head, {}, now_ms=60 + 100, delay_ms=100)
+        assert queries.pending_deletes(head, {}, now_ms=60 + 99, delay_ms=100) == ()
+        (item,) = queries.pending_deletes(head, {}, now_ms=60 + 100, delay_ms=100)
         head = transitions.finish_delete(head, ONE, [item])
         assert head.is_empty
         assert transitions.finish_delete(head, ONE, [item]) is head
@@ -393,7 +393,7 @@ class TestDelete:
         started = transitions.start_copy(head, ONE, place.segment(10, 19))
         head = transitions.bury(started, now_ms=70)
         assert transitions.bury(head, now_ms=99) is head
-        due = views.pending_deletes(head, {}, now_ms=70, delay_ms=0)
+        due = queries.pending_deletes(head, {}, now_ms=70, delay_ms=0)
         assert len(due) == 2
         assert transitions.finish_delete(head, None, due).is_empty
 
@@ -415,7 +415,7 @@ class TestSeal:
         assert len(head.entries) == 1
         assert ranges(head, 0, 100, pages) == [(n * 10, n * 10 + 9) for n in range(10)]
         assert ranges(head, 35, 52, pages) == [(35, 39), (40, 49), (50, 51)]
-        assert views.totals(head, pages) == views.Totals(10, 1000, 0, 0)
+        assert queries.totals(head, pages) == queries.Totals(10, 1000, 0, 0)
 
     def test_only_pages_that_are_needed_are_read(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
@@ -426,7 +426,7 @@ class TestSeal:
             (90, 99),
         ]
         head = expire(head, ONE, 45)
-        assert views.totals(head, {"p1": pages["p1"]}) == views.Totals(6, 600, 4, 400)
+        assert queries.totals(head, {"p1": pages["p1"]}) == queries.Totals(6, 600, 4, 400)
 
     def test_a_copy_under_way_stays_in_the_head(self, place: Any) -> None:
         head, _ = self.sealed(place, 3, 3)
@@ -441,11 +441,11 @@ class TestSeal:
     def test_a_page_goes_when_all_of_it_is_gone(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
         head = expire(head, ONE, 40)
-        due = views.pending_deletes(head, pages, now_ms=999, delay_ms=0)
+        due = queries.pending_deletes(head, pages, now_ms=999, delay_ms=0)
         assert [item.entry.start_offset for item in due] == [0, 10, 20, 30]
         head = transitions.finish_delete(head, ONE, [due[1], due[3]])
-        assert views.totals(head, pages) == views.Totals(6, 600, 2, 200)
-        due = views.pending_deletes(head, pages, now_ms=999, delay_ms=0)
+        assert queries.totals(head, pages) == queries.Totals(6, 600, 2, 200)
+        due = queries.pending_deletes(head, pages, now_ms=999, delay_ms=0)
         assert [item.entry.start_offset for item in due] == [0, 20]
         head = transitions.finish_delete(head, ONE, due)
         assert (head.trash, [ref.name for ref in head.pages]) == (("p0",), ["p1", "p2"])
@@ -454,10 +454,10 @@ class TestSeal:
     def test_find_by_timestamp(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
         for timestamp, start in ((0, 0), (90, 0), (91, 10), (555, 50), (990, 90)):
-            found = views.find_by_timestamp(head, pages, timestamp)
+            found = queries.find_by_timestamp(head, pages, timestamp)
             assert found is not None
             assert found.start_offset == start
-        assert views.find_by_timestamp(head, pages, 991) is None
-        found = views.find_by_timestamp(expire(head, ONE, 30), pages, 0)
+        assert queries.find_by_timestamp(head, pages, 991) is None
+        found = queries.find_by_timestamp(expire(head, ONE, 30), pages, 0)
         assert found is not None
         assert found.start_offset == 30

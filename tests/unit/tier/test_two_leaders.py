@@ -15,9 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tidemark.tier import transitions, views
+from tidemark.tier import queries, transitions
 from tidemark.tier.codec import decode_head, decode_page, encode_head, encode_page
-from tidemark.tier.head import Claim, Fenced, Head, IllegalTransition, ManifestError, Page, new_head
+from tidemark.tier.head import (
+    Claim,
+    Head,
+    IllegalTransition,
+    ManifestError,
+    ManifestFenced,
+    Page,
+    new_head,
+)
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
@@ -114,7 +122,7 @@ class TwoLeaders(RuleBasedStateMachine):
     def refusal(self, by: Claim) -> type[ManifestError] | None:
         if by == self.held:
             return None
-        return Fenced if by.is_older_than(self.held) else IllegalTransition
+        return ManifestFenced if by.is_older_than(self.held) else IllegalTransition
 
     # ------------------------------------------------------------ the controller
 
@@ -198,7 +206,7 @@ class TwoLeaders(RuleBasedStateMachine):
         missed = delete and by.tiered_epoch > self.held.tiered_epoch
         expected: type[ManifestError] | None = None
         if by.is_older_than(self.held) or back:
-            expected = Fenced
+            expected = ManifestFenced
         elif missed:
             expected = IllegalTransition
         now = self.now
@@ -231,7 +239,7 @@ class TwoLeaders(RuleBasedStateMachine):
                 now_ms=now,
                 delete_delay_ms=DELAY_MS,
             ),
-            Fenced if by.is_older_than(self.held) or back else None,
+            ManifestFenced if by.is_older_than(self.held) or back else None,
         )
         if done:
             self.take(by, enabled=False)
@@ -337,7 +345,7 @@ class TwoLeaders(RuleBasedStateMachine):
     @rule(who=LEADERS, limit=st.integers(1, 6), skip=st.booleans())
     def delete(self, who: int, limit: int, skip: bool) -> None:
         by = self.leaders[who].claim
-        due = views.pending_deletes(
+        due = queries.pending_deletes(
             self.head, self.pages, now_ms=self.now, delay_ms=DELAY_MS, limit=limit
         )
         ids = {item.entry.segment_id for item in due}
@@ -368,7 +376,7 @@ class TwoLeaders(RuleBasedStateMachine):
         ]
         start = self.head.remote_log_start_offset
         assert start == (expected[0][1] if expected else None)
-        plan = views.plan(self.head, self.pages, start, 1 << 40) if start is not None else ()
+        plan = queries.plan(self.head, self.pages, start, 1 << 40) if start is not None else ()
         seen = [(r.entry.segment_id, r.from_offset, r.to_offset_inclusive) for r in plan]
         assert seen == expected
         for (_, _, end), (_, begin, _) in itertools.pairwise(expected):
@@ -387,8 +395,8 @@ class TwoLeaders(RuleBasedStateMachine):
     def sums_agree(self) -> None:
         live = [known.entry.size_bytes for known in self.live()]
         marked = [known.entry.size_bytes for known in self.known if known.state == "marked"]
-        expected = views.Totals(len(live), sum(live), len(marked), sum(marked))
-        assert views.totals(self.head, self.pages) == expected
+        expected = queries.Totals(len(live), sum(live), len(marked), sum(marked))
+        assert queries.totals(self.head, self.pages) == expected
 
 
 TestTwoLeaders = TwoLeaders.TestCase

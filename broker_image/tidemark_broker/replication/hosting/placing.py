@@ -15,11 +15,11 @@ from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
-from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.removal import Removals
 from tidemark_broker.replication.hosting.removing import partition_error
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
-from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, prefix, roles
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.threads import in_thread
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Assignment:
     """A replica that the controller wants here, under which controller epoch."""
 
-    view: TopicView
+    view: TopicMetadata
     row: control.PartitionState
     controller_epoch: int
 
@@ -49,7 +49,7 @@ class Placement:
         self,
         context: ReplicaContext,
         *,
-        logs: LogStore,
+        logs: LogDirectory,
         fetchers: Fetchers,
         hosted: Hosted,
         take_overs: TakeOvers,
@@ -145,7 +145,7 @@ class Placement:
             self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)
             await self.place(latest)
 
-    def _config(self, view: TopicView) -> LogConfig:
+    def _config(self, view: TopicMetadata) -> LogConfig:
         return LogConfig.of(
             effective(self._broker_config, self._context.metadata.cluster_config, view.config)
         )

@@ -12,7 +12,7 @@ from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
-from tidemark_broker.replication.hosting.logs import LogStore, UnopenedLog
+from tidemark_broker.replication.hosting.log_directory import LogDirectory, UnopenedLog
 from tidemark_broker.replication.hosting.removal import Removals
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
@@ -27,7 +27,7 @@ class Remover:
     """The loop thread owns it; ``logs`` removes in threads."""
 
     def __init__(
-        self, context: ReplicaContext, *, logs: LogStore, fetchers: Fetchers, hosted: Hosted
+        self, context: ReplicaContext, *, logs: LogDirectory, fetchers: Fetchers, hosted: Hosted
     ) -> None:
         self._context = context
         self._logs = logs

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from tidemark.backoff import Backoff
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicPartition
@@ -26,7 +26,7 @@ _LONGEST_PAUSE_S = 30.0
 class Repairs:
     """The loop thread owns it; ``logs`` is asked in threads."""
 
-    def __init__(self, context: ReplicaContext, logs: LogStore) -> None:
+    def __init__(self, context: ReplicaContext, logs: LogDirectory) -> None:
         self._context = context
         self._logs = logs
         self._pauses: dict[TopicPartition, Backoff] = {}

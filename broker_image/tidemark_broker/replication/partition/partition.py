@@ -21,7 +21,7 @@ from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.purgatory import Change, Purgatory
-from tidemark_broker.replication.metadata import MetadataCache, TopicView, is_newer
+from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr, prefix
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.prefix import Doubt, Standing
@@ -77,7 +77,7 @@ class Partition:
         log: PartitionLog,
         *,
         stored: StoredState | None,
-        view: TopicView | None,
+        view: TopicMetadata | None,
         on_disk: StoredState | None = None,
         doubt: Doubt | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ import logging
 
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.metadata import TopicView, is_newer
+from tidemark_broker.replication.metadata import TopicMetadata, is_newer
 from tidemark_broker.replication.partition import in_sync, prefix
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition, Role
@@ -25,7 +25,7 @@ _EVERY_EPOCH = 2**31 - 1
 
 
 async def apply(
-    partition: Partition, view: TopicView, row: control.PartitionState, controller_epoch: int
+    partition: Partition, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
 ) -> bool:
     """Take over a state from the controller; gives False if it must not be obeyed.
 
@@ -85,13 +85,13 @@ def _give_up_former_role(partition: Partition, row: control.PartitionState) -> N
         _step_down(partition, Role.IDLE)
 
 
-def _tiering_differs(partition: Partition, view: TopicView) -> bool:
+def _tiering_differs(partition: Partition, view: TopicMetadata) -> bool:
     stored = partition.stored
     return stored is None or stored.tiering != view.tiering
 
 
 async def _persist(
-    partition: Partition, view: TopicView, row: control.PartitionState, controller_epoch: int
+    partition: Partition, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
 ) -> None:
     await partition.write_state(StoredState.of(view, row, controller_epoch))
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication.metadata import TopicView
+from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.remote import RemoteEnd
 
 VERSION = 1
@@ -33,7 +33,7 @@ class StoredState:
 
     @classmethod
     def of(
-        cls, view: TopicView, row: control.PartitionState, controller_epoch: int
+        cls, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
     ) -> "StoredState":
         """What a controller of that epoch said."""
         return cls(

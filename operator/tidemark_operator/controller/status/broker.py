@@ -1,7 +1,7 @@
 """A Broker's status: its registration, what it leads and holds, Registered and Ready."""
 
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,

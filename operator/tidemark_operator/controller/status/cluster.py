@@ -4,9 +4,9 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 leftBehind) is kept as it was read.
 """
 
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
-from tidemark_operator.controller.model import TopicView
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -33,7 +33,7 @@ def cluster_status(state: ControllerState, *, now_ms: int) -> StatusResult:
     return StatusResult(status=status, sentence=f"cluster {cluster.key}: {conditions[0].message}")
 
 
-def needs_tier(state: ControllerState, topic: TopicView) -> bool:
+def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
     """Whether a topic has data in the tier or may get some. Without a report of every partition
     (by a leader that leads) a topic that once was tiered counts: absence is not evidence."""
     if not topic.tiering.ever_tiered:

@@ -8,9 +8,9 @@ election ends the first two as well, where there is anybody else to lead: only t
 
 from collections.abc import Iterable, Sequence
 
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
-from tidemark_operator.controller.model import PartitionRow, TopicView, unclean_election
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_election
 from tidemark_operator.controller.status.conditions import Condition, summary
 
 _UNCLEAN = (
@@ -20,7 +20,7 @@ _UNCLEAN = (
 
 
 def no_leader(
-    state: ControllerState, topic: TopicView, rows: Sequence[PartitionRow]
+    state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
     """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) nobody
     leads."""
@@ -36,7 +36,7 @@ def no_leader(
 
 
 def _election_waits(
-    state: ControllerState, topic: TopicView, rows: Sequence[PartitionRow]
+    state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
     unproven = {replica for row in rows for replica in row.last_known_elr}
     down = _down(state, {replica for row in rows for replica in row.holders})
@@ -76,7 +76,7 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
     return summary(ready=False, reason="StorageFailed", message=text, reconciling=True)
 
 
-def _ways(state: ControllerState, topic: TopicView, ways: Sequence[str]) -> str:
+def _ways(state: ControllerState, topic: TopicInfo, ways: Sequence[str]) -> str:
     allowed = unclean_election(topic, state.cluster)
     return ", or ".join(ways if allowed and ways else [*ways, _UNCLEAN])
 

@@ -1,8 +1,9 @@
 """A RecordDeletion's status: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
 
 from tidemark.ids import id_text
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion import (
-    DeletionView,
+    DeletionInfo,
     Finished,
     Progress,
     Resolve,
@@ -10,7 +11,6 @@ from tidemark_operator.controller.deletion import (
     Waiting,
 )
 from tidemark_operator.controller.events import numbers
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -21,7 +21,7 @@ from tidemark_operator.controller.status.conditions import (
 
 
 def deletion_status(
-    state: ControllerState, view: DeletionView, step: Step, *, now_ms: int
+    state: ControllerState, view: DeletionInfo, step: Step, *, now_ms: int
 ) -> StatusResult:
     """The whole status of a view at a step; ``completionTime`` from the view, else from now."""
     conditions = _conditions(step)
@@ -43,7 +43,7 @@ def deletion_status(
     return StatusResult(status=status, sentence=sentence)
 
 
-def _numbers(view: DeletionView) -> dict[str, object]:
+def _numbers(view: DeletionInfo) -> dict[str, object]:
     resolved = view.resolved or {}
     return {
         "records": view.records or 0,

@@ -10,14 +10,20 @@ from collections.abc import Sequence
 from tidemark.ids import id_text
 from tidemark.tiering import Tiering
 from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.disablement import (
+    DisablementProgress,
+    changed_while_disabling,
+    policy_name,
+    state_name,
+)
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import (
     NO_LEADER,
     PartitionRow,
     TieringStatus,
-    TopicView,
+    TopicInfo,
 )
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -29,12 +35,6 @@ from tidemark_operator.controller.status.conditions import (
     time_text,
 )
 from tidemark_operator.controller.status.offline import no_leader, storage_refuses
-from tidemark_operator.controller.tiering import (
-    Disablements,
-    changed_while_disabling,
-    policy_name,
-    state_name,
-)
 from tidemark_operator.controller.topics import TopicDecision
 
 
@@ -55,7 +55,7 @@ class Counts:
     refusing: tuple[PartitionRow, ...]
 
 
-def counts(state: ControllerState, topic: TopicView) -> Counts:
+def counts(state: ControllerState, topic: TopicInfo) -> Counts:
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
     return Counts(
@@ -82,9 +82,9 @@ def _waiting(state: ControllerState, led: Sequence[PartitionRow]) -> tuple[Parti
 
 def topic_status(
     state: ControllerState,
-    topic: TopicView,
+    topic: TopicInfo,
     decision: TopicDecision,
-    disablements: Disablements,
+    disablements: DisablementProgress,
     *,
     now_ms: int,
 ) -> StatusResult:
@@ -114,18 +114,18 @@ def topic_status(
     return StatusResult(status=status, sentence=_sentence(topic, conditions))
 
 
-def _contiguous(state: ControllerState, topic: TopicView) -> int:
+def _contiguous(state: ControllerState, topic: TopicInfo) -> int:
     """Partitions placed from 0 without a hole: only those are shown to brokers."""
     rows = state.rows_of(topic.id)
     return next((part for part in range(topic.partitions) if part not in rows), topic.partitions)
 
 
-def _sentence(topic: TopicView, conditions: Sequence[Condition]) -> str:
+def _sentence(topic: TopicInfo, conditions: Sequence[Condition]) -> str:
     ready = conditions[0]
     return f"topic {topic.name}: {ready.message or ready.reason}"
 
 
-def _paused(state: ControllerState, topic: TopicView, now_ms: int) -> StatusResult:
+def _paused(state: ControllerState, topic: TopicInfo, now_ms: int) -> StatusResult:
     """Ready stays as it was, with its generation; only Reconciling says that nothing goes on. The
     configuration that the brokers have is kept, so that it holds over a change of controllers."""
     text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
@@ -158,9 +158,9 @@ def _paused(state: ControllerState, topic: TopicView, now_ms: int) -> StatusResu
 
 def _conditions(
     state: ControllerState,
-    topic: TopicView,
+    topic: TopicInfo,
     decision: TopicDecision,
-    disablements: Disablements,
+    disablements: DisablementProgress,
     seen: Counts,
     now_ms: int,
 ) -> list[Condition]:
@@ -173,9 +173,9 @@ def _conditions(
 
 def _main(
     state: ControllerState,
-    topic: TopicView,
+    topic: TopicInfo,
     decision: TopicDecision,
-    disablements: Disablements,
+    disablements: DisablementProgress,
     seen: Counts,
     now_ms: int,
 ) -> list[Condition]:
@@ -238,7 +238,7 @@ def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
 
 
 def _disabling(
-    topic: TopicView, status: TieringStatus, disablements: Disablements, now_ms: int
+    topic: TopicInfo, status: TieringStatus, disablements: DisablementProgress, now_ms: int
 ) -> list[Condition]:
     stalled = disablements.stalled(topic.id, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
@@ -276,7 +276,10 @@ def _replicated(seen: Counts) -> Condition:
 
 
 def _settled(
-    state: ControllerState, topic: TopicView, decision: TopicDecision, disablements: Disablements
+    state: ControllerState,
+    topic: TopicInfo,
+    decision: TopicDecision,
+    disablements: DisablementProgress,
 ) -> list[Condition]:
     """TieringSettled; absent for a topic that never was tiered and is not to be."""
     tiering = decision.tiering_status.tiering
@@ -293,7 +296,7 @@ def _settled(
     return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
 
 
-def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
+def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
     """TierIntegrity, while a leader knows of an object of the tier that is not what was copied.
     Never True: nobody looks at what is not read."""
     damaged = [report for report in _reports(state, topic) if report.error_reason == TIER_INTEGRITY]
@@ -305,7 +308,7 @@ def _integrity(state: ControllerState, topic: TopicView) -> list[Condition]:
 
 
 def _being_disabled(
-    topic: TopicView, status: TieringStatus, disablements: Disablements
+    topic: TopicInfo, status: TieringStatus, disablements: DisablementProgress
 ) -> Condition:
     text = (
         f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic "
@@ -321,7 +324,7 @@ def _being_disabled(
     return condition("TieringSettled", False, "Disabling", text)
 
 
-def _disabled_text(state: ControllerState, topic: TopicView, tiering: Tiering) -> str:
+def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
     if tiering.deletes:
         return "tiering is off, what was tiered is deleted"
     left = sum(report.remote_bytes for report in _reports(state, topic))
@@ -333,20 +336,20 @@ def _disabled_text(state: ControllerState, topic: TopicView, tiering: Tiering) -
     )
 
 
-def _reports(state: ControllerState, topic: TopicView) -> list[PartitionStatus]:
+def _reports(state: ControllerState, topic: TopicInfo) -> list[PartitionStatus]:
     rows = state.rows_of(topic.id)
     found = (state.reports.get((topic.id, partition)) for partition in sorted(rows))
     return [report for report in found if report is not None]
 
 
-def _first_error(state: ControllerState, topic: TopicView) -> PartitionStatus | None:
+def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | None:
     return next((report for report in _reports(state, topic) if report.error_reason), None)
 
 
 # ---------------------------------------------------------------- tiering figures
 
 
-def _tiering(state: ControllerState, topic: TopicView, status: TieringStatus) -> dict[str, object]:
+def _tiering(state: ControllerState, topic: TopicInfo, status: TieringStatus) -> dict[str, object]:
     reports, tiering = _reports(state, topic), status.tiering
     body: dict[str, object] = {
         "state": state_name(tiering.state),
@@ -368,7 +371,7 @@ def _tiering(state: ControllerState, topic: TopicView, status: TieringStatus) ->
     return body
 
 
-def _kept_figures(topic: TopicView, body: dict[str, object]) -> dict[str, object]:
+def _kept_figures(topic: TopicInfo, body: dict[str, object]) -> dict[str, object]:
     """Without a report (after a take-over, or of a leader that cannot lead yet) the former figures
     stand."""
     old = topic.status.get("tiering")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from tidemark.backoff import Backoff
 from tidemark_operator.controller.commit import SliceWrite, apply, landed, load_slice
-from tidemark_operator.controller.state import ControllerState
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
-from tidemark_operator.leadership.terms import Fenced, NotLeading
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
 from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, slice_name
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class SliceStore:
                 raise SlicesUnusable("SlicesMissing", str(error)) from error
             except Invalid as error:
                 if "STALE_CONTROLLER_EPOCH" in error.message:
-                    raise Fenced(error.message) from error
+                    raise ControllerFenced(error.message) from error
                 raise SlicesUnusable("SliceRefused", error.message) from error
         if took_effect:
             if landing is not None:
@@ -189,7 +189,9 @@ class SliceStore:
                 await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))
         self._objects[write.index] = now
         if int(now["controllerEpoch"]) > state.controller_epoch:
-            raise Fenced(f"slice {write.index} is at controller epoch {now['controllerEpoch']}")
+            raise ControllerFenced(
+                f"slice {write.index} is at controller epoch {now['controllerEpoch']}"
+            )
         if landed(write, now):
             return True
         self.conflicts += 1

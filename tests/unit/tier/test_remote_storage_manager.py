@@ -14,13 +14,13 @@ from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux, AuxC
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.integrity import ObjectDamaged, digest_of
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
-from tidemark.tier.segment import Digests
-from tidemark.tier.storage import (
-    BucketStorageManager,
+from tidemark.tier.remote_storage_manager import (
+    RemoteStorageManager,
     SegmentData,
     decode_custom_metadata,
     encode_custom_metadata,
 )
+from tidemark.tier.segment import Digests
 
 LOG = b"0123456789" * 10
 AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")
@@ -69,7 +69,7 @@ def data(tmp_path: Path) -> SegmentData:
 
 def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: SegmentData) -> None:
     (tmp_path / "tier").mkdir()
-    manager = BucketStorageManager({"": DirectoryStore(tmp_path / "tier")})
+    manager = RemoteStorageManager({"": DirectoryStore(tmp_path / "tier")})
     entry, aux = place.segment(0, 9), replace(AUX, pieces=(digest_of(LOG),))
     copied = manager.copy_segment(entry, data)
     custom = copied.custom_metadata
@@ -91,7 +91,7 @@ def test_a_directory_counts_what_it_stores(place: Any, tmp_path: Path, data: Seg
 def test_a_log_that_is_shorter_than_it_should_be_is_not_copied(
     place: Any, memory: Any, data: SegmentData
 ) -> None:
-    manager = BucketStorageManager({"": memory})
+    manager = RemoteStorageManager({"": memory})
     with pytest.raises(ValueError, match="114 of the 200 bytes"):
         manager.copy_segment(place.segment(0, 9), replace(data, size_bytes=200))
     with pytest.raises(FileNotFoundError):
@@ -104,7 +104,7 @@ def test_a_log_that_cannot_be_read_is_no_trouble_of_the_store(
 ) -> None:
     unreadable = replace(data, log=Path("/proc/self/mem"))
     with pytest.raises(ValueError, match="the file to be copied cannot be read"):
-        BucketStorageManager({"": directory}).copy_segment(place.segment(0, 9), unreadable)
+        RemoteStorageManager({"": directory}).copy_segment(place.segment(0, 9), unreadable)
     assert list(directory.list("data/")) == []
 
 
@@ -112,7 +112,7 @@ def test_an_aux_that_is_not_the_one_copied_is_refused(
     place: Any, memory: Any, data: SegmentData
 ) -> None:
     """Sound in itself, and of another segment: only the manifest's digest tells."""
-    manager = BucketStorageManager({"": memory})
+    manager = RemoteStorageManager({"": memory})
     entries = [place.segment(n, n) for n in range(2)]
     other = replace(data, aux=replace(AUX, offset_index=b"other"))
     copied = [manager.copy_segment(e, d) for e, d in zip(entries, (data, other), strict=True)]
@@ -131,7 +131,7 @@ def test_an_aux_of_absurd_size_is_not_read(
     entry = place.segment(0, 9)
     store.put(entry.aux_key, bytes(10_001))
     with pytest.raises(ObjectDamaged, match=rf"{entry.aux_key} in .* 10001 bytes"):
-        BucketStorageManager({"": store}).fetch_aux(entry)
+        RemoteStorageManager({"": store}).fetch_aux(entry)
 
 
 def test_an_aux_whose_ranges_are_nested_without_end_is_damaged(
@@ -143,8 +143,8 @@ def test_an_aux_whose_ranges_are_nested_without_end_is_damaged(
 
 
 class TestBuckets:
-    def manager(self, stores: dict[str, Any], *names: str) -> BucketStorageManager:
-        return BucketStorageManager({name: stores[name] for name in names})
+    def manager(self, stores: dict[str, Any], *names: str) -> RemoteStorageManager:
+        return RemoteStorageManager({name: stores[name] for name in names})
 
     @pytest.fixture
     def stores(self, memory: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_de
 from tidemark_broker.remote_log.disabling import follow_disablement
 from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.remote_log.fetcher import Fetcher
-from tidemark_broker.remote_log.head_writer import claiming, term_of
+from tidemark_broker.remote_log.head_writer import claiming, leader_term
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
 from tidemark_broker.remote_log.pools import PoolFull
@@ -43,11 +43,11 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
     TierEnd,
 )
+from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-Key = tuple[uuid.UUID, int]
 
 
 class RemoteLogManager:
@@ -66,8 +66,8 @@ class RemoteLogManager:
             uploads=Uploads(pools.copier, pools.expiration),
         )
         self._fetcher = Fetcher(self._shared, self._snapshot_of)
-        self._tasks: dict[Key, LeaderTasks] = {}
-        self._ending: dict[asyncio.Task[None], Key] = {}
+        self._tasks: dict[TopicIdPartition, LeaderTasks] = {}
+        self._ending: dict[asyncio.Task[None], TopicIdPartition] = {}
         self._deleting: set[uuid.UUID] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -104,7 +104,7 @@ class RemoteLogManager:
             self._stop(_key(partition))
 
     def _start(self, partition: Partition) -> None:
-        key, term = _key(partition), term_of(partition)
+        key, term = _key(partition), leader_term(partition)
         present = self._tasks.get(key)
         if present is not None and present.term == term and not present.ended:
             return
@@ -114,7 +114,7 @@ class RemoteLogManager:
         tasks = self._tasks[key] = LeaderTasks(self._shared, partition, term)
         tasks.start()
 
-    def _stop(self, key: Key) -> None:
+    def _stop(self, key: TopicIdPartition) -> None:
         tasks = self._tasks.pop(key, None)
         task = None if tasks is None else tasks.cancel()
         if task is not None:
@@ -188,7 +188,7 @@ class RemoteLogManager:
 
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
-        claim = claiming(self._shared, term_of(partition))
+        claim = claiming(self._shared, leader_term(partition))
         call = self._shared.pools.commits.run(bootstrap.claimed_end, self._tier(), partition, claim)
         return await self._translated(call)
 
@@ -309,5 +309,5 @@ class RemoteLogManager:
             raise RemoteUnavailable(str(error)) from error
 
 
-def _key(partition: Partition) -> Key:
+def _key(partition: Partition) -> TopicIdPartition:
     return partition.topic_id, partition.partition

@@ -10,7 +10,7 @@ from tidemark_operator.controller.rows import decode_row
 
 
 @dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicRows:
     """A Topic object with the rows of its partitions, ascending."""
 
     name: str
@@ -47,7 +47,7 @@ def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((dict(c) for c in conditions if c["type"] == kind), {})
 
 
-def topics(kube: Kube) -> list[TopicView]:
+def topics(kube: Kube) -> list[TopicRows]:
     """Every Topic of the namespace with its rows."""
     rows: dict[str, list[PartitionRow]] = defaultdict(list)
     for piece in kube.objects("PartitionSlice"):
@@ -57,17 +57,17 @@ def topics(kube: Kube) -> list[TopicView]:
     by_name: dict[str, list[PartitionRow]] = defaultdict(list)
     for group in rows.values():
         by_name[group[0].name].extend(group)
-    views = []
+    found = []
     for obj in kube.objects("Topic"):
         kafka_name = obj["spec"].get("topicName") or obj["metadata"]["name"]
         own = sorted(by_name.get(kafka_name, []), key=lambda row: row.partition)
-        views.append(TopicView(obj["metadata"]["name"], obj, tuple(own)))
-    return views
+        found.append(TopicRows(obj["metadata"]["name"], obj, tuple(own)))
+    return found
 
 
-def topic(kube: Kube, name: str) -> TopicView:
+def topic(kube: Kube, name: str) -> TopicRows:
     """One Topic; raises LookupError."""
-    for view in topics(kube):
-        if view.name == name:
-            return view
+    for topic in topics(kube):
+        if topic.name == name:
+            return topic
     raise LookupError(f"there is no topic {name!r} in namespace {kube.namespace}")

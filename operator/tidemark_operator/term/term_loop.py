@@ -32,8 +32,8 @@ from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
-from tidemark_operator.storage.committer import Committer
-from tidemark_operator.storage.slices import SlicesUnusable
+from tidemark_operator.slices.committer import Committer
+from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.takeover import TakenOver, TakeOver
 from tidemark_operator.term.term import Term
@@ -45,7 +45,7 @@ LOOK_FOR_CLUSTER_S = 10.0
 BUSY_KEYS = 32
 
 
-class Leader:
+class TermLoop:
     """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, the watches' by
     ``arrived`` and ``drain``."""
 

@@ -15,13 +15,13 @@ from tidemark_operator.controller.eligible import awaits_logs
 from tidemark_operator.controller.model import (
     BrokerHealth,
     BrokerInfo,
-    ClusterView,
+    ClusterInfo,
     LogEnd,
     LogReport,
     PartitionRow,
     RowKey,
     Tombstone,
-    TopicView,
+    TopicInfo,
     min_insync_replicas,
 )
 from tidemark_operator.controller.rows import encode_row, slice_of
@@ -36,7 +36,7 @@ class ControllerState:
     """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
     of the last commit that any slice carries."""
 
-    def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterView) -> None:
+    def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch
         self.cluster = cluster
@@ -45,7 +45,7 @@ class ControllerState:
         self.brokers: dict[int, BrokerInfo] = {}
         self.health: dict[int, BrokerHealth] = {}
         self.reports: dict[RowKey, PartitionStatus] = {}
-        self.topics: dict[str, TopicView] = {}
+        self.topics: dict[str, TopicInfo] = {}
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
@@ -73,7 +73,7 @@ class ControllerState:
 
     # ---- topics
 
-    def put_topic(self, topic: TopicView) -> None:
+    def put_topic(self, topic: TopicInfo) -> None:
         """Take a Topic as the API server now has it (also after each own status write)."""
         self.drop_topic(topic.key)
         self.topics[topic.key] = topic
@@ -92,11 +92,11 @@ class ControllerState:
         if not names:
             del self._keys_by_name[old.name]
 
-    def topic_by_id(self, topic_id: uuid.UUID) -> TopicView | None:
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
         key = self._key_by_id.get(topic_id)
         return None if key is None else self.topics[key]
 
-    def topics_named(self, name: str) -> list[TopicView]:
+    def topics_named(self, name: str) -> list[TopicInfo]:
         """Every Topic object that claims this Kafka name."""
         return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
 

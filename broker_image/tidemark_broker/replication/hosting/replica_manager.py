@@ -17,13 +17,13 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
-from tidemark_broker.replication.hosting.logs import FoundLog, LogStore
+from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.placing import Assignment, Placement
 from tidemark_broker.replication.hosting.removal import Removals
 from tidemark_broker.replication.hosting.removing import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
-from tidemark_broker.replication.metadata import MetadataCache, TopicView
+from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, roles
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
@@ -43,7 +43,7 @@ class ReplicaManager:
         self,
         context: ReplicaContext,
         *,
-        logs: LogStore,
+        logs: LogDirectory,
         fetchers: Fetchers,
         broker_config: Mapping[str, str],
     ) -> None:
@@ -161,7 +161,7 @@ class ReplicaManager:
     def _place_all(
         self,
         request: control.PartitionStatesRequest,
-        before: Mapping[uuid.UUID, TopicView | None],
+        before: Mapping[uuid.UUID, TopicMetadata | None],
         removals: Removals,
     ) -> list[Change]:
         """``before``: the topics as they were known until now."""
@@ -183,7 +183,7 @@ class ReplicaManager:
         return hosted is not None and removals.take(key, hosted.row)
 
     def _rows_for(
-        self, view: TopicView, topic: control.TopicState, *, whole: bool
+        self, view: TopicMetadata, topic: control.TopicState, *, whole: bool
     ) -> list[control.PartitionState]:
         """Rows that concern this broker: those that the message names; and with ``whole`` (the
         topic's tiering or configuration is another) every hosted one."""

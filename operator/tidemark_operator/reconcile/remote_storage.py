@@ -27,7 +27,7 @@ from tidemark_operator.kube.kinds import SECRET, Json
 CHECK_TIMEOUT_S = 30.0
 
 
-class StorageProblem(Exception):
+class RemoteStorageProblem(Exception):
     """The storage cannot be used; the message goes into a condition and says what to do."""
 
 
@@ -41,7 +41,8 @@ class Accepted:
 
 
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
-    """The JSON for the brokers, credentials from the Secret. Raises :class:`StorageProblem`."""
+    """The JSON for the brokers, with the Secret's credentials. Raises
+    :class:`RemoteStorageProblem`."""
     ((kind, fields),) = (location_of(spec) or {}).items()
     names = credential_names(spec)
     keys = await _credentials(api, namespace, spec[kind], names) if names else {}
@@ -55,11 +56,11 @@ async def _credentials(
     try:
         secret = await api.get(SECRET, namespace, name)
     except NotFound as error:
-        raise StorageProblem(
+        raise RemoteStorageProblem(
             f"Secret {name} does not exist: make it with the keys {' and '.join(names)}"
         ) from error
     except KubeError as error:
-        raise StorageProblem(f"Secret {name} cannot be read: {error}") from error
+        raise RemoteStorageProblem(f"Secret {name} cannot be read: {error}") from error
     data = secret.get("data") or {}
     return {key: _decoded(data, name, key) for key in names}
 
@@ -68,21 +69,23 @@ def _decoded(data: Mapping[str, str], secret: str, key: str) -> str:
     try:
         return base64.b64decode(data[key], validate=True).decode("utf-8")
     except KeyError as error:
-        raise StorageProblem(f"Secret {secret} has no key {key}: add it") from error
+        raise RemoteStorageProblem(f"Secret {secret} has no key {key}: add it") from error
     except (binascii.Error, ValueError) as error:
-        raise StorageProblem(f"key {key} of Secret {secret} is no text") from error
+        raise RemoteStorageProblem(f"key {key} of Secret {secret} is no text") from error
 
 
 async def accept(text: str, location: Json, *, cluster_id: str, expected_store_id: str) -> Accepted:
     """Reach the store and check, or make, its identity; in a thread, within a time limit. Raises
-    :class:`StorageProblem`."""
+    :class:`RemoteStorageProblem`."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             store_id = await asyncio.to_thread(_check, text, cluster_id, expected_store_id)
     except TimeoutError as error:
-        raise StorageProblem(f"the store did not answer in {CHECK_TIMEOUT_S:.0f} s") from error
+        raise RemoteStorageProblem(
+            f"the store did not answer in {CHECK_TIMEOUT_S:.0f} s"
+        ) from error
     except (StoreUnavailable, InvalidConfig) as error:
-        raise StorageProblem(str(error)) from error
+        raise RemoteStorageProblem(str(error)) from error
     return Accepted(text, location, store_id)
 
 

@@ -1,4 +1,4 @@
-"""The broker's disk: one log folder and its checkpoints, in threads.
+"""The broker's log directory: its logs and their checkpoints, all but one block.
 
 A disk that refuses is reported and tried again; nothing here ends the broker once it runs.
 """
@@ -6,6 +6,7 @@ A disk that refuses is reported and tried again; nothing here ends the broker on
 import asyncio
 import logging
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,6 @@ from tidemark_broker.log import (
     read_state,
     write_state,
 )
-from tidemark_broker.replication.hosting.logs import FoundLog, UnopenedLog
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.partition.state_file import StoredState, from_json, to_json
 from tidemark_broker.replication.partition.storage_failures import StorageFailures
@@ -35,8 +35,28 @@ _RETRY_S = 1.0
 _ROOM_BYTES = 1024 * 1024
 
 
-class Storage:
-    """Implements the replica manager's :class:`LogStore`; made by :meth:`open`."""
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """An open log and what its folder says of it, None where that cannot be read. ``whole``: it was
+    closed cleanly and has every byte that it was closed with."""
+
+    log: PartitionLog
+    state: StoredState | None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnopenedLog:
+    """A log that was found at the start and does not open; ``topic_id`` None where not even that
+    can be read."""
+
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
+
+
+class LogDirectory:
+    """Kafka's log directory; made by :meth:`open`. What touches the disk raises
+    :class:`StorageError`."""
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
@@ -94,7 +114,7 @@ class Storage:
         found, self._found = self._found, []
         return found
 
-    # ------------------------------------------------------------ LogStore
+    # ------------------------------------------------------------ logs
 
     def create(
         self,
@@ -105,7 +125,8 @@ class Storage:
         config: LogConfig,
         state: StoredState,
     ) -> PartitionLog:
-        """A log that may be there already (blocks)."""
+        """A new, empty log with its ``partition.metadata`` and ``partition.state``, durable; or the
+        one that is there already (blocks)."""
         return self._logs.create(
             topic=topic,
             topic_id=topic_id,
@@ -133,7 +154,7 @@ class Storage:
         return _state_in(failure.directory, unopened.topic_id)
 
     def open_again(self, tp: TopicPartition) -> FoundLog | None:
-        """Try one of them once more (blocks)."""
+        """Try one of them once more; None if it is none of them any more (blocks)."""
         failure = self._failure_of(tp)
         if failure is None:
             return None
@@ -145,11 +166,12 @@ class Storage:
         return FoundLog(log, _state_of(log))
 
     def probe(self) -> None:
-        """See :class:`LogStore` (blocks). All logs lie on one disk."""
+        """Is there room to write again? Writes some, durably, and removes it (blocks). All logs lie
+        on one disk."""
         probe_room(self._logs.directory, _ROOM_BYTES)
 
     def discard(self, tp: TopicPartition) -> None:
-        """Remove one of them (blocks)."""
+        """Remove the folder of one of them (blocks)."""
         failure = self._failure_of(tp)
         if failure is not None:
             self._logs.discard(failure)

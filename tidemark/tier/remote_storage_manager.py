@@ -48,7 +48,7 @@ class Copied:
     digests: Digests
 
 
-class BucketStorageManager:
+class RemoteStorageManager:
     """Storage manager over one store per bucket, in the configured order. Calls block. Errors:
     ObjectNotFound where a segment's object is gone, StoreUnavailable, ObjectDamaged."""
 

@@ -7,19 +7,19 @@ from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion import (
+    DeletionInfo,
     DeletionTarget,
-    DeletionView,
     Progress,
     ResolvedOffset,
 )
 from tidemark_operator.controller.model import (
     BrokerInfo,
-    ClusterView,
+    ClusterInfo,
     DeletionPolicy,
     OrphanedTopic,
     TieringSpec,
     TieringStatus,
-    TopicView,
+    TopicInfo,
 )
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.broker import Broker, parse_broker
@@ -56,7 +56,7 @@ def is_paused(meta: ObjectMeta) -> bool:
     return meta.annotations.get(PAUSED_ANNOTATION, "").lower() == "true"
 
 
-def cluster_view(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterView:
+def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
     """A ``Cluster`` with what was found out about its storage."""
     cluster = parse_cluster(body)
     status = cluster.status
@@ -66,7 +66,7 @@ def cluster_view(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         )
         for left in status.left_behind or ()
     )
-    return ClusterView(
+    return ClusterInfo(
         key=cluster.metadata.key,
         cluster_id=cluster_id_of(body),
         config=dict(cluster.spec.config or {}),
@@ -108,7 +108,7 @@ def stored_fenced(broker: Broker) -> bool:
     return ready is None or ready.status is not ConditionStatus.TRUE
 
 
-def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
+def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
     of a paused one is what its status holds: nothing else is to reach a broker."""
     topic = parse_topic(body)
@@ -119,7 +119,7 @@ def topic_view(body: Json, cluster_config: dict[str, str]) -> TopicView:
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
         config = dict(status.held_config)
-    return TopicView(
+    return TopicInfo(
         key=meta.key,
         uid=meta.uid,
         name=topic.topic_name,
@@ -167,7 +167,7 @@ def _tiering(stored: StoredTiering | None) -> TieringStatus:
     )
 
 
-def deletion_view(body: Json) -> DeletionView:
+def deletion_info(body: Json) -> DeletionInfo:
     """A ``RecordDeletion`` with what its status has frozen."""
     request = parse_record_deletion(body)
     spec, status, meta = request.spec, request.status, request.metadata
@@ -183,7 +183,7 @@ def deletion_view(body: Json) -> DeletionView:
         part.partition: Progress(low_watermark=part.low_watermark, error=part.error or "")
         for part in status.partitions or ()
     }
-    return DeletionView(
+    return DeletionInfo(
         key=meta.key,
         uid=meta.uid,
         generation=meta.generation,

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidemark_operator.controller.commit import Commit, Draft, SliceFull, SliceWrite, plan
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, Tombstone
-from tidemark_operator.controller.state import ControllerState
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.leadership.terms import NotLeading, TermEnded
-from tidemark_operator.storage.slices import SliceStore
+from tidemark_operator.slices.slice_store import SliceStore
 
 logger = logging.getLogger(__name__)
 

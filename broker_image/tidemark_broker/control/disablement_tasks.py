@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
-from tidemark_broker.replication.hosting.manager import ReplicaManager
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -26,15 +26,15 @@ _UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
 _AT_WORK = int(ErrorCode.request_timed_out.value)
 
 #: topic id, partition, tiered epoch, leader epoch
-Key = tuple[uuid.UUID, int, int, int]
+_Work = tuple[uuid.UUID, int, int, int]
 
 
-class Disablements:
+class DisablementTasks:
     """The work under way; tasks end with :meth:`close`."""
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: dict[_Work, asyncio.Task[None]] = {}
 
     async def disable(
         self, request: control.DisableRemoteTopicRequest
@@ -64,7 +64,7 @@ class Disablements:
             self._tasks[key] = task
         return task
 
-    def _forget_older(self, key: Key) -> None:
+    def _forget_older(self, key: _Work) -> None:
         for other in [other for other in self._tasks if other[:2] == key[:2] and other != key]:
             self._tasks.pop(other).cancel()
 
@@ -129,7 +129,7 @@ class Disablements:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> Key:
+def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> _Work:
     return (
         request.topic_id,
         partition.partition,

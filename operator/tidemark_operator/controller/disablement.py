@@ -18,23 +18,23 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.broker_calls import Disablement, DisablementAnswer
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, normal
 from tidemark_operator.controller.model import (
     NO_LEADER,
-    ClusterView,
+    ClusterInfo,
     PartitionRow,
     TieringSpec,
     TieringStatus,
-    TopicView,
+    TopicInfo,
 )
-from tidemark_operator.controller.state import ControllerState
 
 #: A disablement without any progress for this long is reported as stalled.
 STALL_MS = 10 * 60 * 1000
 
 
 def step_by_spec(
-    status: TieringStatus, spec: TieringSpec, cluster: ClusterView, *, now_ms: int
+    status: TieringStatus, spec: TieringSpec, cluster: ClusterInfo, *, now_ms: int
 ) -> TieringStatus:
     """The state that the spec asks for next; the same object when there is nothing to do."""
     tiering = status.tiering.successor(
@@ -58,7 +58,7 @@ class Ack:
     is_leader: bool
 
 
-class Disablements:
+class DisablementProgress:
     """What brokers have acknowledged of every disablement under way, and when that last moved."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class Disablements:
 
 
 def pending(
-    state: ControllerState, topic: TopicView, disablements: Disablements
+    state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
 ) -> dict[int, tuple[int, ...]]:
     """Partitions that each broker still has to acknowledge, by node id; empty: all have."""
     waiting: dict[int, list[int]] = {}
@@ -139,7 +139,7 @@ def pending(
 
 
 def _missing(
-    state: ControllerState, topic: TopicView, row: PartitionRow, disablements: Disablements
+    state: ControllerState, topic: TopicInfo, row: PartitionRow, disablements: DisablementProgress
 ) -> Iterable[int]:
     """Brokers whose part of one partition is not done. Without a leader the leader's part is not
     done: those who may lead are waited for."""
@@ -151,10 +151,10 @@ def _missing(
 
 def _done(
     state: ControllerState,
-    topic: TopicView,
+    topic: TopicInfo,
     row: PartitionRow,
     node_id: int,
-    disablements: Disablements,
+    disablements: DisablementProgress,
 ) -> bool:
     ack, broker = disablements.ack(topic.id, row.partition, node_id), state.brokers.get(node_id)
     if ack is None or broker is None:
@@ -167,7 +167,7 @@ def _done(
 
 
 def requests(
-    state: ControllerState, topic: TopicView, disablements: Disablements
+    state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
 ) -> dict[int, Disablement]:
     """What to send now, by node id, for a topic whose Disabling is persisted. Level-based: call
     again after each answer; skip brokers that have no command connection."""
@@ -185,7 +185,7 @@ def requests(
 
 
 def step(
-    state: ControllerState, topic: TopicView, disablements: Disablements, *, now_ms: int
+    state: ControllerState, topic: TopicInfo, disablements: DisablementProgress, *, now_ms: int
 ) -> tuple[TieringStatus, Event | None]:
     """The next ``status.tiering`` of a topic, to be persisted, and what to tell about it."""
     old = topic.tiering_status
@@ -202,7 +202,7 @@ def step(
     return new, _told(topic, new.tiering)
 
 
-def _told(topic: TopicView, new: Tiering) -> Event | None:
+def _told(topic: TopicInfo, new: Tiering) -> Event | None:
     if new.state is topic.tiering.state:
         return None
     policy = policy_name(new.disable_policy)
@@ -228,7 +228,7 @@ def state_name(state: TieringState) -> str:
     return state.name.capitalize()
 
 
-def changed_while_disabling(topic: TopicView) -> bool:
+def changed_while_disabling(topic: TopicInfo) -> bool:
     """A change that slipped past admission (tiering switched on again while Disabling): it is not
     acted on until Disabled, and the condition says so."""
     return topic.tiering.is_disabling and topic.tiering_spec.enabled
