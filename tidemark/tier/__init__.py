@@ -1,6 +1,6 @@
 """The remote tier: objects, manifests and segments, kept in the object store itself.
 
-Pure: ``layout``, ``segment``, ``head``, ``rules``, ``transitions``, ``views``, ``codec``,
+Pure: ``layout``, ``segment``, ``head``, ``rules``, ``transitions``, ``queries``, ``codec``,
 ``auxiliary``.
 Shells around the object store: ``objects`` (the port), ``directory``, ``s3``, ``identity``,
 ``manifest``, ``storage``, ``topics``, ``reader``, ``open``. ``config`` says what a remote store is,

@@ -12,8 +12,8 @@ ascend within a line and tiered epochs never descend: what the floor marks is al
 the log start offset only grows. When the floor moved is remembered as a short list of marks, since
 ``remote.delete.delay`` counts from there.
 
-This module has the data and what follows from the head alone; ``transitions`` changes it, ``views``
-reads it together with pages.
+This module has the data and what follows from the head alone; ``transitions`` changes it,
+``queries`` reads it together with pages.
 """
 
 import uuid

@@ -29,15 +29,15 @@ class Snapshot:
     pages: PageCache
 
     def plan(self, start_offset: int, until_offset: int) -> tuple[SegmentRange, ...]:
-        """``views.plan``: which segment answers which of the offsets [start, until)."""
+        """``queries.plan``: which segment answers which of the offsets [start, until)."""
         return queries.plan(self.head, self.pages, start_offset, until_offset)
 
     def find(self, offset: int) -> SegmentEntry | None:
-        """``views.find``: the segment that answers for one offset."""
+        """``queries.find``: the segment that answers for one offset."""
         return queries.find(self.head, self.pages, offset)
 
     def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
-        """``views.find_by_timestamp``."""
+        """``queries.find_by_timestamp``."""
         return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
 

@@ -34,7 +34,7 @@ class Digests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
-    """``state`` is what was written last; what counts is the head's overlay (``views.state_of``).
+    """``state`` is what was written last; what counts is the head's overlay (``queries.state_of``).
 
     ``leader_epochs``: (epoch, first offset) ascending, the first not above ``start_offset``.
     ``size_bytes``: of the log file, without indexes. ``leader_epoch``, ``broker_id``: of the

@@ -2,7 +2,9 @@
 object.
 
 One call does a bounded piece of it and says what remains; the controller asks again. It blocks. It
-needs no claim: from the tombstone on every leader of the topic is refused.
+needs no claim: from the tombstone on every leader of the topic is refused. As in Kafka, what was
+copied goes at once: nobody is to read a deleted topic. What was given up in the middle of its copy
+waits for ``remote.delete.delay.ms``, since the upload may still arrive.
 """
 
 import logging
@@ -11,6 +13,7 @@ import uuid
 from tidemark.tier import queries, transitions
 from tidemark.tier.manifest import LoadedHead, PageCache
 from tidemark.tier.open import Tier
+from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.remote_log.expirer import delete_objects
 from tidemark_broker.remote_log.shared import Shared
 
@@ -20,8 +23,8 @@ SEGMENTS_AT_ONCE = 1000
 
 
 def delete_topic(shared: Shared, tier: Tier, topic_id: uuid.UUID) -> int:
-    """Bury every head first, so that nothing new is begun; then delete what is marked long enough.
-    The number of segments that still have objects."""
+    """Bury every head first, so that nothing new is begun; then delete. The number of segments that
+    still have objects."""
     heads = []
     for partition in tier.manifests.partitions(topic_id):
         loaded = tier.manifests.load(topic_id, partition)
@@ -45,14 +48,11 @@ def _clear(
     shared: Shared, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
     """(segments that remain, segments deleted) of one partition."""
-    due = queries.pending_deletes(
-        loaded.head,
-        pages,
-        now_ms=shared.context.wall_ms(),
-        delay_ms=shared.dynamic.delete_delay_ms,
-        limit=max(budget, 0),
+    now_ms = shared.context.wall_ms()
+    marked = queries.pending_deletes(
+        loaded.head, pages, now_ms=now_ms, delay_ms=0, limit=max(budget, 0)
     )
-    due = tuple(item for item in due if item.entry.segment_id not in shared.uploads)
+    due = tuple(item for item in marked if not _may_still_arrive(shared, item.entry, now_ms))
     done, error = delete_objects(shared, tier, due if budget > 0 else ())
     if done or loaded.head.trash:
         loaded = tier.manifests.commit(
@@ -65,3 +65,11 @@ def _clear(
             loaded, lambda head: transitions.finish_delete(head, None, ())
         )
     return queries.totals(loaded.head, pages).pending_segments, len(done)
+
+
+def _may_still_arrive(shared: Shared, entry: SegmentEntry, now_ms: int) -> bool:
+    """Whether somebody may still be uploading it: here, or a leader that was given up lately."""
+    if entry.segment_id in shared.uploads:
+        return True
+    given_up_ms = entry.marked_at_ms
+    return given_up_ms is not None and given_up_ms + shared.dynamic.delete_delay_ms > now_ms

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 3.0
 STORAGE_RETRY_S = 5.0
-STORAGE_CHECK_S = 60.0
+#: A Secret is not watched: a key that was changed is noticed within this time.
+STORAGE_CHECK_S = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

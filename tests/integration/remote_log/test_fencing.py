@@ -195,6 +195,23 @@ async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: Tie
     assert (await again.read_tier(0, end))[-1] == end - 1
 
 
+async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
+    """As in Kafka. A copy that was never finished may still arrive: it waits for the delay."""
+    host.cluster_config["remote.delete.delay.ms"] = "600000"
+    await ready(host)
+    await host.produce(300)
+    await host.copied()
+    left = start_copy(host, 10_000)
+    await host.delete()
+    assert await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0) == 1
+    assert [entry.segment_id for entry in host.head().entries] == [left.segment_id]
+    assert not host.objects()
+    host.cluster_config["remote.delete.delay.ms"] = "0"
+    await host.delete()
+    await host.delete_remote()
+    assert not list(host.tier().topics.all())
+
+
 async def test_a_leader_that_leads_no_more_writes_nothing(host: TieredHost) -> None:
     """Also where nobody has fenced it, and nobody has told its tasks yet."""
     await ready(host)
