@@ -235,7 +235,7 @@ class Broker:
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
-            self.client.ask_to_shut_down()
+            self.client.request_shutdown()
             try:
                 async with asyncio.timeout(limit_s):
                     await self.client.may_shut_down.wait()

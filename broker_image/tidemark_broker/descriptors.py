@@ -25,15 +25,15 @@ def logs_allowed(limit: int) -> int:
 def raise_limit() -> int:
     """Raise the soft limit of open files to the hard one; what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = _ENOUGH if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return soft if soft != resource.RLIM_INFINITY else _ENOUGH
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (ValueError, OSError) as error:
         logger.warning("the limit of open files stays %d: %s", soft, error)
         return soft
-    return wanted
+    return target
 
 
 def report(limit: int, logs: int) -> None:

@@ -31,7 +31,7 @@ WRITERS = 4
 
 
 @dataclass(slots=True)
-class _Told:
+class _Emission:
     at_s: float
     held_back: int = 0
 
@@ -41,17 +41,17 @@ class Aggregator:
 
     def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
         self._quiet_s = quiet_s
-        self._told: Lru[tuple[str, str], _Told] = Lru(remembered_max)
+        self._emitted: Lru[tuple[str, str], _Emission] = Lru(remembered_max)
 
     def admit(self, uid: str, reason: str, now_s: float) -> int | None:
         """None: too soon, not written. Otherwise how many like it were held back since the last."""
-        told = self._told.get((uid, reason))
-        if told is not None and now_s - told.at_s < self._quiet_s:
-            told.held_back += 1
+        last = self._emitted.get((uid, reason))
+        if last is not None and now_s - last.at_s < self._quiet_s:
+            last.held_back += 1
             return None
-        self._told.put((uid, reason), _Told(now_s))
-        self._told.evict()
-        return 0 if told is None else told.held_back
+        self._emitted.put((uid, reason), _Emission(now_s))
+        self._emitted.evict()
+        return 0 if last is None else last.held_back
 
 
 def event_body(

@@ -122,11 +122,11 @@ class OperatorProcess:
 
     def _health(self) -> Verdict:
         """Called in the page's thread: the main loop is asked, whose queue it is."""
-        asked = asyncio.run_coroutine_threadsafe(self._judge(), self._loop)
+        judgement = asyncio.run_coroutine_threadsafe(self._judge(), self._loop)
         try:
-            return asked.result(HEALTH_TIMEOUT_S)
+            return judgement.result(HEALTH_TIMEOUT_S)
         except TimeoutError:
-            asked.cancel()
+            judgement.cancel()
             return False, f"the main loop has not answered in {HEALTH_TIMEOUT_S:.0f} s"
 
     async def _judge(self) -> Verdict:

@@ -93,9 +93,9 @@ def _decode_batch(
     if scan.scan_records(buffer, 0, len(buffer), header.count, table) != header.count:
         raise _corrupt(source, header, "its records cannot be read")
     offsets = header.base_offset + table[:, scan.OFFSET_DELTA]
-    wanted = (offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive)
-    if not wanted.all():
-        table, offsets = table[wanted], offsets[wanted]
+    chosen = (offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive)
+    if not chosen.all():
+        table, offsets = table[chosen], offsets[chosen]
     if len(offsets):
         yield _arrow(buffer, table, offsets, header, source)
 

@@ -45,12 +45,12 @@ class Planner:
 
     def _bounds(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Log starts as brokers know them, and exclusive ends, by partition."""
-        wanted = self._options.ending_offsets
+        ending = self._options.ending_offsets
         if not self._options.bootstrap:
-            return {}, dict(wanted)
-        ask = (self._options.bootstrap, self._options.topic)
-        ends = tail.list_offsets(*ask, [p for p in partitions if p not in wanted], tail.LATEST)
-        return tail.list_offsets(*ask, partitions, tail.EARLIEST), {**ends, **wanted}
+            return {}, dict(ending)
+        source = (self._options.bootstrap, self._options.topic)
+        ends = tail.list_offsets(*source, [p for p in partitions if p not in ending], tail.LATEST)
+        return tail.list_offsets(*source, partitions, tail.EARLIEST), {**ends, **ending}
 
     def _plan_one(
         self, topic_id: uuid.UUID, partition: int, broker_start: int, end: int | None
@@ -69,13 +69,13 @@ class Planner:
             yield TailTask(partition, behind, end)
 
     def _start(self, partition: int, log_start: int) -> int:
-        asked = self._options.starting_offsets.get(partition, log_start)
-        if asked < log_start and self._options.fail_on_data_loss:
+        starting = self._options.starting_offsets.get(partition, log_start)
+        if starting < log_start and self._options.fail_on_data_loss:
             raise OptionError(
-                f"startingOffsets begins partition {partition} at {asked}, but its log starts at "
-                f"{log_start}: start there, or set failOnDataLoss=false"
+                f"startingOffsets begins partition {partition} at {starting}, but its log starts "
+                f"at {log_start}: start there, or set failOnDataLoss=false"
             )
-        return max(asked, log_start)
+        return max(starting, log_start)
 
     def _snapshot(self, topic_id: uuid.UUID, partition: int) -> Snapshot | None:
         try:

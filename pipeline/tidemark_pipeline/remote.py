@@ -57,7 +57,7 @@ def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.R
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
             if not header.is_control:
-                planned += _wanted(header, source)
+                planned += _rows_planned(header, source)
         for batch in decode_batches(data, headers, source):
             rows += batch.num_rows
             yield batch
@@ -70,7 +70,7 @@ def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.R
         )
 
 
-def _wanted(header: BatchHeader, source: Source) -> int:
+def _rows_planned(header: BatchHeader, source: Source) -> int:
     """How many offsets of a batch are wanted; each is a row."""
     first = max(header.base_offset, source.from_offset)
     return max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)

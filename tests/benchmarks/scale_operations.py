@@ -21,7 +21,7 @@ from tidemark.wire.framing import (
     encode_response,
 )
 from tidemark_broker.api import fetch_wait
-from tidemark_broker.api.fetch_read import Asked
+from tidemark_broker.api.fetch_read import PartitionRequest
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
@@ -201,7 +201,10 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             purgatory=purgatory,
             settings=Settings(),
         )
-        asked = [Asked(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20) for n in range(count)]
+        asked = [
+            PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)
+            for n in range(count)
+        ]
         waiting = asyncio.create_task(
             fetch_wait.read_until_enough(
                 asked, services, max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0

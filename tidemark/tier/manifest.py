@@ -187,13 +187,13 @@ class ManifestStore:
             try:
                 return commit.write(loaded, changed)
             except (PreconditionFailed, StoreUnavailable) as error:
-                seen = self.load(loaded.head.topic_id, loaded.head.partition)
-                commit.discard_pages(loaded, seen)
-                if seen.head.commit_id == commit.commit_id:
-                    logger.info("%s: commit settled by reading after: %s", seen.head.name, error)
-                    return seen
+                current = self.load(loaded.head.topic_id, loaded.head.partition)
+                commit.discard_pages(loaded, current)
+                if current.head.commit_id == commit.commit_id:
+                    logger.info("%s: commit settled by reading after: %s", current.head.name, error)
+                    return current
                 _give_up_if_last(attempt, error)
-                loaded = seen
+                loaded = current
             self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -207,10 +207,10 @@ class ManifestStore:
         except ManifestError:
             if not may_be_stale:
                 raise
-            seen = self.load(loaded.head.topic_id, loaded.head.partition)
-            if seen.version == loaded.version:
+            current = self.load(loaded.head.topic_id, loaded.head.partition)
+            if current.version == loaded.version:
                 raise
-            return seen, transition(seen.head)
+            return current, transition(current.head)
 
     def _load_if_there(self, head: Head) -> LoadedHead | None:
         try:
@@ -241,14 +241,14 @@ class _Commit:
             self._delete_page(head, name)
         return LoadedHead(head, version)
 
-    def discard_pages(self, base: LoadedHead, seen: LoadedHead) -> None:
+    def discard_pages(self, base: LoadedHead, current: LoadedHead) -> None:
         """Delete pages that no head refers to: once the head has moved on, the attempt that wrote
         them can never land. While it has not, they stay."""
-        if seen.version == base.version:
+        if current.version == base.version:
             return
-        named = {ref.name for ref in seen.head.pages}
+        named = {ref.name for ref in current.head.pages}
         for name in [name for name in self._written if name not in named]:
-            if self._delete_page(seen.head, name):
+            if self._delete_page(current.head, name):
                 self._written.remove(name)
 
     def _sealed(self, head: Head) -> Head:

@@ -54,7 +54,7 @@ class _Status:
     topic: str
     partition: int
     error: ErrorCode
-    wanted: int = -1
+    target: int = -1
     low_watermark: int = -1
     pending: bool = False
 
@@ -63,9 +63,9 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
     """Delete, wait, answer."""
     services = call.services
     statuses = [
-        _begin(topic.name, asked.partition_index, asked.offset, services)
+        _begin(topic.name, part.partition_index, part.offset, services)
         for topic in request.topics
-        for asked in topic.partitions
+        for part in topic.partitions
     ]
     pending = [status for status in statuses if status.pending]
     if pending:
@@ -102,11 +102,11 @@ def _begin(topic: str, index: int, offset: int, services: Services) -> _Status:
 def _all_settled(pending: Sequence[_Status], services: Services) -> bool:
     for status in pending:
         if status.pending:
-            _look(status, services)
+            _check(status, services)
     return not any(status.pending for status in pending)
 
 
-def _look(status: _Status, services: Services) -> None:
+def _check(status: _Status, services: Services) -> None:
     partition = services.replicas.get(status.topic, status.partition)
     if partition is None:
         error = services.replicas.error_of(status.topic, status.partition)
@@ -116,7 +116,7 @@ def _look(status: _Status, services: Services) -> None:
         status.error, status.low_watermark, status.pending = error, -1, False
         return
     low_watermark = log_start.low_watermark(partition)
-    if low_watermark >= status.wanted:
+    if low_watermark >= status.target:
         status.error, status.low_watermark, status.pending = error, low_watermark, False
 
 

@@ -49,8 +49,8 @@ def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoi
 
 def node_endpoints(services: Services, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
     """How to reach the leaders that an answer names."""
-    wanted = sorted({node for node in nodes if node >= 0})
-    if not wanted:
+    node_ids = sorted({node for node in nodes if node >= 0})
+    if not node_ids:
         return ()
     cluster = services.cluster
     live = reachable(cluster, services.settings.listener)
@@ -61,6 +61,6 @@ def node_endpoints(services: Services, nodes: Iterable[int]) -> tuple[NodeEndpoi
             port=live[node].port,
             rack=cluster.brokers[node].rack,
         )
-        for node in wanted
+        for node in node_ids
         if node in live
     )

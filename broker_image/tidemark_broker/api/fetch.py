@@ -19,7 +19,13 @@ from tidemark_broker.api.endpoints import (
     NodeEndpoint,
     node_endpoints,
 )
-from tidemark_broker.api.fetch_read import Asked, Read, check_leaders, must_wait, read_from_disk
+from tidemark_broker.api.fetch_read import (
+    PartitionRequest,
+    Read,
+    check_leaders,
+    must_wait,
+    read_from_disk,
+)
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
 from tidemark_broker.api.schema import ZERO, milliseconds
@@ -97,9 +103,13 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     services = call.services
     max_wait_s = milliseconds(request.max_wait) / 1000
     deadline_s = time.monotonic() + max_wait_s
-    asked = [_asked(topic, part, call) for topic in request.topics for part in topic.partitions]
+    requests = [
+        _partition_request(topic, part, call)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
     reads = await read_until_enough(
-        asked,
+        requests,
         services,
         max_bytes=min(request.max_bytes, services.settings.fetch_bytes_max),
         min_bytes=request.min_bytes,
@@ -125,14 +135,14 @@ def _refusal(request: FetchRequest) -> ErrorCode:
     return ErrorCode.invalid_request if replica_id >= 0 else ErrorCode.none
 
 
-def _asked(topic: FetchTopic, part: v16.FetchPartition, call: Call) -> Asked:
+def _partition_request(topic: FetchTopic, part: v16.FetchPartition, call: Call) -> PartitionRequest:
     if call.version < _BY_ID:
         name, error = topic.topic, ErrorCode.none
     else:
         view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
         name = "" if view is None else view.name
         error = ErrorCode.unknown_topic_id if view is None else ErrorCode.none
-    return Asked(
+    return PartitionRequest(
         topic=name,
         partition=part.partition,
         offset=part.fetch_offset,
@@ -159,7 +169,7 @@ def _topics(request: FetchRequest, reads: list[Read]) -> tuple[FetchableTopicRes
 def _partition(read: Read, isolation_level: int) -> PartitionData:
     result = read.result
     made = PartitionData(
-        partition_index=read.asked.partition,
+        partition_index=read.request.partition,
         error_code=result.error,
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,

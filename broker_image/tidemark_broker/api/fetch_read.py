@@ -13,7 +13,7 @@ from tidemark_broker.replication.types import FetchResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PartitionRequest:
     """One partition of a request. ``error``: known to fail before any partition was looked up."""
 
     topic: str
@@ -29,7 +29,7 @@ class Asked:
 class Read:
     """What a partition answered; ``result`` is replaced when the tier has been read."""
 
-    asked: Asked
+    request: PartitionRequest
     partition: Partition | None
     result: FetchResult
 
@@ -45,12 +45,12 @@ class Read:
         )
 
 
-def read_all(asked: Sequence[Asked], services: Services, max_bytes: int) -> list[Read]:
+def read_all(request: Sequence[PartitionRequest], services: Services, max_bytes: int) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
     found comes whole, however large (KIP-74)."""
     reads = []
     left = max_bytes
-    for one in asked:
+    for one in request:
         read = _read(one, services, left, min_one=left == max_bytes)
         found = len(read.result.data)
         need = read.result.remote or read.result.from_disk
@@ -84,33 +84,33 @@ def check_leaders(reads: Sequence[Read], services: Services) -> None:
     for read in reads:
         if read.partition is None:
             continue
-        error = read.partition.check_leader(read.asked.current_leader_epoch)
+        error = read.partition.check_leader(read.request.current_leader_epoch)
         if error is not ErrorCode.none:
-            read.result = _with_leader(FetchResult(error=error), read.asked, services)
+            read.result = _with_leader(FetchResult(error=error), read.request, services)
 
 
-def _read(asked: Asked, services: Services, left: int, *, min_one: bool) -> Read:
-    if asked.error is not ErrorCode.none:
-        return Read(asked, None, FetchResult(error=asked.error))
-    partition = services.replicas.get(asked.topic, asked.partition)
+def _read(request: PartitionRequest, services: Services, left: int, *, min_one: bool) -> Read:
+    if request.error is not ErrorCode.none:
+        return Read(request, None, FetchResult(error=request.error))
+    partition = services.replicas.get(request.topic, request.partition)
     if partition is None:
-        error = services.replicas.error_of(asked.topic, asked.partition)
-        return Read(asked, None, _with_leader(FetchResult(error=error), asked, services))
+        error = services.replicas.error_of(request.topic, request.partition)
+        return Read(request, None, _with_leader(FetchResult(error=error), request, services))
     result = partition_reads.fetch(
         partition,
-        asked.offset,
-        max_bytes=max(0, min(asked.max_bytes, left)),
+        request.offset,
+        max_bytes=max(0, min(request.max_bytes, left)),
         min_one=min_one,
-        current_leader_epoch=asked.current_leader_epoch,
-        last_fetched_epoch=asked.last_fetched_epoch,
+        current_leader_epoch=request.current_leader_epoch,
+        last_fetched_epoch=request.last_fetched_epoch,
     )
-    return Read(asked, partition, result)
+    return Read(request, partition, result)
 
 
-def _with_leader(result: FetchResult, asked: Asked, services: Services) -> FetchResult:
+def _with_leader(result: FetchResult, request: PartitionRequest, services: Services) -> FetchResult:
     """Who leads, as far as this broker knows, where it does not."""
-    view = services.cluster.topics.get(asked.topic)
-    row = None if view is None else view.partitions.get(asked.partition)
+    view = services.cluster.topics.get(request.topic)
+    row = None if view is None else view.partitions.get(request.partition)
     if row is None:
         return result
     return replace(result, leader_id=row.leader, leader_epoch=row.leader_epoch)

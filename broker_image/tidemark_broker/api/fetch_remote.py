@@ -86,8 +86,8 @@ async def _read(
     except RemoteUnavailable as error:
         logger.warning(
             "%s-%d: offset %d cannot be read from the tier: %s",
-            read.asked.topic,
-            read.asked.partition,
+            read.request.topic,
+            read.request.partition,
             need.offset,
             error,
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.fetch_read import Asked, Read, read_all, total_bytes
+from tidemark_broker.api.fetch_read import PartitionRequest, Read, read_all, total_bytes
 from tidemark_broker.api.services import Services
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
@@ -44,7 +44,7 @@ class _Before:
 
 
 async def read_until_enough(
-    asked: Sequence[Asked],
+    requests: Sequence[PartitionRequest],
     services: Services,
     *,
     max_bytes: int,
@@ -56,13 +56,13 @@ async def read_until_enough(
     now = asyncio.get_running_loop().time
     deadline = now() + max_wait_s
     while True:
-        reads = read_all(asked, services, max_bytes)
+        reads = read_all(requests, services, max_bytes)
         missing = min(min_bytes, max_bytes) - total_bytes(reads)
         left_s = deadline - now()
         if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
             return reads
         if not await _wait_for(reads, missing, services, left_s):
-            return read_all(asked, services, max_bytes)
+            return read_all(requests, services, max_bytes)
 
 
 async def _wait_for(reads: Sequence[Read], missing: int, services: Services, left_s: float) -> bool:

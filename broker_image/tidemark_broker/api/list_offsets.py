@@ -55,13 +55,13 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
 
-    async def limited(topic: str, asked: ListOffsetsPartition) -> OffsetResult:
+    async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
         async with gate:
-            return await _look_up(topic, asked, call, timeout_ms)
+            return await _look_up(topic, part, call, timeout_ms)
 
     async with asyncio.TaskGroup() as group:
         found = [
-            [group.create_task(limited(topic.name, asked)) for asked in topic.partitions]
+            [group.create_task(limited(topic.name, part)) for part in topic.partitions]
             for topic in request.topics
         ]
     return ListOffsetsResponse(
@@ -69,8 +69,8 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _partition(asked.partition_index, task.result())
-                    for asked, task in zip(topic.partitions, tasks, strict=True)
+                    _partition(part.partition_index, task.result())
+                    for part, task in zip(topic.partitions, tasks, strict=True)
                 ),
             )
             for topic, tasks in zip(request.topics, found, strict=True)
@@ -79,18 +79,18 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
 
 
 async def _look_up(
-    topic: str, asked: ListOffsetsPartition, call: Call, timeout_ms: int
+    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int
 ) -> OffsetResult:
-    if asked.timestamp < 0 and call.version < _SINCE.get(asked.timestamp, 1 << 15):
+    if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
     replicas = call.services.replicas
-    partition = replicas.get(topic, asked.partition_index)
+    partition = replicas.get(topic, part.partition_index)
     if partition is None:
-        return OffsetResult(error=replicas.error_of(topic, asked.partition_index))
+        return OffsetResult(error=replicas.error_of(topic, part.partition_index))
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await reads.list_offset(
-                partition, asked.timestamp, current_leader_epoch=asked.current_leader_epoch
+                partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
             )
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)

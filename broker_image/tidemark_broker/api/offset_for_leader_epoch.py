@@ -47,27 +47,25 @@ async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForL
         topics=tuple(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=tuple(
-                    _partition(topic.topic, asked, call) for asked in topic.partitions
-                ),
+                partitions=tuple(_partition(topic.topic, part, call) for part in topic.partitions),
             )
             for topic in request.topics
         ),
     )
 
 
-def _partition(topic: str, asked: OffsetForLeaderPartition, call: Call) -> EpochEndOffset:
+def _partition(topic: str, part: OffsetForLeaderPartition, call: Call) -> EpochEndOffset:
     replicas = call.services.replicas
-    partition = replicas.get(topic, asked.partition)
+    partition = replicas.get(topic, part.partition)
     error, epoch, end_offset = ErrorCode.none, -1, -1
     if partition is None:
-        error = replicas.error_of(topic, asked.partition)
+        error = replicas.error_of(topic, part.partition)
     else:
         error, epoch, end_offset = reads.offset_for_leader_epoch(
-            partition, asked.current_leader_epoch, asked.leader_epoch
+            partition, part.current_leader_epoch, part.leader_epoch
         )
     return EpochEndOffset(
-        error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+        error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end_offset
     )
 
 

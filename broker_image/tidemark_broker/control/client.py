@@ -274,7 +274,7 @@ class ControlClient:
             self._heartbeat.snapshot_controller_epoch = controller_epoch
             self._heartbeat.kick()
 
-    def ask_to_shut_down(self) -> None:
+    def request_shutdown(self) -> None:
         """Have leaders moved away; ``may_shut_down`` is set when the controller agrees."""
         self.want_shut_down = True
         if self._heartbeat is not None:
@@ -296,8 +296,8 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
-        told = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
-        if told and not self._clock.stall.heard(self._heartbeat_of_s):
+        in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
+        if in_force and not self._clock.stall.heard(self._heartbeat_of_s):
             self._end_session(SessionEnded("the loop stood still for longer than the session"))
             return
         if answer.should_shut_down:

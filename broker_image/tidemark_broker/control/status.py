@@ -114,7 +114,7 @@ class StatusReporter:
         while True:
             self._kicked.clear()
             changed = self._changed()
-            health = self._look()
+            health = self._measured()
             if changed or health != self._health:
                 await self._send(connection, broker_id, broker_epoch, health, changed)
             await self._pause()
@@ -137,13 +137,13 @@ class StatusReporter:
             self._forget_all_but(led)
         changed = []
         for each in led:
-            seen = glance(each)
-            if before.get(each) != seen:
+            glanced = glance(each)
+            if before.get(each) != glanced:
                 status = partition_status(each)
                 if self._acknowledged.get((each.topic_id, each.partition)) != status:
                     changed.append(status)
                     continue
-            self._glances[each] = seen
+            self._glances[each] = glanced
         return changed[:PARTITIONS_MAX]
 
     def _forget_all_but(self, led: Iterable[Partition]) -> None:
@@ -151,7 +151,7 @@ class StatusReporter:
         for key in [key for key in self._acknowledged if key not in keys]:
             del self._acknowledged[key]
 
-    def _look(self) -> _Health:
+    def _measured(self) -> _Health:
         partitions = self._manager.partitions
         remote = self._manager.remote
         status = None if remote is None else remote.status()

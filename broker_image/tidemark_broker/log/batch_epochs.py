@@ -53,10 +53,10 @@ class SegmentEpochs:
         return walked.runs
 
 
-def correct(saved: LeaderEpochs, told: Iterable[SegmentEpochs]) -> LeaderEpochs:
+def correct(saved: LeaderEpochs, segments: Iterable[SegmentEpochs]) -> LeaderEpochs:
     """``saved``, put right wherever the batches of a segment (oldest first) contradict it."""
     epochs = saved
-    for segment in told:
+    for segment in segments:
         if all(_agrees(epochs, run) for run in segment.runs):
             continue
         for run in segment.all_runs():

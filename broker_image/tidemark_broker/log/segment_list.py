@@ -68,8 +68,8 @@ class SegmentList:
     def infos(self, first: int = 0, count: int | None = None) -> tuple[SegmentInfo, ...]:
         """The figures of ``count`` segments (None: all) from number ``first`` on."""
         active = self.active
-        wanted = self.items[first:] if count is None else self.items[first : first + count]
-        return tuple(segment.info(is_active=segment is active) for segment in wanted)
+        chosen = self.items[first:] if count is None else self.items[first : first + count]
+        return tuple(segment.info(is_active=segment is active) for segment in chosen)
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ class SharedWork:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._changed = threading.Condition()
-        self._asked = 0
+        self._requests = 0
         self._done = 0
         self._running = False
 
@@ -22,12 +22,12 @@ class SharedWork:
         """T: on return ``work`` was begun after this call and has ended well. What it raises is
         raised in the thread that ran it; the others try again for themselves."""
         with self._changed:
-            self._asked += 1
-            mine = self._asked
+            self._requests += 1
+            mine = self._requests
             self._changed.wait_for(lambda: self._done >= mine or not self._running)
             if self._done >= mine:
                 return
-            self._running, covers = True, self._asked
+            self._running, covers = True, self._requests
         try:
             self._work()
         except BaseException:

@@ -190,11 +190,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         budget.call_back(self._advance)
         return True
 
-    def _set_reading(self, wanted: bool) -> None:
-        if self._transport is None or self._ended or wanted is self._reading:
+    def _set_reading(self, reading: bool) -> None:
+        if self._transport is None or self._ended or reading is self._reading:
             return
-        self._reading = wanted
-        if wanted:
+        self._reading = reading
+        if reading:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()

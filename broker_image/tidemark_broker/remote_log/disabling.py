@@ -45,9 +45,9 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await _until(
         shared, partition, Change.HIGH_WATERMARK, lambda: partition.high_watermark >= start
     )
-    writer.tell_replica()
+    writer.announce()
     await _made_durable(partition, start)
-    writer.tell_replica()
+    writer.announce()
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()
     logger.info(
@@ -88,20 +88,22 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
         if node == partition.context.node_id:
             starts[node] = partition.log.local_log_start_offset
             continue
-        seen = None if leader is None else leader.followers.get(node)
-        told = seen is not None and seen.tiered_epoch >= tiered_epoch
-        starts[node] = seen.local_log_start_offset if told and seen is not None else None
+        follower = None if leader is None else leader.followers.get(node)
+        has_epoch = follower is not None and follower.tiered_epoch >= tiered_epoch
+        starts[node] = (
+            follower.local_log_start_offset if has_epoch and follower is not None else None
+        )
     return starts
 
 
 async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch: int) -> int:
     """The largest local log start of those that may be elected, once all have told theirs."""
 
-    def all_told() -> bool:
+    def all_have_the_epoch() -> bool:
         return _largest(partition, tiered_epoch) is not None
 
     while True:
-        await _until(shared, partition, Change.LOW_WATERMARK, all_told)
+        await _until(shared, partition, Change.LOW_WATERMARK, all_have_the_epoch)
         start = _largest(partition, tiered_epoch)
         if start is not None:
             return start

@@ -37,7 +37,7 @@ class Expirer:
     async def run_once(self) -> bool:
         """One run; True when there is more to delete right now."""
         await self._writer.refresh()
-        self._writer.tell_replica()
+        self._writer.announce()
         await self._describe_topic()
         await self._expire()
         if self._writer.term.tiering.is_deleting:
@@ -55,15 +55,15 @@ class Expirer:
     async def _expire(self) -> None:
         if not self._writer.term.tiering.may_expire:
             return
-        wanted = max(self._partition.log_start_offset, await self._retained_from())
+        new_start = max(self._partition.log_start_offset, await self._retained_from())
         head = self._writer.head
-        if wanted <= head.log_start_offset:
+        if new_start <= head.log_start_offset:
             return
-        await self._writer.expire_to(wanted)
+        await self._writer.expire_to(new_start)
         logger.info(
             "%s: the log now starts at %d in the tier, before it was %d",
             self._partition.tp,
-            wanted,
+            new_start,
             head.log_start_offset,
         )
 
@@ -78,7 +78,7 @@ class Expirer:
             retention_bytes=config.retention_bytes,
             deletes=config.deletes,
         )
-        wanted = await self._shared.pools.expiration.run_to_end(
+        new_start = await self._shared.pools.expiration.run_to_end(
             self._expired_up_to,
             tier,
             head,
@@ -88,7 +88,7 @@ class Expirer:
                 log.segments_from(head.highest_remote_offset + 1), head.highest_remote_offset
             ),
         )
-        return head.log_start_offset if wanted is None else wanted
+        return head.log_start_offset if new_start is None else new_start
 
     def _expired_up_to(
         self, tier: Tier, head: Head, limits: Limits, live_bytes: int, local_bytes: int

@@ -117,7 +117,7 @@ class Fetcher:
     async def _run(
         self,
         partition: Partition,
-        asked: Hashable,
+        request_key: Hashable,
         work: Callable[[Tier], R],
         deadline_s: float,
         offset: int,
@@ -125,19 +125,19 @@ class Fetcher:
         """In the pool, once for all that ask the same; None is shared with nobody, as its answer is
         of its moment. The caller waits in the purgatory, where a disablement ends it. What is read
         begins at ``offset``."""
-        key = object() if asked is None else (_key(partition), asked)
+        key = object() if request_key is None else (_key(partition), request_key)
         if not partition.tiering.reads_tier:
             raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
         try:
             tier = self._shared.guard.tier()
-            job: Job[R] = self._jobs.ask(key, lambda: work(tier))
+            job: Job[R] = self._jobs.join(key, lambda: work(tier))
         except (StoreError, PoolFull) as error:
             self._shared.metrics.add(metrics.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
         try:
             await self._wait(partition, job, deadline_s, offset)
         finally:
-            self._jobs.leave(job, keep=asked is not None)
+            self._jobs.leave(job, keep=request_key is not None)
         try:
             return job.future.result()
         except queries.RemoteOffsetOutOfRange as error:

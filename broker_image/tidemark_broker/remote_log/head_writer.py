@@ -177,7 +177,7 @@ class HeadWriter:
             self._adopt(*await self._run(self._commit, tier, self._loaded, transition))
             return self.head
 
-    def tell_replica(self) -> None:
+    def announce(self) -> None:
         """The replica's log start follows the head's, as far as the high watermark allows, once it
         is durable here. What the head says of the tier is told only together with its log start: a
         follower takes the one for the other (``disabling``)."""
@@ -185,11 +185,11 @@ class HeadWriter:
         if self._retired or self._loaded is None or not partition.is_leader:
             return
         head = self._loaded.head
-        wanted = min(head.log_start_offset, partition.high_watermark)
-        if wanted > partition.log_start_offset:
-            durable = log_start.raise_to(partition, wanted)
+        new_start = min(head.log_start_offset, partition.high_watermark)
+        if new_start > partition.log_start_offset:
+            durable = log_start.raise_to(partition, new_start)
             if durable is not None:
-                durable.add_done_callback(lambda _: self.tell_replica())
+                durable.add_done_callback(lambda _: self.announce())
         if partition.log_start_offset >= head.log_start_offset:
             remote_end.learn(
                 partition, head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
@@ -219,7 +219,7 @@ class HeadWriter:
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
         self._check_prefix()
-        self.tell_replica()
+        self.announce()
 
     def _check_prefix(self) -> None:
         """A log that lacks what the tier holds is no leader's: it ends as if it had been fenced."""

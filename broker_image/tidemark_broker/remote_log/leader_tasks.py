@@ -192,10 +192,10 @@ class LeaderTasks:
         context, guard = self.shared.context, self.shared.guard
         now_s = context.monotonic()
         backoff = backoff.failed(now_s)
-        seen = guard.changes
+        changes = guard.changes
         await self.shared.wait(
             [self.shared.store_key],
-            lambda: guard.changes != seen,
+            lambda: guard.changes != changes,
             jittered(backoff.until_s - now_s, self.shared.settings.jitter),
         )
         return backoff

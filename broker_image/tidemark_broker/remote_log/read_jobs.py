@@ -67,7 +67,7 @@ class ReadJobs(Generic[R]):
         """Of what is kept for nobody in particular."""
         return self._kept.weight
 
-    def ask(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
+    def join(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
         """Join the read of ``key``, or begin it with ``work``; :meth:`leave` follows. Raises
         :class:`PoolFull`."""
         job = self._jobs.get(key)

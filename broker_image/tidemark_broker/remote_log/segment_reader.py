@@ -146,15 +146,15 @@ class SegmentReader:
     def _load(self, first: int, last: int) -> None:
         """Have these chunks at hand; those that are missing come from the store, in one request
         where they stand side by side."""
-        wanted = [number for number in range(first, last + 1) if number not in self._chunks]
-        if not wanted:
+        missing = [number for number in range(first, last + 1) if number not in self._chunks]
+        if not missing:
             return
         segment_id = self._entry.segment_id
         found = self._caches.chunks.get_many(
-            [(segment_id, number) for number in wanted],
+            [(segment_id, number) for number in missing],
             lambda keys: self._fetch([number for _, number in keys]),
         )
-        self._chunks.update(zip(wanted, found, strict=True))
+        self._chunks.update(zip(missing, found, strict=True))
 
     def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
         """Chunks of ascending numbers from the store."""

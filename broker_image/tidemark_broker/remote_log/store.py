@@ -52,7 +52,7 @@ class StoreGuard:
         self._error: StoreUnavailable | None = _not_configured()
         self._watcher: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wanted = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self.changes = 0
 
     @property
@@ -100,7 +100,7 @@ class StoreGuard:
         """A call to the store failed: look at it soon. May be called from any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._wanted.set)
+            loop.call_soon_threadsafe(self._wake_up.set)
 
     def status(self) -> RemoteStatus:
         """For the broker's report; no store configured is no error."""
@@ -136,7 +136,7 @@ class StoreGuard:
             logger.error("%s", self._error)  # noqa: TRY400 - the message says it all
 
     def _watch(self) -> None:
-        self._wanted.set()
+        self._wake_up.set()
         if self._watcher is None:
             self._loop = asyncio.get_running_loop()
             self._watcher = self._loop.create_task(self._run(), name="remote store watcher")
@@ -144,7 +144,7 @@ class StoreGuard:
     async def _run(self) -> None:
         backoff = self._fresh_backoff()
         while True:
-            self._wanted.clear()
+            self._wake_up.clear()
             if await self._check():
                 backoff, pause_s = self._fresh_backoff(), self._settings.interval_s
             else:
@@ -158,7 +158,7 @@ class StoreGuard:
         await asyncio.sleep(min(_CHECK_PAUSE_S, seconds))
         try:
             async with asyncio.timeout(max(0.0, seconds - _CHECK_PAUSE_S)):
-                await self._wanted.wait()
+                await self._wake_up.wait()
         except TimeoutError:
             return
 
@@ -181,7 +181,7 @@ class StoreGuard:
                 self._failed(error)
             return False
         if (tier, accepted) != (self._tier, self._accepted):
-            self._wanted.set()
+            self._wake_up.set()
             return True
         self._succeeded(tier, found)
         return True

@@ -114,7 +114,7 @@ def _topic_table(found: list[TopicRows]) -> Table:
 
 def _message(topic: TopicRows) -> str:
     """What Ready says, and what other conditions say that need somebody."""
-    told = [str(topic.condition("Ready").get("message", ""))]
+    messages = [str(topic.condition("Ready").get("message", ""))]
     for kind, trouble in (
         ("Stalled", "True"),
         ("TierIntegrity", "False"),
@@ -124,9 +124,9 @@ def _message(topic: TopicRows) -> str:
         text = str(found.get("message", ""))
         if found.get("status") != trouble or found.get("reason") in ("Disabling", "TierIntegrity"):
             continue
-        if text not in told:
-            told.append(f"{kind}: {text}")
-    return "\n".join(told)
+        if text not in messages:
+            messages.append(f"{kind}: {text}")
+    return "\n".join(messages)
 
 
 def _tiering(topic: TopicRows) -> str:

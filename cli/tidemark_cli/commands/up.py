@@ -46,7 +46,7 @@ def up(
         fail(str(error))
     out = errors if output == "json" else console
     cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
-    stop_asked = _catch_signals()
+    stop = _catch_signals()
     try:
         addresses = cluster.start(brokers=brokers)
     except (StartError, TimeoutError, OSError) as error:
@@ -55,7 +55,7 @@ def up(
     _print(addresses, output)
     if not detach:
         out.print("Ctrl-C stops everything.", highlight=False)
-        stop_asked.wait()
+        stop.wait()
         cluster.stop()
 
 
@@ -71,10 +71,10 @@ def _existing(kubeconfig: Path) -> dict[str, str]:
 
 
 def _catch_signals() -> threading.Event:
-    asked = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    return asked
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _print(addresses: Addresses, output: str) -> None:

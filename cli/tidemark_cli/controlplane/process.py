@@ -121,8 +121,8 @@ class ServerProcess:
     def _tail(self) -> str:
         with self.errors.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            said = file.read().decode(errors="replace").strip()
-        return said or f"it said nothing; see {self.errors.parent}"
+            output = file.read().decode(errors="replace").strip()
+        return output or f"it said nothing; see {self.errors.parent}"
 
 
 @dataclass(slots=True, kw_only=True)

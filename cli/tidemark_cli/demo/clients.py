@@ -148,11 +148,11 @@ def read_kafka_python(
         auto_offset_reset="none",
         group_id=None,
     )
-    wanted = {p: PythonTopicPartition(topic, p) for p in starts if starts[p] < ends[p]}
-    consumer.assign(list(wanted.values()))
-    for partition, place in wanted.items():
+    assigned = {p: PythonTopicPartition(topic, p) for p in starts if starts[p] < ends[p]}
+    consumer.assign(list(assigned.values()))
+    for partition, place in assigned.items():
         consumer.seek(place, starts[partition])
-    left = set(wanted)
+    left = set(assigned)
     found: dict[tuple[int, int], Record] = {}
     deadline = time.monotonic() + READ_TIMEOUT_S
     while left and time.monotonic() < deadline:

@@ -44,9 +44,9 @@ def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any
 
 def apply(cluster: LocalCluster, manifest: dict[str, Any]) -> str:
     """``kubectl apply -f -``; raises :class:`KubectlError` with its words."""
-    said = run_kubectl(
+    done = run_kubectl(
         ["apply", "-f", "-"], kubeconfig=cluster.kubeconfig, stdin=yaml.safe_dump(manifest)
     )
-    if said.returncode != 0:
-        raise KubectlError(said.stderr.strip())
-    return said.stdout.strip()
+    if done.returncode != 0:
+        raise KubectlError(done.stderr.strip())
+    return done.stdout.strip()

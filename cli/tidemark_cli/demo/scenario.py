@@ -306,10 +306,10 @@ class Scenario:
             90,
         )
 
-    def _wait_condition(self, kind: str, wanted: str, what: str) -> None:
+    def _wait_condition(self, kind: str, expected: str, what: str) -> None:
         self.report.wait(
             what,
-            lambda: self._topic().condition(kind).get("status") == wanted,
+            lambda: self._topic().condition(kind).get("status") == expected,
             lambda: str(self._topic().condition(kind).get("message", "")),
             60,
         )

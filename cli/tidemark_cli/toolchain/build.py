@@ -142,7 +142,7 @@ def _run(
         errors="replace",
     ) as process:
         try:
-            said = follow(process.stderr or (), program.packages, progress.advance)
+            output = follow(process.stderr or (), program.packages, progress.advance)
         except BaseException:
             process.terminate()
             raise
@@ -150,7 +150,7 @@ def _run(
         raise ToolchainError(
             f"building {program.name} failed (go ended with status {process.returncode}). If it "
             f"could not download a module, check GOPROXY and the network. It said:\n"
-            + "\n".join(said)
+            + "\n".join(output)
         )
 
 
@@ -173,6 +173,6 @@ def follow(
         else:
             last.append(line)
         fraction = min(1.0, compiled / packages)
-        told = f"{compiled} packages" if compiled else f"{downloads} modules downloaded"
-        advance(told, fraction)
+        text = f"{compiled} packages" if compiled else f"{downloads} modules downloaded"
+        advance(text, fraction)
     return last

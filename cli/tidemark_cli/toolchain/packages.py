@@ -46,5 +46,5 @@ def _install() -> None:
         [*command, str(REQUIREMENTS)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-2000:]
-        raise ToolchainError(f"pip could not install Spark (make spark tries again):\n{said}")
+        output = (done.stderr or done.stdout).strip()[-2000:]
+        raise ToolchainError(f"pip could not install Spark (make spark tries again):\n{output}")

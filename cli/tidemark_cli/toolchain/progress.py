@@ -62,7 +62,7 @@ class PlainProgress:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._step = ""
-        self._started_s = self._step_s = self._told_s = time.monotonic()
+        self._started_s = self._step_s = self._printed_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -81,14 +81,14 @@ class PlainProgress:
 
     def step(self, what: str) -> None:
         self._step, self._step_s = what, time.monotonic()
-        self._told_s = self._step_s
+        self._printed_s = self._step_s
         self._say(what)
 
     def advance(self, detail: str, fraction: float) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s < PLAIN_INTERVAL_S:
+        if now_s - self._printed_s < PLAIN_INTERVAL_S:
             return
-        self._told_s = now_s
+        self._printed_s = now_s
         elapsed_s = now_s - self._step_s
         parts = [f"{self._step}: {elapsed_s:.0f} s", detail, estimate(elapsed_s, fraction)]
         self._say(", ".join(part for part in parts if part))

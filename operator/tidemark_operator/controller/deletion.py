@@ -209,10 +209,10 @@ def _queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> St
 
 
 def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
-    wanted = [EARLIEST, LATEST]
+    timestamps = [EARLIEST, LATEST]
     if target.before_time_ms is not None:
-        wanted.append(target.before_time_ms)
-    for timestamp in wanted:
+        timestamps.append(target.before_time_ms)
+    for timestamp in timestamps:
         yield OffsetQuery(
             partition=row.partition,
             node_id=row.leader,
@@ -265,10 +265,10 @@ def freeze(
 def _answered(
     partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
 ) -> bool:
-    asked = [EARLIEST, LATEST]
+    timestamps = [EARLIEST, LATEST]
     if target.before_time_ms is not None:
-        asked.append(target.before_time_ms)
-    found = [answers.get((partition, timestamp)) for timestamp in asked]
+        timestamps.append(target.before_time_ms)
+    found = [answers.get((partition, timestamp)) for timestamp in timestamps]
     return all(answer is not None and answer.error_code == 0 for answer in found)
 
 
@@ -368,7 +368,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     place."""
     if view.resolved is None or view.topic_id is None:
         return view
-    seen: dict[int, tuple[int, int]] = {}
+    low_watermarks: dict[int, tuple[int, int]] = {}
     progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
@@ -378,7 +378,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
         # The leader of the frozen epoch may have reported before it had those records.
         is_later = report.leader_epoch > frozen.leader_epoch
         if report.low_watermark >= frozen.offset:
-            seen[part] = (0, report.low_watermark)
+            low_watermarks[part] = (0, report.low_watermark)
         elif (
             is_later
             and report.next_offset < frozen.offset
@@ -388,7 +388,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
             progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
     if progress != view.progress:
         view = dataclasses.replace(view, progress=progress)
-    return record(view, seen) if seen else view
+    return record(view, low_watermarks) if low_watermarks else view
 
 
 def _lost(end: int, offset: int) -> str:

@@ -193,16 +193,16 @@ def step(
         return old, None
     if not old.tiering.is_disabling:
         new = step_by_spec(old, topic.tiering_spec, state.cluster, now_ms=now_ms)
-        return new, _told(topic, new.tiering)
+        return new, _event_of(topic, new.tiering)
     waiting = tuple(pending(state, topic, disablements))
     complete = len(state.rows_of(topic.id)) >= topic.partitions_placed
     if waiting or not complete:
         return dataclasses.replace(old, pending_brokers=waiting), None
     new = TieringStatus(tiering=old.tiering.acknowledged, since_ms=now_ms)
-    return new, _told(topic, new.tiering)
+    return new, _event_of(topic, new.tiering)
 
 
-def _told(topic: TopicInfo, new: Tiering) -> Event | None:
+def _event_of(topic: TopicInfo, new: Tiering) -> Event | None:
     if new.state is topic.tiering.state:
         return None
     policy = policy_name(new.disable_policy)

@@ -219,11 +219,11 @@ def _settle(draft: Draft, rows: Iterable[PartitionRow]) -> tuple[int, int]:
             moved += new.leader != NO_LEADER
             offline += new.leader == NO_LEADER
         if new.leader not in (NO_LEADER, *row.isr, *row.elr):
-            _tell_elected(draft, row, new)
+            _emit_elected(draft, row, new)
     return moved, offline
 
 
-def _tell_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
+def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     """A leader from outside the ISR is told, with what it means for acknowledged records."""
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:

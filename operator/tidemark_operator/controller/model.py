@@ -258,15 +258,15 @@ class ClusterInfo:
     @property
     def disable_policy(self) -> DisablePolicy:
         """The default of ``remote.log.disable.policy`` (KIP-950: retain)."""
-        wanted = self.config.get(DISABLE_POLICY, "retain").strip().lower()
-        return DisablePolicy.DELETE if wanted == "delete" else DisablePolicy.RETAIN
+        configured = self.config.get(DISABLE_POLICY, "retain").strip().lower()
+        return DisablePolicy.DELETE if configured == "delete" else DisablePolicy.RETAIN
 
 
 def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo) -> int:
     """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409)."""
     text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
-    wanted = int(text) if text.isdecimal() else 1
-    return max(1, min(wanted, topic.replication_factor))
+    configured = int(text) if text.isdecimal() else 1
+    return max(1, min(configured, topic.replication_factor))
 
 
 def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:

@@ -48,22 +48,24 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     Rows from 0 to ``partitions_placed`` are never created again: their absence is not evidence."""
     present = draft.rows_of(topic.id)
     first = topic.partitions_placed
-    wanted = [partition for partition in range(first, topic.partitions) if partition not in present]
-    if not wanted:
+    missing = [
+        partition for partition in range(first, topic.partitions) if partition not in present
+    ]
+    if not missing:
         return Placed(created=(), placeholders=0)
     live = takers(draft)
     required = required_brokers(draft, topic)
     if len(live) < required:
         return BrokersMissing(required=required, live=len(live))
-    for partition in wanted:
+    for partition in missing:
         replicas = choose(draft, topic.id, partition, live, topic.replication_factor)
         draft.put_row(_new_row(topic, partition, replicas))
-    placeholders = max(0, topic.replication_factor - len(live)) * len(wanted)
-    text = f"{count(len(wanted), 'partition')} placed on {count(len(live), 'broker')}"
+    placeholders = max(0, topic.replication_factor - len(live)) * len(missing)
+    text = f"{count(len(missing), 'partition')} placed on {count(len(live), 'broker')}"
     if placeholders:
         text += f", {count(placeholders, 'replica')} held as placeholders until brokers join"
     draft.emit(normal("Topic", topic.key, "PartitionsPlaced", text))
-    return Placed(created=tuple(wanted), placeholders=placeholders)
+    return Placed(created=tuple(missing), placeholders=placeholders)
 
 
 def takers(draft: Draft) -> list[BrokerInfo]:
@@ -153,7 +155,7 @@ def fill_placeholders(draft: Draft, *, limit: int) -> int:
             filled[row.topic_id] = filled.get(row.topic_id, 0) + 1
             done += 1
     for topic_id, number in filled.items():
-        _tell(draft, topic_id, number)
+        _emit_filled(draft, topic_id, number)
     return done
 
 
@@ -182,7 +184,7 @@ def _fill_one(draft: Draft, row: PartitionRow) -> PartitionRow | None:
     return dataclasses.replace(row, replicas=replicas, partition_epoch=row.partition_epoch + 1)
 
 
-def _tell(draft: Draft, topic_id: uuid.UUID, number: int) -> None:
+def _emit_filled(draft: Draft, topic_id: uuid.UUID, number: int) -> None:
     topic = draft.state.topic_by_id(topic_id)
     if topic is not None:
         text = f"{count(number, 'placeholder')} filled by brokers that joined"

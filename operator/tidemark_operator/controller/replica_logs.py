@@ -40,7 +40,7 @@ class ReplicaLogs:
         #: By broker, the last partition of its last answer: the next request goes on behind it.
         self._reached: dict[int, RowKey] = {}
 
-    def wanted(self, state: ControllerState, node_id: int) -> list[RowKey]:
+    def unanswered(self, state: ControllerState, node_id: int) -> list[RowKey]:
         """What to ask a broker now, at most ``ASKED_MAX``, all of it in turn: what is asked again
         and again, as its storage refuses, keeps nothing else from being asked."""
         broker = state.brokers.get(node_id)

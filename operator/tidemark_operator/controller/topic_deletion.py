@@ -71,9 +71,11 @@ class Deletions:
             or response.broker_epoch != broker.broker_epoch
         ):
             return ()
-        asked = {item.topic_id for item in request.removals if item.partition == _WHOLE_TOPIC}
+        requested = {item.topic_id for item in request.removals if item.partition == _WHOLE_TOPIC}
         failed = {error.topic_id for error in response.errors}
-        fresh = [id_ for id_ in sorted(asked - failed) if not self.confirmed(state, id_, node_id)]
+        fresh = [
+            id_ for id_ in sorted(requested - failed) if not self.confirmed(state, id_, node_id)
+        ]
         for topic_id in fresh:
             self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
         return tuple(fresh)

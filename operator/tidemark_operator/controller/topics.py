@@ -214,8 +214,8 @@ def _config_refused(topic: TopicInfo) -> Blocker | None:
 def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:
     """One Event when a refusal begins or its reason changes, not one with every later status."""
     conditions = topic.status.get("conditions")
-    told = conditions if isinstance(conditions, list | tuple) else ()
-    stalled = next((c for c in told if isinstance(c, dict) and c.get("type") == "Stalled"), {})
+    listed = conditions if isinstance(conditions, list | tuple) else ()
+    stalled = next((c for c in listed if isinstance(c, dict) and c.get("type") == "Stalled"), {})
     if (stalled.get("reason"), stalled.get("message")) == (blocker.reason, blocker.message):
         return ()
     return (warning("Topic", topic.key, blocker.reason, blocker.message),)

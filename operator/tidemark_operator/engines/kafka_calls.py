@@ -25,9 +25,9 @@ def list_offsets(topic: str, timestamps: Mapping[int, int]) -> list_request.List
         list_request.ListOffsetsPartition(partition_index=i32(index), timestamp=i64(timestamp))
         for index, timestamp in sorted(timestamps.items())
     )
-    wanted = list_request.ListOffsetsTopic(name=TopicName(topic), partitions=partitions)
+    named = list_request.ListOffsetsTopic(name=TopicName(topic), partitions=partitions)
     return list_request.ListOffsetsRequest(
-        replica_id=BrokerId(_CONSUMER), isolation_level=i8(0), topics=(wanted,)
+        replica_id=BrokerId(_CONSUMER), isolation_level=i8(0), topics=(named,)
     )
 
 
@@ -50,9 +50,9 @@ def delete_records(
         delete_request.DeleteRecordsPartition(partition_index=i32(index), offset=i64(offset))
         for index, offset in sorted(offsets.items())
     )
-    wanted = delete_request.DeleteRecordsTopic(name=TopicName(topic), partitions=partitions)
+    named = delete_request.DeleteRecordsTopic(name=TopicName(topic), partitions=partitions)
     timeout = i32Timedelta.parse(dt.timedelta(milliseconds=timeout_ms))
-    return delete_request.DeleteRecordsRequest(topics=(wanted,), timeout=timeout)
+    return delete_request.DeleteRecordsRequest(topics=(named,), timeout=timeout)
 
 
 def deletions_of(response: delete_response.DeleteRecordsResponse) -> dict[int, DeletionAnswer]:

@@ -157,13 +157,15 @@ class Link:
 
     def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
         failed = {(error.topic_id, error.partition): error for error in response.errors}
-        told = {
+        delivered = {
             (topic.topic_id, state.partition)
             for topic in request.topics
             for state in topic.partitions
         }
-        told |= {(removal.topic_id, removal.partition) for removal in request.removals}
-        self.errors = {key: error for key, error in self.errors.items() if key not in told} | failed
+        delivered |= {(removal.topic_id, removal.partition) for removal in request.removals}
+        self.errors = {
+            key: error for key, error in self.errors.items() if key not in delivered
+        } | failed
         removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
         kept = {key: removal for key, removal in self._refused.items() if key not in removals}
         self._refused = kept | {key: removals[key] for key in removals if key in failed}

@@ -41,10 +41,10 @@ async def remove_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str)
 
 async def _apply(api: KubeApi, kind: Kind, body: Json, finalizers: list[str]) -> Json:
     meta = body["metadata"]
-    wanted: Json = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    metadata: Json = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
     if finalizers:
-        wanted["finalizers"] = finalizers
-    patch: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": wanted}
+        metadata["finalizers"] = finalizers
+    patch: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     return await api.apply(
         kind, meta["namespace"], meta["name"], patch, manager=MANAGER, force=True
     )

@@ -22,8 +22,8 @@ from tidemark_operator.kube.kinds import LEASE, Json
 from tidemark_operator.leadership.lease import (
     Create,
     LeaseTimes,
+    Observation,
     Renew,
-    Seen,
     Wait,
     decide,
     lease_body,
@@ -66,8 +66,8 @@ class Elector:
         self._on_stopped = on_stopped
         self._leading = False
         self._leading_until_s = 0.0
-        self._seen: Seen | None = None
-        self._holder_told = ""
+        self._observation: Observation | None = None
+        self._logged_holder = ""
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -155,12 +155,12 @@ class Elector:
         lease = await self._read(api)
         now_s = time.monotonic()
         if lease is not None:
-            self._seen = observe(lease, self._seen, now_s)
-        action = decide(lease, self._lease.identity, self._seen, now_s)
+            self._observation = observe(lease, self._observation, now_s)
+        action = decide(lease, self._lease.identity, self._observation, now_s)
         if isinstance(action, Wait):
-            self._tell_holder(lease)
+            self._log_holder(lease)
             return False
-        self._holder_told = ""
+        self._logged_holder = ""
         transitions = 0 if isinstance(action, Create) else action.transitions
         body = self._body(transitions, lease)
         if isinstance(action, Create):
@@ -171,12 +171,12 @@ class Elector:
             logger.info("took the Lease as %s, transition %d", self._lease.identity, transitions)
         return True
 
-    def _tell_holder(self, lease: Json | None) -> None:
+    def _log_holder(self, lease: Json | None) -> None:
         """Once for each holder: why this operator does nothing."""
         holder = str((lease or {}).get("spec", {}).get("holderIdentity", ""))
-        if holder != self._holder_told:
+        if holder != self._logged_holder:
             logger.info("standing by: %s holds the Lease", holder)
-            self._holder_told = holder
+            self._logged_holder = holder
 
     def _body(self, transitions: int, held: Json | None) -> Json:
         return lease_body(

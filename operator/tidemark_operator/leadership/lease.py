@@ -41,7 +41,7 @@ class LeaseTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """The record that a candidate saw last, and when (monotonic seconds) it first saw it."""
 
     record: tuple[str, str, int]
@@ -77,7 +77,7 @@ class Wait:
 Action = Create | Take | Renew | Wait
 
 
-def observe(lease: Json, seen: Seen | None, now_s: float) -> Seen:
+def observe(lease: Json, former: Observation | None, now_s: float) -> Observation:
     """Remember the record; the clock starts again whenever it differs from the last one."""
     spec = lease.get("spec") or {}
     record = (
@@ -85,12 +85,12 @@ def observe(lease: Json, seen: Seen | None, now_s: float) -> Seen:
         str(spec.get("renewTime") or ""),
         int(spec.get("leaseTransitions") or 0),
     )
-    if seen is not None and seen.record == record:
-        return seen
-    return Seen(record, now_s)
+    if former is not None and former.record == record:
+        return former
+    return Observation(record, now_s)
 
 
-def decide(lease: Json | None, identity: str, seen: Seen | None, now_s: float) -> Action:
+def decide(lease: Json | None, identity: str, former: Observation | None, now_s: float) -> Action:
     """The next step of a candidate or a leader. ``seen`` is ``observe``'s answer for ``lease``."""
     if lease is None:
         return Create()
@@ -102,7 +102,7 @@ def decide(lease: Json | None, identity: str, seen: Seen | None, now_s: float) -
     if not holder:
         return Take(transitions + 1)
     duration_s = float(spec.get("leaseDurationSeconds") or 0)
-    if seen is None or now_s - seen.since_s <= duration_s:
+    if former is None or now_s - former.since_s <= duration_s:
         return Wait(holder)
     return Take(transitions + 1)
 

@@ -229,9 +229,9 @@ class ControlServer:
                 continue
             for broker_id, broker_epoch in self._term.sessions.tick(time.monotonic()):
                 logger.info("the session of broker %d (epoch %d) ran out", broker_id, broker_epoch)
-                self._tell(self._handler.on_expired, broker_id, broker_epoch)
+                self._notify(self._handler.on_expired, broker_id, broker_epoch)
 
-    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+    def _notify(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends
             self._main.call_soon_threadsafe(call, *arguments)
 
@@ -349,7 +349,9 @@ class ControlServer:
             return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
         session, news = taken
         if news:
-            self._tell(self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat)
+            self._notify(
+                self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat
+            )
         return heartbeat_response(
             ErrorCode.none,
             term.controller_epoch,
@@ -369,7 +371,7 @@ class ControlServer:
         if previous is not None:
             previous.close()
         self._channels[request.broker_id] = channel
-        self._tell(self._handler.on_attached, channel)
+        self._notify(self._handler.on_attached, channel)
         return channel
 
     def _close_channels(self) -> None:

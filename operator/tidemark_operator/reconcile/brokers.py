@@ -93,8 +93,8 @@ class BrokerReconciler:
         if draining:
             waits = [condition("Draining", True, reason, draining)]
             listed = status["conditions"]
-            told = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
-            status["conditions"] = [*(listed if isinstance(listed, list) else []), *told]
+            rendered = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
+            status["conditions"] = [*(listed if isinstance(listed, list) else []), *rendered]
         written = await services.statuses.write_if_due(
             BROKER, key, broker.status, status, now_ms=now_ms
         )

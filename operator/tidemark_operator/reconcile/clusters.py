@@ -78,7 +78,7 @@ class ClusterReconciler:
 
     # ------------------------------------------------------------ storage
 
-    async def look_first(self) -> None:
+    async def check_first(self) -> None:
         """Before the first broker is told anything: the accepted storage with its credentials, or
         why it is not known yet. A store that does not answer holds the take-over up only
         briefly."""
@@ -107,19 +107,19 @@ class ClusterReconciler:
 
     async def _storage(self, key: Key, body: Json) -> None:
         before = self._known
-        found, accepted = await self._look(key, body)
+        found, accepted = await self._check(key, body)
         if accepted is not None:
             await self._record(key, accepted)
         if found == before:
             return
         services = self._services
         self._know(found)
-        self._told(key, found, is_new=accepted is not None)
+        self._report(key, found, is_new=accepted is not None)
         services.engine.publish()
         for topic_key in services.objects.keys(TOPIC):
             services.queue.add(topic_key)
 
-    async def _look(
+    async def _check(
         self, key: Key, body: Json
     ) -> tuple[RemoteStorageState, remote_storage.Accepted | None]:
         """What may be used now; with it what has to be recorded first, if that is new."""
@@ -172,7 +172,7 @@ class ClusterReconciler:
         status["storeId"] = accepted.store_id
         await self._services.statuses.write(CLUSTER, key, status)
 
-    def _told(self, key: Key, now: RemoteStorageState, *, is_new: bool) -> None:
+    def _report(self, key: Key, now: RemoteStorageState, *, is_new: bool) -> None:
         """One Event when the storage is accepted, when it fails, and when it is back."""
         text, events = key.namespaced_name, self._services.events
         if now.problem:

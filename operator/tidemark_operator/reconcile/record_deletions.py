@@ -63,7 +63,7 @@ class RecordDeletionReconciler:
     async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
         """Ask the leaders, then freeze what they said before anything is deleted."""
         try:
-            answers = await self._ask(step)
+            answers = await self._resolve_offsets(step)
         except EngineUnavailable as error:
             await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
             return LOOK_AGAIN_S
@@ -74,13 +74,13 @@ class RecordDeletionReconciler:
         await self._write(key, frozen, step)
         return 0.0
 
-    async def _ask(self, step: Resolve) -> Answers:
+    async def _resolve_offsets(self, step: Resolve) -> Answers:
         """One ListOffsets per leader and round: a request names a partition only once."""
         rounds: dict[tuple[int, int], dict[int, int]] = {}
-        seen: dict[tuple[int, int], int] = {}
+        turns: dict[tuple[int, int], int] = {}
         for query in step.queries:
-            turn = seen.get((query.node_id, query.partition), 0)
-            seen[query.node_id, query.partition] = turn + 1
+            turn = turns.get((query.node_id, query.partition), 0)
+            turns[query.node_id, query.partition] = turn + 1
             rounds.setdefault((query.node_id, turn), {})[query.partition] = query.timestamp
         answers: Answers = {}
         for (node_id, _), timestamps in sorted(rounds.items()):
@@ -119,8 +119,8 @@ class RecordDeletionReconciler:
         now_ms = wall_ms()
         ended = deletion.finish(view, now_ms=now_ms)
         await self._write(key, ended, step)
-        tell = normal if step.succeeded else warning
-        self._services.events.emit(tell("RecordDeletion", view.key, step.reason, step.message))
+        event = normal if step.succeeded else warning
+        self._services.events.emit(event("RecordDeletion", view.key, step.reason, step.message))
         expires_ms = deletion.expires_ms(ended)
         return None if expires_ms is None else max(0.0, (expires_ms - now_ms) / 1000)
 

@@ -26,12 +26,14 @@ class LogQuestions:
         """Ask every connected broker what is wanted of it."""
         services = self._services
         for node_id in services.state.brokers:
-            if services.engine.connected(node_id) and self._logs.wanted(services.state, node_id):
-                services.background.spawn(("replica logs", node_id), self._ask(node_id))
+            if services.engine.connected(node_id) and self._logs.unanswered(
+                services.state, node_id
+            ):
+                services.background.spawn(("replica logs", node_id), self._question(node_id))
 
-    async def _ask(self, node_id: int) -> None:
+    async def _question(self, node_id: int) -> None:
         services = self._services
-        keys = self._logs.wanted(services.state, node_id)
+        keys = self._logs.unanswered(services.state, node_id)
         try:
             response = await services.engine.replica_logs(node_id, keys)
         except EngineUnavailable as error:

@@ -30,7 +30,7 @@ LOOK_AGAIN_S = 5.0
 
 #: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
 #: that nothing can be sent whose change is not seen.
-Told = tuple[int, TopicState]
+Published = tuple[int, TopicState]
 
 
 class TopicReconciler:
@@ -38,8 +38,8 @@ class TopicReconciler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._told: dict[str, Told] = {
-            key: _told(topic) for key, topic in services.state.topics.items()
+        self._published: dict[str, Published] = {
+            key: _published(topic) for key, topic in services.state.topics.items()
         }
 
     async def reconcile(self, key: Key) -> float | None:
@@ -48,7 +48,7 @@ class TopicReconciler:
         body = services.objects.get(key)
         text = key.namespaced_name
         if body is None:
-            self._told.pop(text, None)
+            self._published.pop(text, None)
             return None
         if text not in services.state.topics:
             return await elsewhere(services, TOPIC, key, body)
@@ -67,7 +67,7 @@ class TopicReconciler:
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None
         delay_s = await self._write(key, topic, decision)
-        self._tell(text)
+        self._publish(text)
         self._disable(text)
         return delay_s
 
@@ -96,14 +96,14 @@ class TopicReconciler:
             return later_s if recheck_s is None else min(recheck_s, later_s)
         return recheck_s
 
-    def _tell(self, text: str) -> None:
+    def _publish(self, text: str) -> None:
         """Tell the brokers a Topic whose placement, configuration or tiering was just stored."""
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
-        told = _told(topic)
-        if self._told.get(text) != told:
-            self._told[text] = told
+        published = _published(topic)
+        if self._published.get(text) != published:
+            self._published[text] = published
             if topic.partitions_placed:
                 self._services.engine.publish(topics=[text])
 
@@ -114,13 +114,13 @@ class TopicReconciler:
         topic = services.state.topics.get(text)
         if topic is None or topic.paused:
             return
-        wanted = disablement.requests(services.state, topic, services.disablements)
-        for node_id, request in wanted.items():
+        requests = disablement.requests(services.state, topic, services.disablements)
+        for node_id, request in requests.items():
             if services.engine.connected(node_id):
                 name = ("disable", topic.id, request.tiered_epoch, node_id)
-                services.background.spawn(name, self._ask_to_disable(text, node_id, request))
+                services.background.spawn(name, self._disable_on(text, node_id, request))
 
-    async def _ask_to_disable(self, text: str, node_id: int, request: Disablement) -> None:
+    async def _disable_on(self, text: str, node_id: int, request: Disablement) -> None:
         services = self._services
         try:
             response = await services.engine.disable_tiering(node_id, request)
@@ -146,7 +146,7 @@ class TopicReconciler:
         if step.remote is not None:
             node_id, request = step.remote
             services.background.spawn(
-                ("empty", topic.id), self._ask_to_empty(topic.key, node_id, request)
+                ("empty", topic.id), self._empty_tier(topic.key, node_id, request)
             )
         if not step.release:
             return False
@@ -156,11 +156,11 @@ class TopicReconciler:
         if body is not None:
             await services.client.release(TOPIC, body, TOPIC_FINALIZER)
             services.disablements.forget(topic.id)
-            self._told.pop(topic.key, None)
+            self._published.pop(topic.key, None)
             logger.info("%s: released: %s", key, step.message)
         return True
 
-    async def _ask_to_empty(self, text: str, node_id: int, request: TierDeletion) -> None:
+    async def _empty_tier(self, text: str, node_id: int, request: TierDeletion) -> None:
         services = self._services
         try:
             response = await services.engine.empty_tier(node_id, request)
@@ -195,5 +195,5 @@ def _quiet_s(topic: TopicInfo, decision: TopicDecision, now_ms: int) -> float:
     return quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms) / 1000
 
 
-def _told(topic: TopicInfo) -> Told:
+def _published(topic: TopicInfo) -> Published:
     return topic.partitions_placed, topic_state(topic, ())

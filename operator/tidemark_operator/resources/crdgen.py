@@ -168,21 +168,21 @@ def render_all() -> dict[str, str]:
 def stale_files(folder: Path) -> list[str]:
     """Names of files in the folder that differ from what the models say, are missing, or belong to
     no kind."""
-    wanted = render_all()
+    rendered = render_all()
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
     return sorted(
-        name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)
+        name for name in rendered.keys() | found.keys() if rendered.get(name) != found.get(name)
     )
 
 
 def write_all(folder: Path) -> None:
     """Write every file, and remove those of no kind."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = render_all()
+    rendered = render_all()
     for path in folder.glob("*.yaml"):
-        if path.name not in wanted:
+        if path.name not in rendered:
             path.unlink()
-    for name, text in wanted.items():
+    for name, text in rendered.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -236,7 +236,7 @@ class Committer:
         taken: list[_Waiting[Any]] = []
         for position, waiting in enumerate(group):
             draft.begin()
-            told = len(draft.events)
+            earlier_events = len(draft.events)
             try:
                 waiting.result = waiting.decide(draft)
             except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
@@ -247,7 +247,7 @@ class Committer:
                 return self._take(taken)
             waiting.slices = frozenset(draft.touched)
             waiting.brokers = frozenset(draft.touched_brokers)
-            waiting.events = tuple(draft.events[told:])
+            waiting.events = tuple(draft.events[earlier_events:])
             taken.append(waiting)
         return draft, taken
 

@@ -134,15 +134,15 @@ class SliceStore:
         has advanced, after a call of ``landing``; where not, the slice was read again and the
         decision has to be taken again. Every write is finished or settled before this returns or
         raises."""
-        wanted = list(writes)
+        ordered = list(writes)
         outcomes = await asyncio.gather(
-            *(self._write(state, write, landing) for write in wanted), return_exceptions=True
+            *(self._write(state, write, landing) for write in ordered), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         return {
-            write.index: outcome is True for write, outcome in zip(wanted, outcomes, strict=True)
+            write.index: outcome is True for write, outcome in zip(ordered, outcomes, strict=True)
         }
 
     async def _write(

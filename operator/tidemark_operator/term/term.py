@@ -83,7 +83,7 @@ class Term:
         services = self.services
         services.objects.listener = self._reflector
         try:
-            await self._clusters.look_first()
+            await self._clusters.check_first()
             self._begin()
             async with asyncio.TaskGroup() as group:
                 group.create_task(services.committer.run(self._effects), name="committer")

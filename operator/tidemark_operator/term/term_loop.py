@@ -191,8 +191,8 @@ class TermLoop:
                 raise NotLeading("the Lease was lost before a Cluster was found")
             self._changed.clear()
             found = await api.list_all(CLUSTER, self._settings.namespace)
-            wanted = self._settings.cluster
-            named = [body for body in found if wanted in ("", body["metadata"]["name"])]
+            name = self._settings.cluster
+            named = [body for body in found if name in ("", body["metadata"]["name"])]
             if named:
                 return str(min(named, key=_age)["metadata"]["name"])
             logger.info("waiting for a Cluster in namespace %s", self._settings.namespace)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from tidemark_cli.commands.status import print_status
-from tidemark_cli.local.topic_rows import TopicInfo
+from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_operator.controller.model import PartitionRow
 
 
@@ -24,13 +24,13 @@ def row(partition: int, leader: int, replicas: tuple[int, ...]) -> PartitionRow:
     )
 
 
-def text(brokers: list[dict[str, object]], views: list[TopicInfo], *names: str, limit: int) -> str:
+def text(brokers: list[dict[str, object]], views: list[TopicRows], *names: str, limit: int) -> str:
     out = io.StringIO()
     print_status(Console(file=out, width=200), brokers, views, names, limit)
     return out.getvalue()
 
 
-def printed(brokers: list[dict[str, object]], views: list[TopicInfo]) -> list[list[str]]:
+def printed(brokers: list[dict[str, object]], views: list[TopicRows]) -> list[list[str]]:
     """The rows of all tables, their cells without padding."""
     lines = (line for line in text(brokers, views, limit=0).splitlines() if line.startswith("│"))
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
@@ -46,7 +46,7 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
         for node in (1, 2)
     ]
     rows = (row(0, 1, (1, 2)), row(1, 1, (1, -1)), row(2, -1, (2, 1)))
-    cells = printed(brokers, [TopicInfo("orders", {"spec": {}}, rows)])
+    cells = printed(brokers, [TopicRows("orders", {"spec": {}}, rows)])
     assert ["broker-1", "1", "Unknown", "2", "3", "1,234"] in cells
     assert ["broker-2", "2", "Unknown", "0", "2", "1,234"] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
@@ -55,7 +55,7 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
 
 def test_who_may_lead_outside_the_isr_is_shown() -> None:
     waiting = replace(row(0, -1, (1, 2, 3)), isr=(), elr=(2,), last_known_elr=(1, 3))
-    cells = printed([], [TopicInfo("orders", {"spec": {}}, (waiting,))])
+    cells = printed([], [TopicRows("orders", {"spec": {}}, (waiting,))])
     assert ["0", "none", "0", "1 2 3", "", "2 1? 3?"] in cells
 
 
@@ -71,16 +71,16 @@ def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
             "message": "k is bad",
         },
     ]
-    view = TopicInfo("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
+    view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
     cells = printed([], [view])
     assert ["orders", "True", "never", "-", "0", "served"] in cells
     assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells
 
 
-def many(count: int) -> list[TopicInfo]:
+def many(count: int) -> list[TopicRows]:
     names = [f"{'orders' if n % 2 else 'clicks'}-{n:03}" for n in range(count)]
     rows = [replace(row(0, 1, (1,)), name=name) for name in names]
-    return [TopicInfo(r.name, {"spec": {}}, (r,)) for r in rows]
+    return [TopicRows(r.name, {"spec": {}}, (r,)) for r in rows]
 
 
 def test_of_many_topics_the_first_are_shown_and_how_to_see_more() -> None:

@@ -164,7 +164,7 @@ def test_after_a_power_cut_the_one_that_lost_its_tail_does_not_lead(order: tuple
     ends = {1: 800, 2: 1000, 3: 800}
     for node_id in order:
         _crash(world, node_id)
-        if KEY in world.replica_logs.wanted(world.state, node_id):
+        if KEY in world.replica_logs.unanswered(world.state, node_id):
             report_log(world, node_id, 1, ends[node_id])
         assert world.row().leader in (-1, 2)
     assert world.row().leader == 2
@@ -226,7 +226,7 @@ def test_reports_of_a_former_process_or_of_a_former_epoch_do_not_count() -> None
     _crash(world, 1)
     report_log(world, 2, 4, 80)
     assert world.row().leader == -1
-    assert world.replica_logs.wanted(world.state, 1) == [KEY]
+    assert world.replica_logs.unanswered(world.state, 1) == [KEY]
     report_log(world, 1, 4, 70, leader_epoch=world.row().leader_epoch - 1)
     assert world.row().leader == -1
     report_log(world, 1, 4, 70)
@@ -239,7 +239,7 @@ def test_a_replica_whose_storage_refuses_does_not_count_and_is_asked_again() -> 
     report_log(world, 1, 4, 90)
     report_log(world, 2, -1, -1, error_code=56)
     assert world.row().leader == -1
-    assert world.replica_logs.wanted(world.state, 2) == [KEY]
+    assert world.replica_logs.unanswered(world.state, 2) == [KEY]
     report_log(world, 2, 4, 95)
     assert world.row().leader == 2
 
@@ -259,8 +259,8 @@ def test_replicas_whose_storage_refuses_do_not_keep_the_others_from_being_asked(
     _crash(world, 2)
     asked: list[tuple[uuid.UUID, int]] = []
     for _ in range(3):
-        wanted = world.replica_logs.wanted(world.state, 1)
-        assert wanted == world.replica_logs.wanted(world.state, 1)
+        wanted = world.replica_logs.unanswered(world.state, 1)
+        assert wanted == world.replica_logs.unanswered(world.state, 1)
         asked += wanted
         logs = tuple(_refusing(key) for key in wanted)
         epoch = world.state.brokers[1].broker_epoch
@@ -309,37 +309,39 @@ def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
 
 def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
     world = _world(isr=(1,), last_known_elr=(2,))
-    assert world.replica_logs.wanted(world.state, 2) == []
+    assert world.replica_logs.unanswered(world.state, 2) == []
     _crash(world, 1)
-    assert world.replica_logs.wanted(world.state, 1) == [KEY]
-    assert world.replica_logs.wanted(world.state, 2) == [KEY]
-    assert world.replica_logs.wanted(world.state, 3) == []
+    assert world.replica_logs.unanswered(world.state, 1) == [KEY]
+    assert world.replica_logs.unanswered(world.state, 2) == [KEY]
+    assert world.replica_logs.unanswered(world.state, 3) == []
     (asked,) = replica_log_info([KEY], 7).topics
     assert (asked.topic_id, asked.partitions) == (KEY[0], (0,))
     report_log(world, 2, 4, 80)
-    assert world.replica_logs.wanted(world.state, 2) == []
+    assert world.replica_logs.unanswered(world.state, 2) == []
     report_log(world, 1, 4, 70)
-    assert world.replica_logs.wanted(world.state, 1) == []
+    assert world.replica_logs.unanswered(world.state, 1) == []
 
 
 def test_lost_records_are_told_once_with_their_range() -> None:
     world = _world({}, isr=(1,))
     _crash(world, 1)
-    assert world.replica_logs.wanted(world.state, 1) == [KEY], "it leads, and may have lost some"
+    assert world.replica_logs.unanswered(world.state, 1) == [KEY], (
+        "it leads, and may have lost some"
+    )
     lost = {"lost": range(800, 1000)}
     (event,) = report_log(world, 1, 4, 800, **lost)
     assert (event.reason, event.type.value, event.key) == ("RecordsLost", "Warning", "ns/topic-1")
     assert "broker 1" in event.message
     assert "partition 0 offsets 800 to 999" in event.message
     assert report_log(world, 1, 4, 800, **lost) == []
-    assert world.replica_logs.wanted(world.state, 1) == []
+    assert world.replica_logs.unanswered(world.state, 1) == []
 
 
 def test_after_a_clean_start_nothing_is_asked() -> None:
     world = _world(isr=(1,))
     world.register(1, incarnation=5, previous=101)
     world.beat(1)
-    assert world.replica_logs.wanted(world.state, 1) == []
+    assert world.replica_logs.unanswered(world.state, 1) == []
 
 
 # ---------------------------------------------------------------- what people are told

@@ -208,7 +208,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES))
     def report(self, node: int) -> None:
         """A broker that is asked answers."""
-        if node in self.running and self.world.replica_logs.wanted(self.world.state, node):
+        if node in self.running and self.world.replica_logs.unanswered(self.world.state, node):
             log = self.logs[node]
             report_log(self.world, node, log[-1][0] if log else -1, len(log))
 

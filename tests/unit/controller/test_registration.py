@@ -282,7 +282,7 @@ def test_all_broker_objects_made_again_lose_nothing() -> None:
     assert (world.row(2).leader, world.row(2).isr) == (2, (2,))
     assert world.row(0).leader == -1, "both have everything, or one has lost some: ask both"
     assert set(world.row(0).holders) == {1, 2}
-    assert [world.replica_logs.wanted(world.state, n)[0][1] for n in (1, 2)] == [0, 0]
+    assert [world.replica_logs.unanswered(world.state, n)[0][1] for n in (1, 2)] == [0, 0]
 
 
 def test_slices_name_the_directories_of_the_brokers_in_them_and_no_others() -> None:

@@ -14,7 +14,7 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
-from tidemark_operator.controller import commit, deletion, tiering
+from tidemark_operator.controller import commit, deletion, disablement
 from tidemark_operator.controller.deletion import DeletionInfo, DeletionTarget
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
@@ -39,7 +39,7 @@ def test_topics() -> None:
         dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     )
     statuses += [world.reconcile(), world.reconcile()]
-    asked = tiering.requests(world.state, world.view(), world.disablements)
+    asked = disablement.requests(world.state, world.view(), world.disablements)
     for node_id, request in asked.items():
         answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)

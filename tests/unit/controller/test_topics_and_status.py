@@ -23,7 +23,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.ids import id_text
 from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionStatus
-from tidemark_operator.controller import elections, tiering
+from tidemark_operator.controller import disablement, elections
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
 from tidemark_operator.controller.model import (
     BrokerHealth,
@@ -123,7 +123,7 @@ def test_disabling_from_begin_to_end() -> None:
     assert (tiering_now["epoch"], tiering_now["policy"]) == (1, "Retain")
     assert tiering_now["pendingBrokers"] == [1, 2, 3]
     assert "waiting for brokers 1, 2, 3" in messages(result)["Ready"]
-    asked = tiering.requests(world.state, world.view(), world.disablements)
+    asked = disablement.requests(world.state, world.view(), world.disablements)
     for node_id, request in asked.items():
         world.disablements.take(
             world.state, request.topic_id, node_id, acknowledge(world, node_id, request), now_ms=T0
@@ -142,7 +142,7 @@ def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None
     world.state.put_topic(dataclasses.replace(world.view(), tiering_spec=TieringSpec()))
     world.reconcile()
     world.reconcile()
-    result = world.reconcile(now_ms=T0 + tiering.STALL_MS)
+    result = world.reconcile(now_ms=T0 + disablement.STALL_MS)
     assert _main(result) == ("True", "True", "True")
     assert "delete their Broker" in messages(result)["Stalled"]
 

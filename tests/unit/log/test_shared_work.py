@@ -44,7 +44,7 @@ def _threads(work: SharedWork, count: int, failed: list[BaseException]) -> list[
 
 def _all_wait(shared: SharedWork, asked: int) -> None:
     deadline_s = time.monotonic() + 5
-    while shared._asked < asked:
+    while shared._requests < asked:
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
 

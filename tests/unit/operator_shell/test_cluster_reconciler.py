@@ -124,7 +124,7 @@ async def test_before_the_first_broker_is_told_anything_the_accepted_store_is_kn
     await ClusterReconciler(world.services).reconcile(MAIN)
     async with world.term():
         assert not world.services.state.cluster.remote_storage
-        await ClusterReconciler(world.services).look_first()
+        await ClusterReconciler(world.services).check_first()
         assert world.services.state.cluster.remote_storage
         assert not world.services.state.cluster.storage_problem
 

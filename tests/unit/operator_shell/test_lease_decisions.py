@@ -8,8 +8,8 @@ import pytest
 from tidemark_operator.leadership.lease import (
     Create,
     LeaseTimes,
+    Observation,
     Renew,
-    Seen,
     Take,
     Wait,
     decide,
@@ -36,11 +36,11 @@ def test_without_a_lease_it_is_made() -> None:
 
 
 def test_our_own_is_renewed_and_counts_no_transition() -> None:
-    assert decide(lease("me"), "me", Seen(("me", "t1", 3), 0.0), 1.0) == Renew(3)
+    assert decide(lease("me"), "me", Observation(("me", "t1", 3), 0.0), 1.0) == Renew(3)
 
 
 def test_a_released_one_is_taken_at_once() -> None:
-    assert decide(lease(""), "me", Seen(("", "t1", 3), 5.0), 5.0) == Take(4)
+    assert decide(lease(""), "me", Observation(("", "t1", 3), 5.0), 5.0) == Take(4)
 
 
 def test_anothers_is_waited_for_a_whole_duration_on_our_own_clock() -> None:

@@ -30,7 +30,7 @@ class World:
         )
 
     def ask(self, name: str, result: bytes = b"1234") -> Job[bytes]:
-        return self.jobs.ask(name, self.read(name, result))
+        return self.jobs.join(name, self.read(name, result))
 
     def read(self, name: str, result: bytes) -> Callable[[], bytes]:
         def work() -> bytes:

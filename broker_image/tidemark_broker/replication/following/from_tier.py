@@ -88,7 +88,7 @@ async def start_from_tier(
     """``leader``: its answer OFFSET_MOVED_TO_TIERED_STORAGE to ``requested`` (KIP-405)."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            point = await _ask_tier(partition, leader)
+            point = await _bootstrap_point(partition, leader)
     except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
         logger.warning("%s: cannot start from the tier: %s", partition.tp, error)
         return Outcome.BACK_OFF
@@ -106,7 +106,7 @@ async def start_from_tier(
     return Outcome.PROGRESS
 
 
-async def _ask_tier(partition: Partition, leader: ReplicaFetchResult) -> BootstrapPoint:
+async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> BootstrapPoint:
     remote = partition.context.remote
     if remote is None:
         raise RemoteUnavailable("this broker has no remote storage, its leader's log begins there")

@@ -65,7 +65,7 @@ class LogDirectory:
             for log in logs.logs()
         ]
         self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._checkpoint_error = ""
         self.failures = StorageFailures()
 
@@ -189,14 +189,14 @@ class LogDirectory:
         """Have the present log start made durable soon; many requests share one write."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((partition, future))
-        self._wanted.set()
+        self._requested.set()
         return future
 
     async def run_log_start_checkpoints(self) -> None:
         """Write whenever somebody waits for it, until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._requested.wait()
+            self._requested.clear()
             batch, self._waiting = self._waiting, []
             try:
                 await in_thread(
@@ -206,7 +206,7 @@ class LogDirectory:
                 logger.warning("log starts are not durable yet: %s", error)
                 self._waiting += batch
                 await asyncio.sleep(_RETRY_S)
-                self._wanted.set()
+                self._requested.set()
                 continue
             for partition, future in batch:
                 log_start.after_checkpoint(partition)

@@ -66,7 +66,7 @@ class Repairs:
         self._context.failures.succeeded(tp)
         return found
 
-    async def look_for_room(self, partitions: Iterable[Partition]) -> None:
+    async def probe_room(self, partitions: Iterable[Partition]) -> None:
         """See whether those can be written again that could not be; one look is for all of them."""
         due = [
             each

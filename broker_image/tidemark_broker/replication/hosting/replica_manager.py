@@ -224,7 +224,7 @@ class ReplicaManager:
         for key in list(self._placement.offline):
             await self._placement.place_again(key, now_s)
         await self._repairs.reopen(self.partitions)
-        await self._repairs.look_for_room(self.partitions)
+        await self._repairs.probe_room(self.partitions)
         for partition in self.partitions:
             self._take_overs.begin(partition)
 

@@ -228,8 +228,8 @@ def meaning(
         return Answer.NOTHING
     if result.partition_epoch > row.partition_epoch:
         return Answer.ADOPT
-    asked = (change.leader_epoch, change.partition_epoch, change.new_isr)
-    if result.partition_epoch == row.partition_epoch and asked == (
+    proposed = (change.leader_epoch, change.partition_epoch, change.new_isr)
+    if result.partition_epoch == row.partition_epoch and proposed == (
         row.leader_epoch,
         row.partition_epoch,
         pending,

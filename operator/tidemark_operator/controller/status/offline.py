@@ -30,8 +30,8 @@ def no_leader(
     holders = {replica for row in rows for replica in row.holders}
     ways = [f"start {_brokers(_down(state, holders) or holders)} (the last to have all records)"]
     others = any(set(row.hosts).difference(row.holders) for row in rows)
-    told = _ways(state, topic, ways) if others else ways[0]
-    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {told}"
+    reasons = _ways(state, topic, ways) if others else ways[0]
+    text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
     return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
 
 

@@ -91,20 +91,20 @@ def topic_status(
     """The status after a decision whose rows are committed and applied to ``state``."""
     if decision.paused:
         return _paused(state, topic, now_ms)
-    seen = counts(state, topic)
-    conditions = _conditions(state, topic, decision, disablements, seen, now_ms)
+    counted = counts(state, topic)
+    conditions = _conditions(state, topic, decision, disablements, counted, now_ms)
     status: dict[str, object] = dict(topic.status)
     status.pop("heldConfig", None)
     status["observedGeneration"] = topic.generation
     status["controllerEpoch"] = state.controller_epoch
-    if seen.rows or topic.topic_id is not None:
+    if counted.rows or topic.topic_id is not None:
         status["topicId"] = id_text(topic.id)
         status["partitionsPlaced"] = max(topic.partitions_placed, _contiguous(state, topic))
         status["replicas"] = {
-            "desired": seen.desired,
-            "placed": seen.placed,
-            "inSync": seen.in_sync,
-            "placeholders": seen.placeholders,
+            "desired": counted.desired,
+            "placed": counted.placed,
+            "inSync": counted.in_sync,
+            "placeholders": counted.placeholders,
         }
     if decision.tiering_status.tiering.ever_tiered:
         status["tiering"] = _tiering(state, topic, decision.tiering_status)
@@ -161,14 +161,14 @@ def _conditions(
     topic: TopicInfo,
     decision: TopicDecision,
     disablements: DisablementProgress,
-    seen: Counts,
+    counted: Counts,
     now_ms: int,
 ) -> list[Condition]:
-    main = _main(state, topic, decision, disablements, seen, now_ms)
-    if decision.deletion is not None or not seen.rows:
+    main = _main(state, topic, decision, disablements, counted, now_ms)
+    if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
-    return [*main, _replicated(seen), *settled, *_integrity(state, topic)]
+    return [*main, _replicated(counted), *settled, *_integrity(state, topic)]
 
 
 def _main(
@@ -176,7 +176,7 @@ def _main(
     topic: TopicInfo,
     decision: TopicDecision,
     disablements: DisablementProgress,
-    seen: Counts,
+    counted: Counts,
     now_ms: int,
 ) -> list[Condition]:
     if decision.deletion is not None:
@@ -189,27 +189,28 @@ def _main(
         blocker = decision.blocker
         return summary(ready=False, reason=blocker.reason, message=blocker.message, stalled=True)
     if decision.missing is not None:
-        return _brokers_missing(decision, seen)
-    if seen.rows < topic.partitions:
-        text = f"{count(topic.partitions - seen.rows, 'partition')} being placed"
+        return _brokers_missing(decision, counted)
+    if counted.rows < topic.partitions:
+        text = f"{count(topic.partitions - counted.rows, 'partition')} being placed"
         return summary(ready=False, reason="Placing", message=text, reconciling=True)
-    if seen.lost:
+    if counted.lost:
         text = (
-            f"partitions {numbers(seen.lost)} have no complete copy left: bring back the log "
+            f"partitions {numbers(counted.lost)} have no complete copy left: bring back the log "
             "directory of a broker that had one"
         )
         return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
-    if seen.offline:
-        return no_leader(state, topic, seen.offline)
-    if seen.waiting:
-        return _leaders_wait(seen.waiting)
-    if seen.refusing:
-        return storage_refuses(state, seen.refusing)
+    if counted.offline:
+        return no_leader(state, topic, counted.offline)
+    if counted.waiting:
+        return _leaders_wait(counted.waiting)
+    if counted.refusing:
+        return storage_refuses(state, counted.refusing)
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
-    text = f"{count(seen.rows, 'partition')}, {seen.in_sync} of {seen.desired} replicas in sync"
-    if seen.in_sync < seen.desired:
-        text = f"{count(seen.rows, 'partition')} served; replicas are missing, see FullyReplicated"
+    partitions = count(counted.rows, "partition")
+    text = f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
+    if counted.in_sync < counted.desired:
+        text = f"{partitions} served; replicas are missing, see FullyReplicated"
     conditions = summary(ready=True, reason="Serving", message=text)
     if decision.refused is not None:
         refused = decision.refused
@@ -224,11 +225,11 @@ def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
     return summary(ready=False, reason=first.error_reason, message=text, reconciling=True)
 
 
-def _brokers_missing(decision: TopicDecision, seen: Counts) -> list[Condition]:
+def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition]:
     missing = decision.missing
     if missing is None:
         return []
-    what = "the added partitions were not created" if seen.rows else "nothing was created"
+    what = "the added partitions were not created" if counted.rows else "nothing was created"
     text = (
         f"{count(missing.missing, 'broker')} missing "
         f"({missing.live} of {missing.required} are live); "
@@ -258,17 +259,17 @@ def _pending(status: TieringStatus) -> str:
     return f"waiting for brokers {numbers(status.pending_brokers)}"
 
 
-def _replicated(seen: Counts) -> Condition:
-    if seen.refusing:
-        text = f"the storage of {count(len(seen.refusing), 'leader')} refuses, see Ready"
+def _replicated(counted: Counts) -> Condition:
+    if counted.refusing:
+        text = f"the storage of {count(len(counted.refusing), 'leader')} refuses, see Ready"
         return condition("FullyReplicated", False, "StorageFailed", text)
-    if seen.in_sync == seen.desired:
-        text = f"all {seen.desired} replicas are in sync"
+    if counted.in_sync == counted.desired:
+        text = f"all {counted.desired} replicas are in sync"
         return condition("FullyReplicated", True, "AllInSync", text)
-    if seen.placeholders:
+    if counted.placeholders:
         text = (
-            f"{count(seen.placeholders, 'replica')} of {seen.desired} wait for a broker to join "
-            "(placeholders)"
+            f"{count(counted.placeholders, 'replica')} of {counted.desired} wait for a broker to "
+            "join (placeholders)"
         )
         return condition("FullyReplicated", False, "Placeholders", text)
     text = "replicas are catching up or their brokers are down"

@@ -20,7 +20,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller import elections, registration, tiering
+from tidemark_operator.controller import disablement, elections, registration
 from tidemark_operator.controller.broker_calls import DisablementAnswer
 from tidemark_operator.controller.disablement import DisablementProgress, step_by_spec
 from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
@@ -108,11 +108,11 @@ def _disabling_world() -> World:
 
 
 def _pending(world: World) -> dict[int, tuple[int, ...]]:
-    return tiering.pending(world.state, world.view(), world.disablements)
+    return disablement.pending(world.state, world.view(), world.disablements)
 
 
 def _ack(world: World, node_id: int, **fields: object) -> bool:
-    asked = tiering.requests(world.state, world.view(), world.disablements)
+    asked = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, node_id, asked[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
     return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
@@ -120,7 +120,7 @@ def _ack(world: World, node_id: int, **fields: object) -> bool:
 
 def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not() -> None:
     world = _disabling_world()
-    asked = tiering.requests(world.state, world.view(), world.disablements)
+    asked = disablement.requests(world.state, world.view(), world.disablements)
     assert {node: request.partitions for node, request in asked.items()} == {
         1: (0,),
         2: (0, 1),
@@ -133,11 +133,11 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
     world = _disabling_world()
     assert _ack(world, 1)
     assert _ack(world, 2)
-    new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
     assert new == dataclasses.replace(_status(DISABLING, 1, DELETE), pending_brokers=(3,))
     assert event is None
     assert _ack(world, 3)
-    new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
+    new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
     assert new == TieringStatus(tiering=Tiering(DISABLED, 1, DELETE), since_ms=T0 + 9)
     assert event is not None
     assert event.reason == "TieringDisabled"
@@ -145,7 +145,7 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
 
 def test_an_answer_twice_is_nothing_new() -> None:
     world = _disabling_world()
-    answers = tiering.requests(world.state, world.view(), world.disablements)
+    answers = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, answers[1])
     taken = [
         world.disablements.take(world.state, numbered_uuid(1), 1, answer, now_ms=T0)
@@ -191,7 +191,7 @@ def test_a_partition_without_a_leader_holds_disabled_back() -> None:
 
 def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
-    asked = tiering.requests(world.state, world.view(), world.disablements)
+    asked = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, asked[1])
     failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket is gone")
     world.disablements.take(
@@ -208,9 +208,9 @@ def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
     acks = DisablementProgress()
     topic_id = numbered_uuid(1)
     assert not acks.stalled(topic_id, now_ms=T0)
-    assert acks.stalled(topic_id, now_ms=T0 + tiering.STALL_MS)
-    acks.note_remaining(topic_id, 5, now_ms=T0 + tiering.STALL_MS)
-    assert not acks.stalled(topic_id, now_ms=T0 + tiering.STALL_MS + 1)
+    assert acks.stalled(topic_id, now_ms=T0 + disablement.STALL_MS)
+    acks.note_remaining(topic_id, 5, now_ms=T0 + disablement.STALL_MS)
+    assert not acks.stalled(topic_id, now_ms=T0 + disablement.STALL_MS + 1)
 
 
 def test_a_removed_broker_is_not_waited_for() -> None:
@@ -226,7 +226,7 @@ def test_a_removed_broker_is_not_waited_for() -> None:
 def test_paused_and_deleted_topics_do_not_move() -> None:
     for fields in ({"paused": True}, {"deletion_ms": 1}):
         world = World(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
-        new, event = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
+        new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
         assert (new, event) == (world.view().tiering_status, None)
 
 
@@ -269,7 +269,7 @@ class TieringMachine(RuleBasedStateMachine):
     @rule()
     def reconcile(self) -> None:
         world, old = self.world, self.tiering()
-        status, _ = tiering.step(world.state, world.view(), world.disablements, now_ms=T0)
+        status, _ = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
         new = status.tiering
         if new.state is not old.state:
             assert (old.state, new.state) in _LEGAL
@@ -319,7 +319,7 @@ class TieringMachine(RuleBasedStateMachine):
     @rule(node_id=st.integers(1, 3), at_once=st.booleans())
     def answer(self, node_id: int, at_once: bool) -> None:
         world = self.world
-        asked = tiering.requests(world.state, world.view(), world.disablements)
+        asked = disablement.requests(world.state, world.view(), world.disablements)
         if node_id in asked:
             response = acknowledge(world, node_id, asked[node_id])
             if at_once:
@@ -362,7 +362,7 @@ class TieringMachine(RuleBasedStateMachine):
     def nothing_is_complete_before_everybody_was_heard(self) -> None:
         present, world = self.tiering(), self.world
         if present.state is DISABLING:
-            waiting = tiering.pending(world.state, world.view(), world.disablements)
+            waiting = disablement.pending(world.state, world.view(), world.disablements)
             assert bool(waiting) is not self._all_heard(present.epoch)
 
     @invariant()
