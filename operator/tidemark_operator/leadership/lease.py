@@ -91,7 +91,7 @@ def observe(lease: Json, former: Observation | None, now_s: float) -> Observatio
 
 
 def decide(lease: Json | None, identity: str, former: Observation | None, now_s: float) -> Action:
-    """The next step of a candidate or a leader. ``seen`` is ``observe``'s answer for ``lease``."""
+    """The next step of a candidate or a leader. ``former`` is what ``observe`` gave for it."""
     if lease is None:
         return Create()
     spec = lease.get("spec") or {}

@@ -139,6 +139,7 @@ class ShellWorld:
         self.leads = True
         self.services: Services
         self.reflector: Reflector
+        self.questions: LogQuestions
 
     # ------------------------------------------------------------ objects
 
@@ -225,8 +226,8 @@ class ShellWorld:
             events=self.events,  # type: ignore[arg-type]
             metrics=metrics,
         )
-        questions = LogQuestions(self.services)
-        effects = CommitEffects(self.services, self.listener, questions)  # type: ignore[arg-type]
+        self.questions = LogQuestions(self.services)
+        effects = CommitEffects(self.services, self.listener, self.questions)  # type: ignore[arg-type]
         self.reflector = Reflector(self.services, self.listener)
         objects.listener = self.reflector
         line = asyncio.create_task(self.services.committer.run(effects))
@@ -239,12 +240,17 @@ class ShellWorld:
             await asyncio.gather(line, return_exceptions=True)
             await self.services.background.close()
 
-    async def start_broker(self, node_id: int) -> None:
-        """It registers, is given the snapshot, and is unfenced."""
+    async def start_broker(self, node_id: int, incarnation: int | None = None) -> None:
+        """It registers, is given the snapshot, and is unfenced. Another incarnation is another
+        process, without proof that the former one lost nothing."""
         state = self.services.state
         body = self.server.find(CLUSTER, "main")
         assert body is not None
-        request = registration_request(node_id, incarnation=node_id, cluster_id=cluster_id_of(body))
+        request = registration_request(
+            node_id,
+            incarnation=node_id if incarnation is None else incarnation,
+            cluster_id=cluster_id_of(body),
+        )
         response = await self.services.committer.decide(
             lambda draft: registration.register(
                 draft, request, session_alive=False, session_timeout_ms=SESSION_MS

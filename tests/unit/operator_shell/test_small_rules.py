@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
-from tidemark_operator.events import Aggregator
 from tidemark_operator.health import Pulse, verdict
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, Unavailable, error_of
 from tidemark_operator.kube.kinds import TOPIC, Key
@@ -66,26 +65,6 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
 def test_addresses_read_back() -> None:
     for text in ("127.0.0.1:0", "[::1]:9000"):
         assert str(Address.parse(text)) == text
-
-
-# ---------------------------------------------------------------- events
-
-
-def test_of_the_same_event_at_most_one_in_a_few_seconds_and_the_rest_is_counted() -> None:
-    aggregator = Aggregator(quiet_s=5.0)
-    assert aggregator.admit("u1", "BrokerFenced", 0.0) == 0
-    assert aggregator.admit("u1", "BrokerFenced", 1.0) is None
-    assert aggregator.admit("u1", "BrokerFenced", 2.0) is None
-    assert aggregator.admit("u1", "BrokerReady", 2.0) == 0
-    assert aggregator.admit("u2", "BrokerFenced", 2.0) == 0
-    assert aggregator.admit("u1", "BrokerFenced", 6.0) == 2
-
-
-def test_what_the_aggregator_remembers_is_bounded() -> None:
-    aggregator = Aggregator(quiet_s=5.0, remembered_max=2)
-    for number in range(3):
-        aggregator.admit(f"u{number}", "R", 0.0)
-    assert aggregator.admit("u0", "R", 0.1) == 0
 
 
 # ---------------------------------------------------------------- objects

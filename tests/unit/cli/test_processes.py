@@ -1,0 +1,95 @@
+"""Processes of a local cluster: none is lost, mistaken for another, or left as a zombie."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tidemark_cli.local import processes
+from tidemark_cli.local.layout import Layout
+
+READY = 'print(\'{"ready": true, "port": 7}\', flush=True); '
+SLEEPS = READY + "import time; time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    + READY
+    + "time.sleep(60)"
+)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Iterator[Layout]:
+    made = Layout.at(tmp_path / "cluster")
+    made.create()
+    yield made
+    for record in processes.running(made):
+        processes.kill(made, record)
+
+
+def start(layout: Layout, code: str, *, timeout_s: float = 20) -> processes.ProcessRecord:
+    return processes.spawn(layout, "one", [sys.executable, "-c", code], timeout_s=timeout_s)
+
+
+def exists(pid: int) -> bool:
+    """Also a zombie does."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_what_was_started_is_found_again_with_its_ready_line(layout: Layout) -> None:
+    record = start(layout, SLEEPS)
+    assert record.ready["port"] == 7
+    assert processes.find(layout, "one") == record
+    assert processes.running(layout) == [record]
+
+
+def test_a_process_that_is_stopped_leaves_neither_record_nor_zombie(layout: Layout) -> None:
+    record = start(layout, SLEEPS)
+    assert processes.stop(layout, record, timeout_s=20)
+    assert not exists(record.pid)
+    assert processes.running(layout) == []
+
+
+def test_one_that_another_command_killed_is_reaped(layout: Layout) -> None:
+    record = start(layout, SLEEPS)
+    os.kill(record.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, record.pid, os.WEXITED | os.WNOWAIT)
+    assert exists(record.pid), "a zombie, until somebody asks"
+    assert processes.running(layout) == []
+    assert not exists(record.pid)
+
+
+def test_one_that_does_not_end_when_it_is_asked_is_killed(layout: Layout) -> None:
+    record = start(layout, STUBBORN)
+    assert not processes.stop(layout, record, timeout_s=0.2)
+    assert not exists(record.pid)
+
+
+def test_an_id_that_the_kernel_gave_to_another_process_is_not_signalled(layout: Layout) -> None:
+    record = start(layout, SLEEPS)
+    former = replace(record, start_ticks=record.start_ticks - 1)
+    assert not former.alive()
+    processes.kill(layout, former)
+    assert record.alive()
+    record.signal(signal.SIGKILL)
+    assert record.wait_gone(20)
+
+
+@pytest.mark.parametrize(
+    ("code", "timeout_s", "message"),
+    [
+        ("import sys; sys.exit('no such disk')", 20, "ended with status 1.*\n.*no such disk"),
+        ("import time; time.sleep(60)", 0.3, "was not ready after 0 s"),
+    ],
+    ids=["ends", "silent"],
+)
+def test_a_start_that_fails_quotes_the_log_and_leaves_nothing(
+    layout: Layout, code: str, timeout_s: float, message: str
+) -> None:
+    with pytest.raises(processes.StartError, match=message):
+        start(layout, code, timeout_s=timeout_s)
+    assert processes.running(layout) == []
+    assert list(layout.run.iterdir()) == []

@@ -1,0 +1,144 @@
+"""The Lease loop, turn by turn, on a clock that the test moves."""
+
+import asyncio
+
+import pytest
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.errors import Conflict
+from tidemark_operator.kube.kinds import LEASE, Json
+from tidemark_operator.leadership import elector as elector_module
+from tidemark_operator.leadership.elector import Elector, LeaseName
+from tidemark_operator.leadership.lease import LeaseTimes
+
+TIMES = LeaseTimes.of_duration(15.0)
+
+
+class Candidate:
+    """One process that competes. ``news`` is what its main loop was told."""
+
+    def __init__(self, server: FakeApiServer, name: str) -> None:
+        self.api = FakeKubeApi(server, name)
+        self.news: list[str] = []
+        self.elector = Elector(
+            Access("https://api"),
+            LeaseName("ns", "operator", name),
+            TIMES,
+            on_started=lambda: self.news.append("won"),
+            on_stopped=lambda: self.news.append("lost"),
+        )
+
+    async def turn(self) -> bool:
+        await self.elector._turn(self.api)  # type: ignore[arg-type]
+        return self.elector.leads()
+
+
+class World:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(elector_module.time, "monotonic", lambda: self.now_s)
+        self.server = FakeApiServer()
+
+    def candidate(self, name: str) -> Candidate:
+        return Candidate(self.server, name)
+
+    @property
+    def lease(self) -> Json:
+        body = self.server.find(LEASE, "operator")
+        assert body is not None
+        return body["spec"]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_who_comes_first_leads_and_another_stands_by(world: World) -> None:
+    one, two = world.candidate("one"), world.candidate("two")
+    assert await one.turn()
+    assert not await two.turn()
+    assert (one.news, two.news) == (["won"], [])
+    assert world.lease["holderIdentity"] == "one"
+
+
+async def test_a_leader_that_renews_is_told_once(world: World) -> None:
+    one = world.candidate("one")
+    for _ in range(5):
+        assert await one.turn()
+        world.now_s += TIMES.retry_s
+    assert one.news == ["won"]
+
+
+async def test_a_leader_that_cannot_renew_leads_until_its_deadline(world: World) -> None:
+    one = world.candidate("one")
+    assert await one.turn()
+    one.api.fail("get Lease", times=2)
+    world.now_s += TIMES.renew_deadline_s - 1
+    assert await one.turn()
+    world.now_s += 1
+    assert not one.elector.leads(), "the deadline alone ends it, without a turn"
+    assert not await one.turn()
+    assert one.news == ["won", "lost"]
+
+
+async def test_the_deadline_counts_from_before_the_renewal_was_sent(world: World) -> None:
+    """Another may take the Lease a duration after the write, whenever its answer came."""
+    one = world.candidate("one")
+
+    def slow(call: str) -> None:
+        world.now_s += 3
+
+    one.api.before = slow
+    assert await one.turn()
+    world.now_s += TIMES.renew_deadline_s - 3
+    assert not one.elector.leads()
+
+
+async def test_a_renewal_of_unknown_outcome_is_no_renewal(world: World) -> None:
+    one = world.candidate("one")
+    assert await one.turn()
+    world.now_s += TIMES.renew_deadline_s - 1
+    one.api.fail("replace Lease", after=True)
+    assert await one.turn()
+    world.now_s += 1
+    assert not one.elector.leads()
+
+
+async def test_a_lease_that_stands_still_is_taken_after_a_whole_duration(world: World) -> None:
+    one, two = world.candidate("one"), world.candidate("two")
+    assert await one.turn()
+    assert not await two.turn()
+    world.now_s += TIMES.duration_s
+    assert not await two.turn(), "not before the duration is over"
+    world.now_s += 0.1
+    assert await two.turn()
+    assert world.lease["leaseTransitions"] == 1
+    assert not await one.turn()
+    assert one.news == ["won", "lost"]
+
+
+async def test_of_two_that_take_it_at_once_one_wins(world: World) -> None:
+    one, two, three = (world.candidate(name) for name in ("one", "two", "three"))
+    assert await one.turn()
+    assert not await two.turn()
+    assert not await three.turn()
+    world.now_s += TIMES.duration_s + 0.1
+    two.api.fail("replace Lease", Conflict(409, "the other was first"))
+    assert not await two.turn()
+    assert await three.turn()
+    assert not await two.turn()
+    assert (two.news, three.news) == ([], ["won"])
+
+
+async def test_who_stops_releases_the_lease_and_another_leads_at_once(world: World) -> None:
+    one, two = world.candidate("one"), world.candidate("two")
+    competing = asyncio.create_task(one.elector._compete(one.api))  # type: ignore[arg-type]
+    while not one.news:  # noqa: ASYNC110 - the loop tells by its news
+        await asyncio.sleep(0)
+    competing.cancel()
+    await asyncio.gather(competing, return_exceptions=True)
+    assert one.news == ["won", "lost"]
+    assert not world.lease.get("holderIdentity")
+    assert await two.turn()

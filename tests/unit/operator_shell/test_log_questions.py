@@ -1,0 +1,114 @@
+"""How far brokers' logs reach is asked until it is known: then the longest leads (KIP-966)."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
+from tidemark_operator.controller.model import LogEnd, PartitionRow
+from tidemark_operator.kube.kinds import TOPIC
+from tidemark_operator.reconcile.topics import TopicReconciler
+
+BOTH = {1: 900, 2: 1000}
+
+
+class PowerCut(ShellWorld):
+    """A topic on brokers 1 and 2, and what each of them has left of it after a power cut of both.
+    ``ends``: offsets by broker; None: its storage refuses."""
+
+    def __init__(self, ends: dict[int, int | None]) -> None:
+        super().__init__()
+        self.ends = ends
+        self.lost: dict[int, range] = {}
+
+    async def begin(self) -> None:
+        for node_id in (1, 2):
+            await self.start_broker(node_id)
+        await TopicReconciler(self.services).reconcile(self.key(TOPIC, "t"))
+        await self.quiet()
+        self.engine.answers["replica_logs"] = self._answer
+        for node_id in (1, 2):
+            self.engine.reachable.clear()
+            await self.start_broker(node_id, incarnation=10 + node_id)
+        self.engine.asked.clear()
+        self.engine.reachable = {1, 2}
+
+    def _answer(self, node_id: int, keys: Any) -> ReplicaLogsAnswer:
+        end, refused = self.ends[node_id], int(ErrorCode.kafka_storage_error)
+        logs = tuple(
+            ReplicaLogAnswer(
+                key=key,
+                error_code=refused if end is None else 0,
+                leader_epoch=self.row.leader_epoch,
+                end=LogEnd(0, end or 0),
+                lost=self.lost.get(node_id, range(0)),
+            )
+            for key in keys
+        )
+        broker = self.services.state.brokers[node_id]
+        return ReplicaLogsAnswer(broker_epoch=broker.broker_epoch, logs=logs)
+
+    async def ask(self) -> list[int]:
+        """Which brokers were asked."""
+        self.engine.asked.clear()
+        self.questions.ask()
+        await self.quiet()
+        return sorted(node_id for _, node_id, _ in self.engine.asked)
+
+    @property
+    def row(self) -> PartitionRow:
+        (key,) = self.services.state.keys_on(1)
+        row = self.services.state.row(key)
+        assert row is not None
+        return row
+
+
+async def test_the_longest_log_leads_once_all_have_answered() -> None:
+    async with power_cut(BOTH).term() as world:
+        await world.begin()
+        assert world.row.leader == -1
+        assert await world.ask() == [1, 2]
+        assert world.row.leader == 2
+        assert await world.ask() == []
+
+
+async def test_who_cannot_be_reached_is_asked_when_it_can() -> None:
+    async with power_cut(BOTH).term() as world:
+        await world.begin()
+        world.engine.reachable = {2}
+        assert await world.ask() == [2]
+        assert world.row.leader == -1
+        world.engine.reachable = {1, 2}
+        assert 1 in await world.ask()
+        assert world.row.leader == 2
+
+
+async def test_a_storage_that_refuses_is_asked_again() -> None:
+    async with power_cut({1: 900, 2: None}).term() as world:
+        await world.begin()
+        assert await world.ask() == [1, 2]
+        assert await world.ask() == [2]
+        assert world.row.leader == -1
+        world.ends[2] = 1000
+        assert await world.ask() == [2]
+        assert world.row.leader == 2
+
+
+async def test_what_was_lost_is_an_event_of_the_topic() -> None:
+    async with power_cut(BOTH).term() as world:
+        await world.begin()
+        world.lost[1] = range(900, 1000)
+        await world.ask()
+        (event,) = [each for each in world.events.emitted if each.reason == "RecordsLost"]
+        assert event.key == "ns/t"
+        assert "900" in event.message
+
+
+def power_cut(ends: dict[int, Any]) -> PowerCut:
+    world = PowerCut(ends)
+    world.make_cluster()
+    world.make_broker(1)
+    world.make_broker(2)
+    world.make_topic(replicas=2, config={"min.insync.replicas": "2"})
+    return world
