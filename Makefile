@@ -41,8 +41,9 @@ up: $(RUN)
 # What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
 spark: $(SPARK)
 
-# FAST=1 leaves out the tests that are marked slow. JOBS: how many processes (one per core).
-JOBS ?= auto
+# FAST=1 leaves out the tests that are marked slow. JOBS: how many processes; half of the time a test
+# waits for something, so two for each core, and no more than eight.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
 test: $(ALL)
 	@$(BIN)/python -m tests.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
