@@ -29,7 +29,7 @@ class TopicMetadata:
     partitions: Mapping[int, control.PartitionState] = field(default_factory=dict)
 
 
-def view_of(topic: control.TopicState) -> TopicMetadata:
+def topic_metadata(topic: control.TopicState) -> TopicMetadata:
     """A topic from the wire; raises ValueError for a state or policy that does not exist."""
     return TopicMetadata(
         topic_id=topic.topic_id,
@@ -96,7 +96,7 @@ class MetadataCache:
             self._by_id.clear()
             self._rows.clear()
         for topic in request.topics:
-            self._merge(view_of(topic))
+            self._merge(topic_metadata(topic))
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id)
