@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from tests.control_messages import partition_states
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.broker import Broker
@@ -82,22 +83,12 @@ class ApiBroker:
         return topic_id
 
     def _states(self, *topics: control.TopicState) -> control.PartitionStatesRequest:
-        return control.PartitionStatesRequest(
-            controller_id="c",
-            controller_epoch=1,
-            full=False,
-            cluster_id=CLUSTER_ID,
-            cluster_config=(),
-            remote_storage="",
-            store_id="",
-            brokers=(
-                self._row(NODE, self.port, fenced=False),
-                self._row(2, 9, fenced=False),
-                self._row(3, 9, fenced=True),
-            ),
-            topics=topics,
-            removals=(),
+        brokers = (
+            self._row(NODE, self.port, fenced=False),
+            self._row(2, 9, fenced=False),
+            self._row(3, 9, fenced=True),
         )
+        return partition_states(*topics, cluster_id=CLUSTER_ID, brokers=brokers)
 
     def _row(self, node: int, port: int, *, fenced: bool) -> control.BrokerState:
         listener = control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.control_messages import partition_states
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import queries
@@ -124,21 +125,15 @@ class TieredHost:
 
     def states(self) -> control.PartitionStatesRequest:
         """All that the controller knows."""
-        return control.PartitionStatesRequest(
-            controller_id="test",
-            controller_epoch=1,
+        rows = tuple(self.rows.values())
+        return partition_states(
+            replace(self.topic, config=_entries(self.config), partitions=rows),
             full=True,
             cluster_id=CLUSTER,
             cluster_config=_entries(self.cluster_config),
             remote_storage=json.dumps(self.store),
             store_id=self.store_id or self.remote.status().store_id,
             brokers=self.brokers or (self.state_of_broker(),),
-            topics=(
-                replace(
-                    self.topic, config=_entries(self.config), partitions=tuple(self.rows.values())
-                ),
-            ),
-            removals=(),
         )
 
     def state_of_broker(self) -> control.BrokerState:

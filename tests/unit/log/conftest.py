@@ -1,7 +1,8 @@
 """A directory with one log in it, small batches to put there, and a check that a log is clean."""
 
+import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,14 @@ from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import check_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_broker.log import AppendInfo, LogConfig, PartitionLog, TimestampsInDoubt, record_times
+from tidemark_broker.log import (
+    AppendInfo,
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    TimestampsInDoubt,
+    record_times,
+)
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.opening import create_log, open_log
 
@@ -163,3 +171,28 @@ def bench(tmp_path: Path) -> Iterator[LogBench]:
     yield found
     for log in found.opened:
         log.state.let_go()
+
+
+@pytest.fixture
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], LogManager]]:
+    """Starts the manager of one directory, with the module's CONFIG; the one before it ends as in a
+    crash."""
+    managers: list[LogManager] = []
+
+    def let_go() -> None:
+        for manager in managers:
+            for log in manager.logs():
+                log.state.let_go()
+            if manager._lock_descriptor is not None:
+                os.close(manager._lock_descriptor)
+                manager._lock_descriptor = None
+
+    def begin() -> LogManager:
+        let_go()
+        manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
+        manager.open_all(lambda _: request.module.CONFIG)
+        managers.append(manager)
+        return manager
+
+    yield begin
+    let_go()

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,30 +25,6 @@ STATE = {"version": 1, "row": None}
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
-    """Starts the manager of one directory; the one before it ends as in a crash."""
-    managers: list[LogManager] = []
-
-    def let_go() -> None:
-        for manager in managers:
-            for log in manager.logs():
-                log.state.let_go()
-            if manager._lock_descriptor is not None:
-                os.close(manager._lock_descriptor)
-                manager._lock_descriptor = None
-
-    def begin() -> LogManager:
-        let_go()
-        manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
-        manager.open_all(lambda _: CONFIG)
-        managers.append(manager)
-        return manager
-
-    yield begin
-    let_go()
 
 
 def make(manager: LogManager, *, topic_id: uuid.UUID = ID, count: int = 0) -> PartitionLog:

@@ -9,7 +9,7 @@ import shutil
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,30 +154,6 @@ def _refuse(*_: object) -> None:
 
 
 # -- a directory of logs -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], LogManager]]:
-    """Starts the manager of one directory; the one before it ends as in a crash."""
-    managers: list[LogManager] = []
-
-    def let_go() -> None:
-        for manager in managers:
-            for log in manager.logs():
-                log.state.let_go()
-            if manager._lock_descriptor is not None:
-                os.close(manager._lock_descriptor)
-                manager._lock_descriptor = None
-
-    def begin() -> LogManager:
-        let_go()
-        manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
-        manager.open_all(lambda _: CONFIG)
-        managers.append(manager)
-        return manager
-
-    yield begin
-    let_go()
 
 
 def _filled(manager: LogManager, count: int = 30) -> PartitionLog:

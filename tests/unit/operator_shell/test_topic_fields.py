@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.control_messages import partition_states
 from tests.unit.operator_shell.test_conversions import body
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache
@@ -84,31 +85,16 @@ def test_a_change_of_the_tiering_state_is_told(status: Json) -> None:
     assert _told(body()) != _told(body(status=tiering))
 
 
-def _request(topic: control.TopicState) -> control.PartitionStatesRequest:
-    return control.PartitionStatesRequest(
-        controller_id="c",
-        controller_epoch=1,
-        full=False,
-        cluster_id="c",
-        cluster_config=(),
-        remote_storage="",
-        store_id="",
-        brokers=(),
-        topics=(topic,),
-        removals=(),
-    )
-
-
 @pytest.mark.parametrize("field", STATE_FIELDS)
 def test_a_broker_takes_a_change_of_each_field(field: str) -> None:
     told = _told(body())
     cache = MetadataCache("c")
-    cache.apply(_request(told))
+    cache.apply(partition_states(told))
     before = cache.by_id(told.topic_id)
-    cache.apply(_request(told))
+    cache.apply(partition_states(told))
     assert cache.by_id(told.topic_id) is before
     change: Any = {field: STATE_FIELDS[field]}
-    cache.apply(_request(dataclasses.replace(told, **change)))
+    cache.apply(partition_states(dataclasses.replace(told, **change)))
     after = cache.by_id(told.topic_id)
     assert after is not before
     assert after != before

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.control_messages import partition_states, topic_state
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.config import parse
@@ -47,28 +48,13 @@ def states(
     **tiering: int,
 ) -> control.PartitionStatesRequest:
     """What a controller sends about the one topic; ``tiering``: fields of its TopicState."""
-    topic = control.TopicState(
-        topic_id=topic_id,
-        name=TOPIC,
-        config=(),
-        partitions=rows,
-        **({"tiering_state": 0, "tiered_epoch": 0, "disable_policy": 0} | tiering),
-    )
+    topic = topic_state(topic_id, TOPIC, partitions=rows, **tiering)
     brokers = tuple(
         control.BrokerState(broker_id=n, broker_epoch=n, rack=None, fenced=False, listeners=())
         for n in (1, 2)
     )
-    return control.PartitionStatesRequest(
-        controller_id="c",
-        controller_epoch=1,
-        full=full,
-        cluster_id="c",
-        cluster_config=(),
-        remote_storage="",
-        store_id="",
-        brokers=brokers,
-        topics=(topic,) if rows else (),
-        removals=removals,
+    return partition_states(
+        *((topic,) if rows else ()), full=full, brokers=brokers, removals=removals
     )
 
 

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from tests.control_messages import partition_states, topic_state
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
@@ -84,27 +85,8 @@ def test_a_state_file_that_does_not_fit_is_refused(change: dict[str, object]) ->
 def request(
     *, full: bool, rows: tuple[control.PartitionState, ...]
 ) -> control.PartitionStatesRequest:
-    topic = control.TopicState(
-        topic_id=TOPIC,
-        name="flights",
-        config=(),
-        tiering_state=0,
-        tiered_epoch=0,
-        disable_policy=0,
-        partitions=rows,
-    )
-    return control.PartitionStatesRequest(
-        controller_id="c",
-        controller_epoch=1,
-        full=full,
-        cluster_id="x",
-        cluster_config=(),
-        remote_storage="",
-        store_id="",
-        brokers=(),
-        topics=(topic,),
-        removals=(),
-    )
+    topic = topic_state(TOPIC, "flights", partitions=rows)
+    return partition_states(topic, full=full, cluster_id="x")
 
 
 def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
