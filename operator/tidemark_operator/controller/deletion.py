@@ -45,7 +45,8 @@ class DeletionTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOffset:
-    """The frozen meaning of the spec for one partition: records below ``offset`` go."""
+    """The frozen meaning of the spec for one partition: records below ``offset`` go, as they were
+    in ``leader_epoch``."""
 
     offset: int
     leader_epoch: int
@@ -121,11 +122,15 @@ class ListedOffset:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCommand:
-    """DeleteRecords for the partitions that one broker leads: offset by partition."""
+    """DeleteRecords for the partitions that one broker leads: offset by partition.
+
+    ``epochs``: the frozen leader epoch, of partitions that have another now. Those are to be asked
+    about first, and :func:`check_ends` says which of them may be deleted."""
 
     node_id: int
     topic_name: str
     offsets: Mapping[int, int]
+    epochs: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,18 +229,25 @@ def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
 def freeze(
     state: ControllerState,
     view: DeletionInfo,
+    queries: Iterable[OffsetQuery],
     answers: Mapping[tuple[int, int], ListedOffset],
     *,
     now_ms: int,
 ) -> DeletionInfo | Waiting:
-    """The view with its numbers, to be persisted before anything is deleted; ``answers`` by
-    (partition, timestamp). Waiting if a leader did not answer: everything is asked again."""
+    """The view with its numbers, to be persisted before anything is deleted; ``answers`` to the
+    ``queries`` by (partition, timestamp). Waiting if a leader did not answer, or another was
+    elected meanwhile: everything is asked again."""
     topic = state.topics.get(view.topic_key)
     if topic is None or view.resolved is not None:
         return view if topic is not None else Waiting(reason="TopicNotFound", message="")
     rows, points = state.rows_of(topic.id), _points(topic, view)
+    asked = {(query.partition, query.leader_epoch) for query in queries}
     late = [
-        part for part in points if part not in rows or not _answered(part, points[part], answers)
+        part
+        for part in points
+        if part not in rows
+        or (part, rows[part].leader_epoch) not in asked
+        or not _answered(part, points[part], answers)
     ]
     if late or not points:
         text = f"the leaders of partitions {numbers(late)} have not said where they stand"
@@ -324,19 +336,51 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
 def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
-    by_leader: dict[int, dict[int, int]] = {}
+    by_leader: dict[int, list[PartitionRow]] = {}
     for part in waiting:
         row = rows.get(part)
         if row is not None and row.leader != NO_LEADER:
-            by_leader.setdefault(row.leader, {})[part] = resolved[part].offset
+            by_leader.setdefault(row.leader, []).append(row)
     commands = tuple(
-        DeleteCommand(node_id=node_id, topic_name=topic.name, offsets=by_leader[node_id])
-        for node_id in sorted(by_leader)
+        _command(node_id, topic, led, resolved) for node_id, led in sorted(by_leader.items())
     )
     if not commands:
         text = f"partitions {numbers(waiting)} of topic {topic.name} have no leader"
         return Waiting(reason="PartitionsOffline", message=text)
     return Delete(commands=commands, pending=waiting)
+
+
+def _command(
+    node_id: int, topic: TopicInfo, led: list[PartitionRow], resolved: Mapping[int, ResolvedOffset]
+) -> DeleteCommand:
+    return DeleteCommand(
+        node_id=node_id,
+        topic_name=topic.name,
+        offsets={row.partition: resolved[row.partition].offset for row in led},
+        epochs={
+            row.partition: resolved[row.partition].leader_epoch
+            for row in led
+            if row.leader_epoch > resolved[row.partition].leader_epoch
+        },
+    )
+
+
+def check_ends(
+    view: DeletionInfo, command: DeleteCommand, ends: Mapping[int, int]
+) -> tuple[DeletionInfo, dict[int, int]]:
+    """Take the answers of OffsetForLeaderEpoch for ``command.epochs``: where the frozen epoch ends
+    in the present leader's log (-1: it knows of no epoch, so it has no records). What an unclean
+    election lost below the frozen offset is never deleted: other records may stand there by now.
+    Gives the offsets that may be deleted; a partition that did not answer is asked again."""
+    resolved, progress, offsets = view.resolved or {}, dict(view.progress), dict(command.offsets)
+    for part in command.epochs:
+        end = ends.get(part)
+        if end is None or 0 <= end < resolved[part].offset:
+            del offsets[part]
+        if end is not None and 0 <= end < resolved[part].offset:
+            error = _lost(end, resolved[part].offset)
+            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
+    return dataclasses.replace(view, progress=progress), offsets
 
 
 def record(
@@ -393,9 +437,9 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
 
 def _lost(end: int, offset: int) -> str:
     return (
-        f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} were lost, the log "
-        f"ends at {end}; what is written there now is kept: make another RecordDeletion to delete "
-        "it"
+        f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} were lost in an "
+        f"unclean election, from {end} on; what is written there now is kept: make another "
+        "RecordDeletion to delete it"
     )
 
 

@@ -71,6 +71,13 @@ class Engine(Protocol):
         """Offsets by partition for Kafka's timestamps (-1 latest, -2 earliest, else ms). Raises
         :class:`EngineUnavailable`."""
 
+    async def epoch_ends(
+        self, node_id: int, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Where leader epochs end, by partition: the offset behind the last record of the epoch or
+        of one before it, -1 where none is known; a partition that answers an error is left out.
+        Raises :class:`EngineUnavailable`."""
+
     async def delete_records(
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
     ) -> dict[int, DeletionAnswer]:

@@ -1,6 +1,7 @@
 """Kafka's own requests as the controller sends them over a command connection. Pure.
 
-Versions are fixed here: ListOffsets 8 and DeleteRecords 2, each for one topic.
+Versions are fixed here: ListOffsets 8, OffsetForLeaderEpoch 4 and DeleteRecords 2, each for one
+topic.
 """
 
 import datetime as dt
@@ -8,8 +9,11 @@ from collections.abc import Mapping
 
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.delete_records.v2 import response as delete_response
+from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v8 import request as list_request
 from kio.schema.list_offsets.v8 import response as list_response
+from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -39,6 +43,28 @@ def offsets_of(response: list_response.ListOffsetsResponse) -> dict[int, ListedO
         )
         for topic in response.topics
         for answer in topic.partitions
+    }
+
+
+def epoch_ends(topic: str, epochs: Mapping[int, int]) -> epoch_request.OffsetForLeaderEpochRequest:
+    """Where leader epochs of a topic's partitions end."""
+    partitions = tuple(
+        epoch_request.OffsetForLeaderPartition(partition=i32(index), leader_epoch=i32(epoch))
+        for index, epoch in sorted(epochs.items())
+    )
+    named = epoch_request.OffsetForLeaderTopic(topic=TopicName(topic), partitions=partitions)
+    return epoch_request.OffsetForLeaderEpochRequest(
+        replica_id=BrokerId(_CONSUMER), topics=(named,)
+    )
+
+
+def ends_of(response: epoch_response.OffsetForLeaderEpochResponse) -> dict[int, int]:
+    """By partition; those that answered an error are left out."""
+    return {
+        int(answer.partition): int(answer.end_offset)
+        for topic in response.topics
+        for answer in topic.partitions
+        if answer.error_code is ErrorCode.none
     }
 
 

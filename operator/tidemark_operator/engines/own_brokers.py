@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from tidemark.wire.control import (
     DeleteRemoteTopicResponse,
@@ -152,6 +153,14 @@ class OwnBrokers(Engine):
         request = kafka_calls.list_offsets(topic, timestamps)
         response = await self._call(node_id, request, ListOffsetsResponse, 2 * CALL_TIMEOUT_S)
         return kafka_calls.offsets_of(response)
+
+    async def epoch_ends(
+        self, node_id: int, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Kafka's OffsetForLeaderEpoch."""
+        request = kafka_calls.epoch_ends(topic, epochs)
+        response = await self._call(node_id, request, OffsetForLeaderEpochResponse, CALL_TIMEOUT_S)
+        return kafka_calls.ends_of(response)
 
     async def delete_records(
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int

@@ -9,6 +9,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion
 from tidemark_operator.controller.deletion import (
     Delete,
+    DeleteCommand,
     DeletionInfo,
     Finished,
     ListedOffset,
@@ -67,7 +68,9 @@ class RecordDeletionReconciler:
         except EngineUnavailable as error:
             await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
             return LOOK_AGAIN_S
-        frozen = deletion.freeze(self._services.state, view, answers, now_ms=wall_ms())
+        frozen = deletion.freeze(
+            self._services.state, view, step.queries, answers, now_ms=wall_ms()
+        )
         if isinstance(frozen, Waiting):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
@@ -96,24 +99,33 @@ class RecordDeletionReconciler:
         current = view
         for command in step.commands:
             try:
-                answers = await self._services.engine.delete_records(
-                    command.node_id, command.topic_name, command.offsets, ASK_TIMEOUT_MS
-                )
+                current = await self._carry_out(current, command)
             except EngineUnavailable as error:
                 logger.info("%s: %s", key, error)
-                continue
-            results = {
-                partition: (int(answer.error), answer.low_watermark)
-                for partition, answer in answers.items()
-                if answer.error is not ErrorCode.request_timed_out
-            }
-            current = deletion.record(current, results)
         after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
         if isinstance(after, Finished):
             await self._finish(key, current, after)
             return 0.0
         await self._write(key, current, after)
         return LOOK_AGAIN_S
+
+    async def _carry_out(self, view: DeletionInfo, command: DeleteCommand) -> DeletionInfo:
+        """Raises :class:`EngineUnavailable`."""
+        engine, offsets = self._services.engine, dict(command.offsets)
+        if command.epochs:
+            ends = await engine.epoch_ends(command.node_id, command.topic_name, command.epochs)
+            view, offsets = deletion.check_ends(view, command, ends)
+        if not offsets:
+            return view
+        answers = await engine.delete_records(
+            command.node_id, command.topic_name, offsets, ASK_TIMEOUT_MS
+        )
+        results = {
+            partition: (int(answer.error), answer.low_watermark)
+            for partition, answer in answers.items()
+            if answer.error is not ErrorCode.request_timed_out
+        }
+        return deletion.record(view, results)
 
     async def _finish(self, key: Key, view: DeletionInfo, step: Finished) -> float | None:
         now_ms = wall_ms()

@@ -80,7 +80,8 @@ def _answers(
 
 def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
-    frozen = deletion.freeze(world.state, view, _answers(step, found), now_ms=T0)
+    assert isinstance(step, Resolve)
+    frozen = deletion.freeze(world.state, view, step.queries, _answers(step, found), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
@@ -123,18 +124,31 @@ def test_what_is_frozen_is_never_resolved_again() -> None:
     frozen = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
-    again = deletion.freeze(world.state, frozen, {}, now_ms=T0 + 1)
+    again = deletion.freeze(world.state, frozen, (), {}, now_ms=T0 + 1)
     assert again is frozen
 
 
 def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
-    answers = _answers(deletion.next_step(world.state, view, now_ms=T0))
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Resolve)
+    answers = _answers(step)
     answers[1, LATEST] = ListedOffset(error_code=6, offset=-1)
-    waiting = deletion.freeze(world.state, view, answers, now_ms=T0)
+    waiting = deletion.freeze(world.state, view, step.queries, answers, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 1 " in waiting.message
+
+
+def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -> None:
+    world = _world()
+    view = _view(ALL_TO_HW)
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Resolve)
+    world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
+    waiting = deletion.freeze(world.state, view, step.queries, _answers(step), now_ms=T0)
+    assert isinstance(waiting, Waiting)
+    assert "partitions 0 " in waiting.message
 
 
 def test_an_unknown_partition_fails_before_anything_is_deleted() -> None:
@@ -297,10 +311,38 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
     world.state.reports[key] = dataclasses.replace(behind, leader_epoch=5)
     view = deletion.observe(world.state, view)
     assert view.progress[0].fatal
-    assert "below 100 were lost, the log ends at 99" in view.progress[0].error
+    assert "below 100 were lost in an unclean election, from 99 on" in view.progress[0].error
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert 0 not in step.pending
+
+
+@pytest.mark.parametrize(
+    ("ends", "deleted", "fatal"),
+    [
+        ({0: 100}, {0: 100, 2: 100}, False),
+        ({0: 250}, {0: 100, 2: 100}, False),
+        ({0: 99}, {2: 100}, True),
+        ({0: -1}, {0: 100, 2: 100}, False),
+        ({}, {2: 100}, False),
+    ],
+    ids=["all is there", "more came", "some was lost", "no record at all", "no answer"],
+)
+def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
+    ends: dict[int, int], deleted: dict[int, int], fatal: bool
+) -> None:
+    """Its log may have passed the offset with other records before it ever reported."""
+    world = _world()
+    view = _frozen(world, _view(ALL_TO_HW))
+    epoch = world.row().leader_epoch
+    world.state.put_row(dataclasses.replace(world.row(), leader_epoch=epoch + 1))
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Delete)
+    command = step.commands[0]
+    assert command.epochs == {0: epoch}
+    view, offsets = deletion.check_ends(view, command, ends)
+    assert offsets == deleted
+    assert view.progress.get(0, deletion.Progress()).fatal is fatal
 
 
 def test_it_expires_only_when_finished_and_asked_to() -> None:

@@ -89,6 +89,11 @@ class FakeEngine(Engine):
     ) -> dict[int, ListedOffset]:
         return await self._answer("list_offsets", node_id, timestamps)
 
+    async def epoch_ends(
+        self, node_id: int, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, int]:
+        return await self._answer("epoch_ends", node_id, epochs)
+
     async def delete_records(
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
     ) -> dict[int, DeletionAnswer]:

@@ -1,6 +1,7 @@
 """One RecordDeletion on a fake API server: offsets are frozen before a broker deletes anything."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,3 +109,34 @@ async def test_a_deletion_without_its_topic_fails_and_says_so(world: ShellWorld)
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] != "True"
     assert deletions(world) == []
+
+
+async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWorld) -> None:
+    """An unclean election came between, and the new leader has already passed the offset."""
+    ask(world)
+    world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 30)
+    await run(world, 1)
+    state = world.services.state
+    (key,) = state.keys_on(1)
+    row = state.row(key)
+    assert row is not None
+    state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
+    await run(world, 2)
+    assert deletions(world) == []
+    status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
+    assert (status, reason) == ("False", "PartitionsFailed")
+    assert "records below 40 were lost in an unclean election, from 30 on" in message
+
+
+async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) -> None:
+    ask(world)
+    world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 100)
+    await run(world, 1)
+    state = world.services.state
+    (key,) = state.keys_on(1)
+    row = state.row(key)
+    assert row is not None
+    state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
+    await run(world, 2)
+    assert deletions(world) == [{0: 40}]
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
