@@ -1,156 +1,28 @@
 """RecordDeletion (KIP-107): resolve once, freeze into numbers, delete, wait for the low watermark.
 
-Resolution asks the leaders where each partition stands and turns "-1" and "no record that late"
-into the high watermark of that moment. The numbers are persisted before anything is deleted, so a
-re-apply, a restart or a topic made again never deletes more. A partition is done when its low
-watermark has reached its number (a log start already beyond is success; idempotent, invariants
-12 to 14).
+What is to go is frozen by :mod:`deletion_offsets`. A partition is done when its low watermark has
+reached its number (a log start already beyond is success; idempotent, invariants 12 to 14).
 """
 
 import dataclasses
-import uuid
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, numbers
-from tidemark_operator.controller.model import NO_LEADER, Json, PartitionRow, TopicInfo
-
-LATEST = -1
-EARLIEST = -2
-HIGH_WATERMARK = -1
-
-#: Errors of DeleteRecords that repeating does not cure; any other is tried again.
-_FATAL = frozenset(
-    {
-        ErrorCode.offset_out_of_range,
-        ErrorCode.policy_violation,
-        ErrorCode.topic_authorization_failed,
-        ErrorCode.invalid_topic_exception,
-    }
+from tidemark_operator.controller.deletion_offsets import queries
+from tidemark_operator.controller.deletion_values import (
+    Delete,
+    DeleteCommand,
+    DeletionInfo,
+    Finished,
+    Progress,
+    ResolvedOffset,
+    Step,
+    Waiting,
 )
-_FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionTarget:
-    """An entry of the spec; ``partition`` None stands for all. One of the two points is set."""
-
-    partition: int | None
-    before_offset: int | None = None
-    before_time_ms: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedOffset:
-    """The frozen meaning of the spec for one partition: records below ``offset`` go, as they were
-    in ``leader_epoch``."""
-
-    offset: int
-    leader_epoch: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """``error`` begins with Kafka's name of the error; empty while all is well."""
-
-    low_watermark: int | None = None
-    error: str = ""
-
-    @property
-    def fatal(self) -> bool:
-        return self.error.partition(":")[0] in _FATAL_NAMES
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionInfo:
-    """A ``RecordDeletion`` object. ``resolved`` None: not frozen yet; with it ``topic_id``."""
-
-    key: str
-    uid: uuid.UUID
-    generation: int
-    topic_key: str
-    targets: tuple[DeletionTarget, ...]
-    created_ms: int
-    timeout_ms: int | None = None
-    dry_run: bool = False
-    ttl_after_finished_ms: int | None = None
-    topic_id: uuid.UUID | None = None
-    resolved: Mapping[int, ResolvedOffset] | None = None
-    progress: Mapping[int, Progress] = dataclasses.field(default_factory=dict)
-    records: int | None = None
-    started_ms: int | None = None
-    finished_ms: int | None = None
-    status: Json = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Nothing can be asked now; look again when the topic changes, or in a few seconds."""
-
-    reason: str
-    message: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetQuery:
-    """ListOffsets to a leader: ``timestamp`` in ms, or :data:`LATEST` or :data:`EARLIEST`."""
-
-    partition: int
-    node_id: int
-    leader_epoch: int
-    timestamp: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Resolve:
-    """Ask these, then :func:`freeze` the answers and persist the result."""
-
-    topic_name: str
-    queries: tuple[OffsetQuery, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
-    """A leader's answer; ``offset`` -1 where no record is that late."""
-
-    error_code: int
-    offset: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteCommand:
-    """DeleteRecords for the partitions that one broker leads: offset by partition.
-
-    ``epochs``: the frozen leader epoch, of partitions that have another now. Those are to be asked
-    about first, and :func:`check_ends` says which of them may be deleted."""
-
-    node_id: int
-    topic_name: str
-    offsets: Mapping[int, int]
-    epochs: Mapping[int, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """Send these, :func:`record` the answers; ``pending``: partitions that are not done."""
-
-    commands: tuple[DeleteCommand, ...]
-    pending: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """Nothing is left to do; the condition ``Succeeded`` says how it went."""
-
-    succeeded: bool
-    reason: str
-    message: str
-
-
-Step: TypeAlias = Waiting | Resolve | Delete | Finished
+from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
 
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
@@ -167,7 +39,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
         return late
     if topic is None or topic.deletion_ms is not None:
         return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
-    return _queries(state, topic, view)
+    return queries(state, topic, view)
 
 
 def _late(view: DeletionInfo, now_ms: int) -> Finished | None:
@@ -178,125 +50,6 @@ def _late(view: DeletionInfo, now_ms: int) -> Finished | None:
     if view.resolved is not None:
         left = f"waiting for the low watermark of partitions {numbers(_open(view))}"
     return Finished(succeeded=False, reason="Timeout", message=f"timed out {left}")
-
-
-# ---------------------------------------------------------------- resolving
-
-
-def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
-    """The point of each partition that the spec names."""
-    points: dict[int, DeletionTarget] = {}
-    for target in view.targets:
-        named = range(topic.partitions_placed) if target.partition is None else (target.partition,)
-        points.update(dict.fromkeys(named, target))
-    return points
-
-
-def _queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
-    points = _points(topic, view)
-    unknown = [partition for partition in points if partition >= topic.partitions]
-    if unknown:
-        text = (
-            f"topic {topic.name} has {count(topic.partitions, 'partition')}: {numbers(unknown)} "
-            "unknown; nothing was deleted"
-        )
-        return Finished(succeeded=False, reason="PartitionUnknown", message=text)
-    rows = state.rows_of(topic.id)
-    absent = [partition for partition in points if partition not in rows]
-    if absent or not points:
-        return Waiting(reason="TopicNotReady", message=f"topic {topic.name} is not placed yet")
-    offline = [partition for partition in points if rows[partition].leader == NO_LEADER]
-    if offline:
-        text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
-        return Waiting(reason="PartitionsOffline", message=text)
-    queries = (query for part in sorted(points) for query in _query(rows[part], points[part]))
-    return Resolve(topic_name=topic.name, queries=tuple(queries))
-
-
-def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
-    timestamps = [EARLIEST, LATEST]
-    if target.before_time_ms is not None:
-        timestamps.append(target.before_time_ms)
-    for timestamp in timestamps:
-        yield OffsetQuery(
-            partition=row.partition,
-            node_id=row.leader,
-            leader_epoch=row.leader_epoch,
-            timestamp=timestamp,
-        )
-
-
-def freeze(
-    state: ControllerState,
-    view: DeletionInfo,
-    queries: Iterable[OffsetQuery],
-    answers: Mapping[tuple[int, int], ListedOffset],
-    *,
-    now_ms: int,
-) -> DeletionInfo | Waiting:
-    """The view with its numbers, to be persisted before anything is deleted; ``answers`` to the
-    ``queries`` by (partition, timestamp). Waiting if a leader did not answer, or another was
-    elected meanwhile: everything is asked again."""
-    topic = state.topics.get(view.topic_key)
-    if topic is None or view.resolved is not None:
-        return view if topic is not None else Waiting(reason="TopicNotFound", message="")
-    rows, points = state.rows_of(topic.id), _points(topic, view)
-    asked = {(query.partition, query.leader_epoch) for query in queries}
-    late = [
-        part
-        for part in points
-        if part not in rows
-        or (part, rows[part].leader_epoch) not in asked
-        or not _answered(part, points[part], answers)
-    ]
-    if late or not points:
-        text = f"the leaders of partitions {numbers(late)} have not said where they stand"
-        return Waiting(reason="Resolving", message=text)
-    resolved: dict[int, ResolvedOffset] = {}
-    progress: dict[int, Progress] = {}
-    records = 0
-    for part in sorted(points):
-        high_watermark = answers[part, LATEST].offset
-        offset = _offset(part, points[part], answers)
-        resolved[part] = ResolvedOffset(offset=offset, leader_epoch=rows[part].leader_epoch)
-        if offset > high_watermark:
-            error = f"OFFSET_OUT_OF_RANGE: {offset} is beyond the high watermark {high_watermark}"
-            progress[part] = Progress(error=error)
-        else:
-            records += max(0, offset - answers[part, EARLIEST].offset)
-    return dataclasses.replace(
-        view,
-        topic_id=topic.id,
-        resolved=resolved,
-        progress=progress,
-        records=records,
-        started_ms=now_ms,
-    )
-
-
-def _answered(
-    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
-) -> bool:
-    timestamps = [EARLIEST, LATEST]
-    if target.before_time_ms is not None:
-        timestamps.append(target.before_time_ms)
-    found = [answers.get((partition, timestamp)) for timestamp in timestamps]
-    return all(answer is not None and answer.error_code == 0 for answer in found)
-
-
-def _offset(
-    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
-) -> int:
-    """The number that a point means now. A time's answer is limited by the high watermark."""
-    high_watermark = answers[partition, LATEST].offset
-    if target.before_time_ms is not None:
-        found = answers[partition, target.before_time_ms].offset
-        return high_watermark if found < 0 else min(found, high_watermark)
-    offset = HIGH_WATERMARK if target.before_offset is None else target.before_offset
-    return high_watermark if offset == HIGH_WATERMARK else offset
-
-
-# ---------------------------------------------------------------- deleting
 
 
 def _done(view: DeletionInfo, partition: int) -> bool:

@@ -20,7 +20,7 @@ from tidemark_operator.controller.broker_calls import (
 )
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.controller.model import RowKey
 
 

@@ -17,7 +17,7 @@ from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.engines.base import DeletionAnswer
 
 _CONSUMER = -1

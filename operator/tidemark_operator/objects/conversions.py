@@ -6,7 +6,7 @@ from tidemark.configuration.layers import topic_defaults
 from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
-from tidemark_operator.controller.deletion import (
+from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
     DeletionTarget,
     Progress,

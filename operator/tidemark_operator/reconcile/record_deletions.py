@@ -6,8 +6,8 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import deletion
-from tidemark_operator.controller.deletion import (
+from tidemark_operator.controller import deletion, deletion_offsets
+from tidemark_operator.controller.deletion_values import (
     Delete,
     DeleteCommand,
     DeletionInfo,
@@ -68,7 +68,7 @@ class RecordDeletionReconciler:
         except EngineUnavailable as error:
             await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
             return LOOK_AGAIN_S
-        frozen = deletion.freeze(
+        frozen = deletion_offsets.freeze(
             self._services.state, view, step.queries, answers, now_ms=wall_ms()
         )
         if isinstance(frozen, Waiting):

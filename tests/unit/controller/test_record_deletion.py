@@ -18,8 +18,8 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import PartitionStatus
-from tidemark_operator.controller import deletion
-from tidemark_operator.controller.deletion import (
+from tidemark_operator.controller import deletion, deletion_offsets
+from tidemark_operator.controller.deletion_values import (
     EARLIEST,
     LATEST,
     Delete,
@@ -27,6 +27,7 @@ from tidemark_operator.controller.deletion import (
     DeletionTarget,
     Finished,
     ListedOffset,
+    Progress,
     Resolve,
     ResolvedOffset,
     Step,
@@ -81,7 +82,9 @@ def _answers(
 def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion.freeze(world.state, view, step.queries, _answers(step, found), now_ms=T0)
+    frozen = deletion_offsets.freeze(
+        world.state, view, step.queries, _answers(step, found), now_ms=T0
+    )
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
@@ -124,7 +127,7 @@ def test_what_is_frozen_is_never_resolved_again() -> None:
     frozen = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
-    again = deletion.freeze(world.state, frozen, (), {}, now_ms=T0 + 1)
+    again = deletion_offsets.freeze(world.state, frozen, (), {}, now_ms=T0 + 1)
     assert again is frozen
 
 
@@ -135,7 +138,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     assert isinstance(step, Resolve)
     answers = _answers(step)
     answers[1, LATEST] = ListedOffset(error_code=6, offset=-1)
-    waiting = deletion.freeze(world.state, view, step.queries, answers, now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step.queries, answers, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 1 " in waiting.message
 
@@ -146,7 +149,7 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion.freeze(world.state, view, step.queries, _answers(step), now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step.queries, _answers(step), now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 0 " in waiting.message
 
@@ -342,7 +345,7 @@ def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
     assert command.epochs == {0: epoch}
     view, offsets = deletion.check_ends(view, command, ends)
     assert offsets == deleted
-    assert view.progress.get(0, deletion.Progress()).fatal is fatal
+    assert view.progress.get(0, Progress()).fatal is fatal
 
 
 def test_it_expires_only_when_finished_and_asked_to() -> None:

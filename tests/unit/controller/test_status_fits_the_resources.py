@@ -14,8 +14,13 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
-from tidemark_operator.controller import commit, deletion, disablement
-from tidemark_operator.controller.deletion import DeletionInfo, DeletionTarget
+from tidemark_operator.controller import commit, deletion, deletion_offsets, disablement
+from tidemark_operator.controller.deletion_values import (
+    DeletionInfo,
+    DeletionTarget,
+    ListedOffset,
+    Resolve,
+)
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.resources.broker import BrokerStatus
@@ -73,12 +78,12 @@ def test_record_deletions() -> None:
         created_ms=T0,
     )
     step = deletion.next_step(world.state, view, now_ms=T0)
-    assert isinstance(step, deletion.Resolve)
+    assert isinstance(step, Resolve)
     answers = {
-        (query.partition, query.timestamp): deletion.ListedOffset(error_code=0, offset=7)
+        (query.partition, query.timestamp): ListedOffset(error_code=0, offset=7)
         for query in step.queries
     }
-    frozen = deletion.freeze(world.state, view, step.queries, answers, now_ms=T0)
+    frozen = deletion_offsets.freeze(world.state, view, step.queries, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     after = deletion.record(frozen, {0: (0, 7), 1: (6, -1)})
     for made in (view, frozen, after):

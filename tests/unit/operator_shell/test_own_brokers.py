@@ -17,7 +17,7 @@ from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
-from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.controller.model import LogEnd
 from tidemark_operator.engines import link as link_module
 from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
-from tidemark_operator.controller.deletion import ListedOffset
+from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.engines.base import DeletionAnswer
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC

@@ -2,7 +2,7 @@
 
 from tidemark.ids import id_text
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion import (
+from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
     Finished,
     Progress,

@@ -1,0 +1,140 @@
+"""Which offsets a RecordDeletion (KIP-107) means: asked of the leaders once, then frozen.
+
+"-1" and "no record that late" become the high watermark of that moment. The numbers are persisted
+before anything is deleted, so a re-apply, a restart or a topic made again never deletes more.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.deletion_values import (
+    EARLIEST,
+    HIGH_WATERMARK,
+    LATEST,
+    DeletionInfo,
+    DeletionTarget,
+    Finished,
+    ListedOffset,
+    OffsetQuery,
+    Progress,
+    Resolve,
+    ResolvedOffset,
+    Step,
+    Waiting,
+)
+from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+
+
+def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
+    """The point of each partition that the spec names."""
+    points: dict[int, DeletionTarget] = {}
+    for target in view.targets:
+        named = range(topic.partitions_placed) if target.partition is None else (target.partition,)
+        points.update(dict.fromkeys(named, target))
+    return points
+
+
+def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
+    points = _points(topic, view)
+    unknown = [partition for partition in points if partition >= topic.partitions]
+    if unknown:
+        text = (
+            f"topic {topic.name} has {count(topic.partitions, 'partition')}: {numbers(unknown)} "
+            "unknown; nothing was deleted"
+        )
+        return Finished(succeeded=False, reason="PartitionUnknown", message=text)
+    rows = state.rows_of(topic.id)
+    absent = [partition for partition in points if partition not in rows]
+    if absent or not points:
+        return Waiting(reason="TopicNotReady", message=f"topic {topic.name} is not placed yet")
+    offline = [partition for partition in points if rows[partition].leader == NO_LEADER]
+    if offline:
+        text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
+        return Waiting(reason="PartitionsOffline", message=text)
+    queries = (query for part in sorted(points) for query in _query(rows[part], points[part]))
+    return Resolve(topic_name=topic.name, queries=tuple(queries))
+
+
+def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
+    timestamps = [EARLIEST, LATEST]
+    if target.before_time_ms is not None:
+        timestamps.append(target.before_time_ms)
+    for timestamp in timestamps:
+        yield OffsetQuery(
+            partition=row.partition,
+            node_id=row.leader,
+            leader_epoch=row.leader_epoch,
+            timestamp=timestamp,
+        )
+
+
+def freeze(
+    state: ControllerState,
+    view: DeletionInfo,
+    queries: Iterable[OffsetQuery],
+    answers: Mapping[tuple[int, int], ListedOffset],
+    *,
+    now_ms: int,
+) -> DeletionInfo | Waiting:
+    """The view with its numbers, to be persisted before anything is deleted; ``answers`` to the
+    ``queries`` by (partition, timestamp). Waiting if a leader did not answer, or another was
+    elected meanwhile: everything is asked again."""
+    topic = state.topics.get(view.topic_key)
+    if topic is None or view.resolved is not None:
+        return view if topic is not None else Waiting(reason="TopicNotFound", message="")
+    rows, points = state.rows_of(topic.id), _points(topic, view)
+    asked = {(query.partition, query.leader_epoch) for query in queries}
+    late = [
+        part
+        for part in points
+        if part not in rows
+        or (part, rows[part].leader_epoch) not in asked
+        or not _answered(part, points[part], answers)
+    ]
+    if late or not points:
+        text = f"the leaders of partitions {numbers(late)} have not said where they stand"
+        return Waiting(reason="Resolving", message=text)
+    resolved: dict[int, ResolvedOffset] = {}
+    progress: dict[int, Progress] = {}
+    records = 0
+    for part in sorted(points):
+        high_watermark = answers[part, LATEST].offset
+        offset = _offset(part, points[part], answers)
+        resolved[part] = ResolvedOffset(offset=offset, leader_epoch=rows[part].leader_epoch)
+        if offset > high_watermark:
+            error = f"OFFSET_OUT_OF_RANGE: {offset} is beyond the high watermark {high_watermark}"
+            progress[part] = Progress(error=error)
+        else:
+            records += max(0, offset - answers[part, EARLIEST].offset)
+    return dataclasses.replace(
+        view,
+        topic_id=topic.id,
+        resolved=resolved,
+        progress=progress,
+        records=records,
+        started_ms=now_ms,
+    )
+
+
+def _answered(
+    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
+) -> bool:
+    timestamps = [EARLIEST, LATEST]
+    if target.before_time_ms is not None:
+        timestamps.append(target.before_time_ms)
+    found = [answers.get((partition, timestamp)) for timestamp in timestamps]
+    return all(answer is not None and answer.error_code == 0 for answer in found)
+
+
+def _offset(
+    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
+) -> int:
+    """The number that a point means now. A time's answer is limited by the high watermark."""
+    high_watermark = answers[partition, LATEST].offset
+    if target.before_time_ms is not None:
+        found = answers[partition, target.before_time_ms].offset
+        return high_watermark if found < 0 else min(found, high_watermark)
+    offset = HIGH_WATERMARK if target.before_offset is None else target.before_offset
+    return high_watermark if offset == HIGH_WATERMARK else offset
