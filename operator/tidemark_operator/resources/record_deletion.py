@@ -32,7 +32,7 @@ from tidemark_operator.resources.schema import (
     TopicIdText,
     condition_column,
 )
-from tidemark_operator.resources.times import Time
+from tidemark_operator.resources.times import RecordTime, Time
 
 _Model = TypeVar("_Model")
 PartitionIndex = Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1), Kube(format="int32")]
@@ -58,7 +58,7 @@ class PartitionPoint(SpecModel):
         Kube(format="int64"),
     ] = None
     before_time: Annotated[
-        Time | None,
+        RecordTime | None,
         Field(description="Records before the first one that has this timestamp or a later go."),
     ] = None
 
@@ -88,7 +88,7 @@ class AllPartitions(SpecModel):
             format="int64",
         ),
     ] = None
-    before_time: Time | None = None
+    before_time: RecordTime | None = None
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:

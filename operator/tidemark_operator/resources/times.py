@@ -3,7 +3,9 @@
 import datetime
 from typing import Annotated
 
-from pydantic import AwareDatetime, PlainSerializer
+from pydantic import AfterValidator, AwareDatetime, PlainSerializer
+
+from tidemark_operator.resources.schema import Kube, Rule
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -22,5 +24,22 @@ def time_text(time: datetime.datetime) -> str:
     return f"{whole}.{millis:03d}Z" if millis else f"{whole}Z"
 
 
+def _since_the_epoch(time: datetime.datetime) -> datetime.datetime:
+    if time < _EPOCH:
+        raise ValueError("records have no timestamps before 1970")
+    return time
+
+
 #: A time in a manifest or a status; must name its zone.
 Time = Annotated[AwareDatetime, PlainSerializer(time_text, when_used="json")]
+#: The time of a record. Below zero Kafka's timestamps have other meanings (-1 is the log's end).
+RecordTime = Annotated[
+    Time,
+    AfterValidator(_since_the_epoch),
+    Kube(
+        Rule(
+            rule="self >= timestamp('1970-01-01T00:00:00Z')",
+            message="records have no timestamps before 1970",
+        )
+    ),
+]

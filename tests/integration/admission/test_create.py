@@ -289,6 +289,18 @@ REFUSED: dict[str, tuple[Object, str]] = {
         record_deletion(all={"beforeOffset": 5}),
         "only -1 means something for all partitions",
     ),
+    "a time that Kafka takes for the log's end": (
+        record_deletion(all={"beforeTime": "1969-12-31T23:59:59.999Z"}),
+        "records have no timestamps before 1970",
+    ),
+    "a time before 1970 for one partition": (
+        record_deletion(partitions=[{"partition": 0, "beforeTime": "1970-01-01T00:59:59+01:00"}]),
+        "records have no timestamps before 1970",
+    ),
+    "the year 1 east of Greenwich": (
+        record_deletion(all={"beforeTime": "0001-01-01T00:00:00+14:00"}),
+        "records have no timestamps before 1970",
+    ),
     "all without a point": (record_deletion(all={}), "give either beforeOffset: -1 or beforeTime"),
     "time without a zone": (
         record_deletion(all={"beforeTime": "2013-07-01T00:00:00"}),

@@ -175,6 +175,9 @@ def test_record_deletion(scope: dict[str, Any]) -> None:
         {"partitions": [{"partition": 0}]},
         {"partitions": [{"partition": 0, "beforeOffset": 1, "beforeTime": "2013-07-01T00:00:00Z"}]},
         {"all": {"beforeTime": "2013-07-01T00:00:00"}},
+        {"all": {"beforeTime": "1969-12-31T23:59:59.999Z"}},
+        {"all": {"beforeTime": "0001-01-01T00:00:00+14:00"}},
+        {"partitions": [{"partition": 0, "beforeTime": "1969-12-31T23:59:59.999Z"}]},
     ],
 )
 def test_record_deletion_without_one_clear_meaning(scope: dict[str, Any]) -> None:
