@@ -49,6 +49,10 @@ class SteadyWriter:
                 # what a broker says of the topic is believed at once.
                 "topic.metadata.propagation.max.ms": 0,
                 "topic.metadata.refresh.interval.ms": 200,
+                # It remembers failed connections to a broker until none was tried for this long,
+                # and doubles its pause with each (10 s unless told otherwise). Here the same broker
+                # goes again sooner than that, which nobody does to a cluster that is in use.
+                "reconnect.backoff.max.ms": 500,
             }
         )
         self._thread = threading.Thread(target=self._run, name="writer")
