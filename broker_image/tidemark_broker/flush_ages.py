@@ -8,6 +8,7 @@ two looks.
 from collections.abc import Mapping
 from typing import Protocol
 
+from tidemark.configuration.values import INT64_MAX
 from tidemark_broker.log import LogConfig
 from tidemark_broker.replication.types import TopicPartition
 
@@ -38,6 +39,8 @@ class FlushAges:
         """The logs with records that have waited for ``flush.ms``; a log not named is forgotten."""
         since: dict[TopicPartition, tuple[int, float]] = {}
         for tp, log in logs.items():
+            if log.config.flush_ms == INT64_MAX:
+                continue  # as nearly every topic has it: never
             point = log.recovery_point
             if point < log.next_offset:
                 known_point, began_s = self._since.get(tp, (-1, now_s))

@@ -34,11 +34,11 @@ class Upkeep:
     async def flush(self) -> None:
         """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so
         that recovery has little to read."""
-        hosted = {each.tp: each for each in self._manager.partitions if not each.removed}
-        logs = {tp: each.log for tp, each in hosted.items()}
+        logs = {each.tp: each.log for each in self._manager.partitions}
         overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
-        for tp, partition in hosted.items():
-            if (partition.log.needs_flush or tp in overdue) and not partition.removed:
+        due = [e for e in self._manager.partitions if e.log.needs_flush or e.tp in overdue]
+        for partition in due:
+            if not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
     async def apply_retention(self) -> None:

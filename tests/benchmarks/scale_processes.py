@@ -17,7 +17,8 @@ from tidemark.wire import control
 
 #: Topics in one change, about what one group commit of the operator carries.
 AT_ONCE = 50
-SETTLE_S = 5.0
+#: What was created has been checkpointed and reported by then.
+SETTLE_S = 20.0
 IDLE_S = 10.0
 
 

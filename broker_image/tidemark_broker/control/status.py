@@ -9,8 +9,9 @@ storage refuses, or works again, is reported at once: the controller moves leade
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
@@ -22,6 +23,8 @@ from tidemark_broker.replication.types import TopicIdPartition
 
 PARTITIONS_MAX = 5000
 INTERVAL_S = 1.0
+#: How old the broker's bytes may be: to add them up takes a look at every log.
+_BYTES_AGE_S = 10.0
 _LEAST_PAUSE_S = 0.1
 _TIMEOUT_S = 10.0
 _MESSAGE_MAX = 1000
@@ -73,19 +76,15 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
 
 def glance(partition: Partition) -> Hashable:
     """All that :func:`partition_status` is made of, cheaply: while this is equal, the figures are.
-    Bytes move only with the log's ends; who is alive is the caller's to compare."""
+    Bytes move only with the log's bounds; who is alive is the caller's to compare."""
     leader, log = partition.leader, partition.log
     remote, failures = partition.context.remote, partition.context.failures
     tiered = remote is not None and partition.tiering.ever_tiered
     return (
         partition.role,
-        partition.leader_epoch,
-        partition.partition_epoch,
-        log.log_start_offset,
+        partition.row,
+        log.bounds,
         log.durable_log_start_offset,
-        log.local_log_start_offset,
-        log.high_watermark,
-        log.next_offset,
         None if leader is None else tuple(leader.followers.values()),
         remote.summary(partition) if remote is not None and tiered else None,
         failures.has_failed(partition.tp) and failures.message(partition.tp),
@@ -104,6 +103,8 @@ class StatusReporter:
         self._brokers: Mapping[int, control.BrokerState] | None = None
         self._health: _Health | None = None
         self._kicked = asyncio.Event()
+        self._log_bytes = 0
+        self._added_up_s = -inf
 
     def kick(self) -> None:
         """Report what has changed now."""
@@ -156,13 +157,20 @@ class StatusReporter:
         remote = self._manager.remote
         status = None if remote is None else remote.status()
         return _Health(
-            log_bytes=sum(each.log.size_bytes for each in partitions),
+            log_bytes=self._bytes_of(partitions),
             replicas=len(partitions),
             storage_error=self._storage_error()[:_MESSAGE_MAX],
             remote_error="" if status is None else status.error[:_MESSAGE_MAX],
             store_id="" if status is None else status.store_id,
             failed_replicas=self._manager.failed_replicas(),
         )
+
+    def _bytes_of(self, partitions: Collection[Partition]) -> int:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._added_up_s >= _BYTES_AGE_S:
+            self._log_bytes = sum(each.log.size_bytes for each in partitions)
+            self._added_up_s = now_s
+        return self._log_bytes
 
     async def _send(
         self,

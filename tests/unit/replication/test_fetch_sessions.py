@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following import service
+from tidemark_broker.replication.following import fetcher, service
 from tidemark_broker.replication.following.fetch_session import FetchSessionCache, after
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
@@ -133,11 +133,11 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
 
 
 async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
-    """The end of the tier is announced by nobody: it is found within a second."""
+    """The end of the tier is announced by nobody: it is found by looking."""
     pair = await Pair(node(1), node(2)).start()
     remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
-    pair.at(pair.one.now_s + 1.5)
+    pair.at(pair.one.now_s + service.CHECK_INTERVAL_S)
     await pair.round()
     assert pair.line.answered == [3]
     assert pair.followed(3).log.highest_remote_offset == 41
@@ -149,7 +149,7 @@ async def test_what_changes_on_the_follower_without_an_answer_is_named(node: Nod
     await pair.settle()
     log_start.raise_to(pair.followed(5), 1)
     await pair.two.upkeep.checkpoint()
-    pair.at(pair.one.now_s + 1.5)
+    pair.at(pair.one.now_s + fetcher.CHECK_INTERVAL_S)
     await pair.round()
     assert pair.line.named == [5]
     assert pair.progress(5).log_start_offset == 1

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 #: How long the next fetch waits for raised log starts to become durable, so as to report them.
 _CHECKPOINT_WAIT_S = 1.0
 #: What changes beside the fetching (retention, a late checkpoint) is looked for this often.
-_CHECK_INTERVAL_S = 1.0
+CHECK_INTERVAL_S = 5.0
 _SESSION_ERRORS = frozenset(
     int(each.value)
     for each in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
@@ -208,7 +208,7 @@ class Fetcher:
             every = tuple(self.partitions)
             first = self._turn % max(len(every), 1)
             tps = every[first:] + every[:first]
-        elif now_s - self._checked_s >= _CHECK_INTERVAL_S:
+        elif now_s - self._checked_s >= CHECK_INTERVAL_S:
             tps = [*tps, *self._moved()]
             self._checked_s = now_s
         self._marked.clear()

@@ -40,7 +40,7 @@ MAX_WAIT_MS = 30_000
 #: larger); as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
 #: What no watch tells (the end of the tier) is looked for this often.
-CHECK_INTERVAL_S = 1.0
+CHECK_INTERVAL_S = 2.0
 
 
 class ReplicaFetchService:
