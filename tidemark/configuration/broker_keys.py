@@ -50,7 +50,8 @@ CLUSTER_KEYS = (
     _key(_BOTH, CUSTOM_METADATA_MAX_BYTES, integer(0), 128,
         "Largest custom metadata of a segment; a larger one ends its copy (KIP-917)."),
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
-        "How long objects outlive the commit that marks them, so that a reader's plan holds."),
+        "How long objects outlive the commit that marks them, so that a reader's plan holds; those "
+        "of a deleted topic go at once."),
 )
 # fmt: on
 

@@ -45,12 +45,14 @@ class Read:
         )
 
 
-def read_all(request: Sequence[PartitionRequest], services: Services, max_bytes: int) -> list[Read]:
+def read_all(
+    requests: Sequence[PartitionRequest], services: Services, max_bytes: int
+) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
     found comes whole, however large (KIP-74)."""
     reads = []
     left = max_bytes
-    for one in request:
+    for one in requests:
         read = _read(one, services, left, min_one=left == max_bytes)
         found = len(read.result.data)
         need = read.result.remote or read.result.from_disk

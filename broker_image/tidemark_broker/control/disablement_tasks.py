@@ -26,7 +26,7 @@ _UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
 _AT_WORK = int(ErrorCode.request_timed_out.value)
 
 #: topic id, partition, tiered epoch, leader epoch
-_Work = tuple[uuid.UUID, int, int, int]
+_WorkKey = tuple[uuid.UUID, int, int, int]
 
 
 class DisablementTasks:
@@ -34,7 +34,7 @@ class DisablementTasks:
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
-        self._tasks: dict[_Work, asyncio.Task[None]] = {}
+        self._tasks: dict[_WorkKey, asyncio.Task[None]] = {}
 
     async def disable(
         self, request: control.DisableRemoteTopicRequest
@@ -64,7 +64,7 @@ class DisablementTasks:
             self._tasks[key] = task
         return task
 
-    def _forget_older(self, key: _Work) -> None:
+    def _forget_older(self, key: _WorkKey) -> None:
         for other in [other for other in self._tasks if other[:2] == key[:2] and other != key]:
             self._tasks.pop(other).cancel()
 
@@ -129,7 +129,7 @@ class DisablementTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> _Work:
+def _key(partition: Partition, request: control.DisableRemoteTopicRequest) -> _WorkKey:
     return (
         request.topic_id,
         partition.partition,

@@ -122,9 +122,11 @@ def check_ends(
     view: DeletionInfo, command: DeleteCommand, ends: Mapping[int, int]
 ) -> tuple[DeletionInfo, dict[int, int]]:
     """Take the answers of OffsetForLeaderEpoch for ``command.epochs``: where the frozen epoch ends
-    in the present leader's log (-1: it knows of no epoch, so it has no records). What an unclean
-    election lost below the frozen offset is never deleted: other records may stand there by now.
-    Gives the offsets that may be deleted; a partition that did not answer is asked again."""
+    in the present leader's log. What an unclean election lost below the frozen offset is not
+    deleted: other records may stand there by now. -1 says that no record of that epoch or a later
+    one is there: then nothing has taken a place yet, and the leader refuses what lies beyond its
+    high watermark. Gives the offsets that may be deleted; a partition that did not answer is asked
+    again."""
     resolved, progress, offsets = view.resolved or {}, dict(view.progress), dict(command.offsets)
     for part in command.epochs:
         end = ends.get(part)

@@ -53,21 +53,25 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
     if offline:
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
         return Waiting(reason="PartitionsOffline", message=text)
-    queries = (query for part in sorted(points) for query in _query(rows[part], points[part]))
-    return Resolve(topic_name=topic.name, queries=tuple(queries))
+    asked = (query for part in sorted(points) for query in _query(rows[part], points[part]))
+    return Resolve(topic_name=topic.name, queries=tuple(asked))
 
 
 def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
-    timestamps = [EARLIEST, LATEST]
-    if target.before_time_ms is not None:
-        timestamps.append(target.before_time_ms)
-    for timestamp in timestamps:
+    for timestamp in _timestamps(target):
         yield OffsetQuery(
             partition=row.partition,
             node_id=row.leader,
             leader_epoch=row.leader_epoch,
             timestamp=timestamp,
         )
+
+
+def _timestamps(target: DeletionTarget) -> tuple[int, ...]:
+    """What a leader is asked of a partition: where it begins and ends, and the time, if one is
+    meant."""
+    time_ms = target.before_time_ms
+    return (EARLIEST, LATEST) if time_ms is None else (EARLIEST, LATEST, time_ms)
 
 
 def freeze(
@@ -121,10 +125,7 @@ def freeze(
 def _answered(
     partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
 ) -> bool:
-    timestamps = [EARLIEST, LATEST]
-    if target.before_time_ms is not None:
-        timestamps.append(target.before_time_ms)
-    found = [answers.get((partition, timestamp)) for timestamp in timestamps]
+    found = [answers.get((partition, timestamp)) for timestamp in _timestamps(target)]
     return all(answer is not None and answer.error_code == 0 for answer in found)
 
 

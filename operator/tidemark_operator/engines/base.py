@@ -75,8 +75,8 @@ class Engine(Protocol):
         self, node_id: int, topic: str, epochs: Mapping[int, int]
     ) -> dict[int, int]:
         """Where leader epochs end, by partition: the offset behind the last record of the epoch or
-        of one before it, -1 where none is known; a partition that answers an error is left out.
-        Raises :class:`EngineUnavailable`."""
+        of one before it, -1 where neither it nor a later one has a record; a partition that answers
+        an error is left out. Raises :class:`EngineUnavailable`."""
 
     async def delete_records(
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int

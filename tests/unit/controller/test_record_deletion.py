@@ -329,7 +329,7 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
         ({0: -1}, {0: 100, 2: 100}, False),
         ({}, {2: 100}, False),
     ],
-    ids=["all is there", "more came", "some was lost", "no record at all", "no answer"],
+    ids=["all is there", "more came", "some was lost", "no record since", "no answer"],
 )
 def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
     ends: dict[int, int], deleted: dict[int, int], fatal: bool

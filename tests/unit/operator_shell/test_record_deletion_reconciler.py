@@ -47,6 +47,15 @@ async def run(world: ShellWorld, turns: int = 4) -> None:
         await RecordDeletionReconciler(world.services).reconcile(D)
 
 
+def elect_anew(world: ShellWorld) -> None:
+    """The partition's next leader epoch."""
+    state = world.services.state
+    (key,) = state.keys_on(1)
+    row = state.row(key)
+    assert row is not None
+    state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
+
+
 def deletions(world: ShellWorld) -> list[Any]:
     return [asked for method, _, asked in world.engine.asked if method == "delete_records"]
 
@@ -116,11 +125,7 @@ async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWo
     ask(world)
     world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 30)
     await run(world, 1)
-    state = world.services.state
-    (key,) = state.keys_on(1)
-    row = state.row(key)
-    assert row is not None
-    state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
+    elect_anew(world)
     await run(world, 2)
     assert deletions(world) == []
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
@@ -132,11 +137,7 @@ async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) ->
     ask(world)
     world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 100)
     await run(world, 1)
-    state = world.services.state
-    (key,) = state.keys_on(1)
-    row = state.row(key)
-    assert row is not None
-    state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
+    elect_anew(world)
     await run(world, 2)
     assert deletions(world) == [{0: 40}]
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"

@@ -32,7 +32,7 @@ async def take_over(partition: Partition) -> None:
         return
     try:
         async with asyncio.timeout(_TIER_TIMEOUT_S):
-            tier, point = await _claimed_end(partition)
+            tier, point = await _claimed_tier(partition)
         async with partition.lock:
             if partition.role is Role.TAKING_OVER and term == _term(partition):
                 await _lead_from(partition, tier, point)
@@ -44,7 +44,7 @@ def _term(partition: Partition) -> tuple[int, Tiering]:
     return partition.leader_epoch, partition.tiering
 
 
-async def _claimed_end(partition: Partition) -> tuple[TierEnd, BootstrapPoint | None]:
+async def _claimed_tier(partition: Partition) -> tuple[TierEnd, BootstrapPoint | None]:
     """The tier's end, and where the log must start if it lacks that."""
     remote = partition.context.remote
     if remote is None:
