@@ -34,9 +34,10 @@ class Upkeep:
     async def flush(self) -> None:
         """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so
         that recovery has little to read."""
-        logs = {each.tp: each.log for each in self._manager.partitions}
+        unflushed = [each for each in self._manager.partitions if each.log.is_unflushed]
+        logs = {each.tp: each.log for each in unflushed}
         overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
-        due = [e for e in self._manager.partitions if e.log.needs_flush or e.tp in overdue]
+        due = [each for each in unflushed if each.log.needs_flush or each.tp in overdue]
         for partition in due:
             if not partition.removed:
                 await self._guarded(partition, partition.log.flush)

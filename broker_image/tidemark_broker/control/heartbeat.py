@@ -22,7 +22,7 @@ from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
 
-_TICK_S = 0.05
+_TICK_S = 0.2
 _MS_MAX = 2**31 - 1
 _RETRY_S = 0.2
 _ANSWER_BYTES_MAX = 1024 * 1024

@@ -28,6 +28,7 @@ _BYTES_AGE_S = 10.0
 _LEAST_PAUSE_S = 0.1
 _TIMEOUT_S = 10.0
 _MESSAGE_MAX = 1000
+_REPORTED = frozenset({Role.LEADER, Role.TAKING_OVER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class StatusReporter:
             self._brokers = self._manager.metadata.brokers
             self._glances.clear()
         before, self._glances = self._glances, {}
-        led = [e for e in self._manager.partitions if e.role in (Role.LEADER, Role.TAKING_OVER)]
+        led = [each for each in self._manager.partitions if each.role in _REPORTED]
         if len(led) < len(self._acknowledged):
             self._forget_all_but(led)
         changed = []

@@ -20,8 +20,6 @@ logger = logging.getLogger(__name__)
 def needs_flush(log: LogState) -> bool:
     """See :attr:`PartitionLog.needs_flush`."""
     bounds, segments = log.bounds, log.segments
-    if bounds.end == bounds.recovery_point and not segments.unfinished:
-        return False
     if log.failure is not None or log.closed:
         return False  # a failed log must be opened again first
     return (

@@ -9,18 +9,28 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.log_starts import LogStarts, Starts
+from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_logs import OpenLogs
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.shared_work import SharedWork
 from tidemark_broker.log.start_offsets import starts_of, starts_recorded, sync_below_announced
+from tidemark_broker.log.start_record import StartRecord
 
 logger = logging.getLogger(__name__)
+
+
+#: How often starts went on record; which logs would not open; of the others bounds and starts.
+_Moment: TypeAlias = tuple[
+    int, tuple[TopicPartition, ...], list[tuple[LogState, Bounds, StartRecord, Starts | None]]
+]
 
 
 class LogCheckpoints:
@@ -33,6 +43,8 @@ class LogCheckpoints:
         self.starts = LogStarts(directory)
         #: Where logs begin from now on, not on record yet; guarded by ``OpenLogs.changed``.
         self._starts_due: dict[TopicPartition, Starts] = {}
+        #: Of what the files were last made, whole; None while they are, and where that failed.
+        self._saved: _Moment | None = None
         self._shared_record = SharedWork(self._write_starts).run
         self._shared_save = SharedWork(self._write_all).run
 
@@ -53,9 +65,24 @@ class LogCheckpoints:
 
     def save(self) -> None:
         """T: write recovery points, high watermarks and starts of all logs, durably. Unchanged
-        files are not written again."""
+        files are not written again; where no log has moved they are not even put together."""
+        if self._moment() == self._saved and not self._starts_due and self._exist():
+            return
         _sync_announced(self._logs.all())
         self._shared_save()
+
+    def _moment(self) -> "_Moment":
+        """All that the files are made of. A value that moves is replaced whole, so that two moments
+        of logs at rest compare by identity."""
+        with self._logs.changed:
+            failures, logs = tuple(self._logs.failures), self._logs.all()
+        states = [log.state for log in logs]
+        of_logs = [(s, s.bounds, s.start_record, s.starts_ahead) for s in states]
+        return self.starts.changes, failures, of_logs
+
+    def _exist(self) -> bool:
+        files = (self.recovery_points, self.high_watermarks, self.starts)
+        return all(each.exists for each in files)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
         """T: put on record where these logs begin now, announced starts included; what that costs
@@ -65,6 +92,7 @@ class LogCheckpoints:
         self._record(logs)
 
     def _write_all(self) -> None:
+        self._saved, moment = None, self._moment()  # what is recorded from now on is not in it
         recorded = self.starts.known()  # before the logs: one that is made meanwhile is not gone
         with self._logs.changed:
             kept, logs = set(self._logs.failures), dict(self._logs.by_key)
@@ -72,6 +100,7 @@ class LogCheckpoints:
         self.starts.compact(without=recorded - kept - set(logs))
         self.recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self.high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+        self._saved = moment
 
     def _record(self, logs: Iterable[PartitionLog]) -> None:
         """What is on record goes by name: a log that is gone has no part in it any more."""

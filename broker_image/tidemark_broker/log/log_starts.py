@@ -54,6 +54,8 @@ class LogStarts:
         self._is_named = False
         self._lock = threading.Lock()
         self.recorded: dict[TopicPartition, Starts] = {}
+        #: How often something else went on record.
+        self.changes = 0
         #: Whether a log of which nothing is on record begins at 0, as it was made.
         self._complete = False
 
@@ -77,12 +79,18 @@ class LogStarts:
         """What is on record of a log; None if it is not known."""
         return self.recorded.get(key) or (Starts(0, 0) if self._complete else None)
 
+    @property
+    def exists(self) -> bool:
+        """T: whether both files are there."""
+        return self._log_starts.exists and self._local_starts.exists
+
     def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
         """T: on return all of it is on disk for good."""
         with self._lock:
             changes = {k: new for k, new in changes.items() if self.recorded.get(k) != new}
             if not changes:
                 return
+            self.changes += 1
             lines = b"".join(_line(key, starts) for key, starts in changes.items())
             if self._used_bytes + len(lines) + len(_END) > JOURNAL_BYTES:
                 self._write({**self.recorded, **changes})

@@ -243,6 +243,12 @@ class PartitionLog:
     # -- files ---------------------------------------------------------------------------------
 
     @property
+    def is_unflushed(self) -> bool:
+        """Whether anything of it is not on disk for good yet. Cheap: all logs are asked often."""
+        log = self.state
+        return log.bounds.recovery_point != log.bounds.end or bool(log.segments.unfinished)
+
+    @property
     def needs_flush(self) -> bool:
         """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
         return flushing.needs_flush(self.state)

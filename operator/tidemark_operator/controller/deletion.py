@@ -16,6 +16,7 @@ from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
     DeletionInfo,
     Finished,
+    ListedOffset,
     Progress,
     ResolvedOffset,
     Step,
@@ -119,23 +120,33 @@ def _command(
 
 
 def check_ends(
-    view: DeletionInfo, command: DeleteCommand, ends: Mapping[int, int]
+    view: DeletionInfo,
+    command: DeleteCommand,
+    high_watermarks: Mapping[int, ListedOffset],
+    ends: Mapping[int, int],
 ) -> tuple[DeletionInfo, dict[int, int]]:
-    """Take the answers of OffsetForLeaderEpoch for ``command.epochs``: where the frozen epoch ends
-    in the present leader's log. What an unclean election lost below the frozen offset is not
-    deleted: other records may stand there by now. -1 says that no record of that epoch or a later
-    one is there: then nothing has taken a place yet, and the leader refuses what lies beyond its
-    high watermark. Gives the offsets that may be deleted; a partition that did not answer is asked
-    again."""
+    """Take the answers for ``command.epochs``: the present leader's high watermark (ListOffsets),
+    and then, asked after it, where the frozen epoch ends in its log (OffsetForLeaderEpoch). What an
+    unclean election lost below the frozen offset is not deleted: other records may stand there by
+    now. An end of -1 says that no record of that epoch or a later one was there yet; so whatever
+    stood below the high watermark a moment before is what was frozen, and where that was lower than
+    the offset, nothing is deleted now. Gives the offsets that may be deleted; a partition that did
+    not answer is asked again."""
     resolved, progress, offsets = view.resolved or {}, dict(view.progress), dict(command.offsets)
     for part in command.epochs:
-        end = ends.get(part)
-        if end is None or 0 <= end < resolved[part].offset:
-            del offsets[part]
-        if end is not None and 0 <= end < resolved[part].offset:
-            error = _lost(end, resolved[part].offset)
+        offset, end = resolved[part].offset, ends.get(part)
+        if end is not None and 0 <= end < offset:
+            error = _lost(end, offset)
             progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
+        unchanged = end is not None and end < 0 and _holds(high_watermarks, part, offset)
+        if end is None or (end < offset and not unchanged):
+            del offsets[part]
     return dataclasses.replace(view, progress=progress), offsets
+
+
+def _holds(high_watermarks: Mapping[int, ListedOffset], partition: int, offset: int) -> bool:
+    answer = high_watermarks.get(partition)
+    return answer is not None and answer.error_code == 0 and answer.offset >= offset
 
 
 def record(

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
+    LATEST,
     Delete,
     DeleteCommand,
     DeletionInfo,
@@ -113,8 +114,10 @@ class RecordDeletionReconciler:
         """Raises :class:`EngineUnavailable`."""
         engine, offsets = self._services.engine, dict(command.offsets)
         if command.epochs:
-            ends = await engine.epoch_ends(command.node_id, command.topic_name, command.epochs)
-            view, offsets = deletion.check_ends(view, command, ends)
+            node_id, topic, latest = command.node_id, command.topic_name, command.epochs.keys()
+            highs = await engine.list_offsets(node_id, topic, dict.fromkeys(latest, LATEST))
+            ends = await engine.epoch_ends(node_id, topic, command.epochs)
+            view, offsets = deletion.check_ends(view, command, highs, ends)
         if not offsets:
             return view
         answers = await engine.delete_records(

@@ -321,18 +321,28 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "deleted", "fatal"),
+    ("high_watermark", "end", "deleted", "fatal"),
     [
-        ({0: 100}, {0: 100, 2: 100}, False),
-        ({0: 250}, {0: 100, 2: 100}, False),
-        ({0: 99}, {2: 100}, True),
-        ({0: -1}, {0: 100, 2: 100}, False),
-        ({}, {2: 100}, False),
+        (100, 100, True, False),
+        (100, 250, True, False),
+        (120, 99, False, True),
+        (100, -1, True, False),
+        (99, -1, False, False),
+        (None, -1, False, False),
+        (100, None, False, False),
     ],
-    ids=["all is there", "more came", "some was lost", "no record since", "no answer"],
+    ids=[
+        "all is there",
+        "more came",
+        "some was lost",
+        "no record since",
+        "no record since, and some may be lost",
+        "no record since, and no high watermark",
+        "no answer",
+    ],
 )
 def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
-    ends: dict[int, int], deleted: dict[int, int], fatal: bool
+    high_watermark: int | None, end: int | None, deleted: bool, fatal: bool
 ) -> None:
     """Its log may have passed the offset with other records before it ever reported."""
     world = _world()
@@ -343,8 +353,12 @@ def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
     assert isinstance(step, Delete)
     command = step.commands[0]
     assert command.epochs == {0: epoch}
-    view, offsets = deletion.check_ends(view, command, ends)
-    assert offsets == deleted
+    listed = ListedOffset(error_code=ErrorCode.offset_not_available.value, offset=-1)
+    if high_watermark is not None:
+        listed = ListedOffset(error_code=0, offset=high_watermark)
+    ends = {} if end is None else {0: end}
+    view, offsets = deletion.check_ends(view, command, {0: listed}, ends)
+    assert offsets == ({0: 100, 2: 100} if deleted else {2: 100})
     assert view.progress.get(0, Progress()).fatal is fatal
 
 

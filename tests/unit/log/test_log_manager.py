@@ -8,6 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,10 @@ def _make(
         batch = build_batch([Record(b"k", bytes(30), (), T0)])
         log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
     return log
+
+
+def _refuse(*_: Any) -> None:
+    raise StorageError("no room")
 
 
 def test_identity_is_drawn_once_and_checked(directory: Directory) -> None:
@@ -193,6 +198,56 @@ def test_a_recovery_point_goes_back_on_disk_before_a_truncation(directory: Direc
     log.truncate_to(7)
     text = (directory.path / "recovery-point-offset-checkpoint").read_text()
     assert read_offsets(text) == {("t", 0): 7}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "local-log-start-offset-checkpoint",
+    ],
+)
+def test_of_logs_at_rest_only_a_checkpoint_that_is_gone_is_written_again(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    manager = directory.started()
+    log = _make(manager, count=20)
+    log.flush()
+    manager.checkpoint()
+    manager.checkpoint()  # by now it knows what it put on record itself
+    path = directory.path / name
+    before = read_offsets(path.read_text())
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "recovery_point", property(lambda _: pytest.fail("asked")))
+        manager.checkpoint()
+    path.unlink()
+    manager.checkpoint()
+    assert read_offsets(path.read_text()) == before
+
+
+def test_a_checkpoint_that_failed_is_written_with_the_next_one(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the log has gone back meanwhile to where it was when all was written."""
+    manager = directory.started()
+    log = _make(manager, count=20)
+    log.flush()
+    manager.checkpoint()
+    manager.checkpoint()
+    path = directory.path / "recovery-point-offset-checkpoint"
+    bounds = log.state.bounds
+    with monkeypatch.context() as patch:
+        patch.setattr(manager._checkpoints.high_watermarks, "save", _refuse)
+        log.state.bounds = bounds.committed(15)
+        log.state.bounds = log.state.bounds._replace(recovery_point=17)
+        with pytest.raises(StorageError):
+            manager.checkpoint()
+    assert read_offsets(path.read_text()) == {("t", 0): 17}
+    log.state.bounds = bounds
+    manager.checkpoint()
+    assert read_offsets(path.read_text()) == {("t", 0): 20}
 
 
 def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> None:

@@ -141,3 +141,25 @@ async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) ->
     await run(world, 2)
     assert deletions(world) == [{0: 40}]
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
+
+
+async def test_the_high_watermark_is_asked_before_the_epochs_end(world: ShellWorld) -> None:
+    """The other way round, records could be written between the two answers, and would be taken
+    for those that were frozen."""
+    ask(world)
+    await run(world, 1)
+    elect_anew(world)
+    log_end = 30
+
+    def end_of_the_epoch(_: int, epochs: dict[int, int]) -> dict[int, int]:
+        nonlocal log_end
+        answer = dict.fromkeys(epochs, -1)
+        log_end = 50  # written as soon as it has answered
+        return answer
+
+    world.engine.answers["epoch_ends"] = end_of_the_epoch
+    world.engine.answers["list_offsets"] = lambda _, asked: {
+        part: ListedOffset(error_code=0, offset=log_end) for part in asked
+    }
+    await run(world, 1)
+    assert deletions(world) == []

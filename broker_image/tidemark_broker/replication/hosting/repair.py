@@ -68,6 +68,8 @@ class Repairs:
 
     async def probe_room(self, partitions: Iterable[Partition]) -> None:
         """See whether those can be written again that could not be; one look is for all of them."""
+        if not self._context.failures.count:
+            return
         due = [
             each
             for each in partitions

@@ -51,10 +51,14 @@ def raise_to(partition: Partition, offset: int) -> "asyncio.Future[None] | None"
 
 def after_checkpoint(partition: Partition) -> None:
     """Checkpoints were written: a log start may have become durable, and so be shown."""
-    if partition.log.adopt_checkpointed_log_start():
+    log = partition.log
+    durable, notified = log.durable_log_start_offset, partition.durable_log_start_notified
+    if notified == durable == log.log_start_offset == log.announced_log_start_offset:
+        return  # as nearly every log is, and there may be thousands
+    if log.adopt_checkpointed_log_start():
         logger.info("%s: log start offset raised to %d", partition.tp, partition.log_start_offset)
-    if partition.log.durable_log_start_offset != partition.durable_log_start_notified:
-        partition.durable_log_start_notified = partition.log.durable_log_start_offset
+    if log.durable_log_start_offset != partition.durable_log_start_notified:
+        partition.durable_log_start_notified = log.durable_log_start_offset
         partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
 
 
