@@ -137,6 +137,8 @@ class Checks:
         self._live_keys: dict[Key, frozenset[str]] = {}
         #: Leader epochs that began with an unclean election (or after one, until recovered).
         self._unclean: dict[Key, int] = {}
+        #: Led at some time by a replica that lacked what the account excuses.
+        self._excused: set[Key] = set()
 
     def add_topic(self, facts: TopicFacts, partitions: int) -> None:
         self.topics[facts.name] = facts
@@ -262,6 +264,7 @@ class Checks:
         unclean = self._unclean.get(key, -1) >= 0 and ledger.topic.unclean
         if unclean or len(losers) >= ledger.topic.min_isr:
             self.note(f"{partition.tp}: excused, gone from {missing} on (lost by {losers})")
+            self._excused.add(key)
             ledger.forget_from(missing)
             return
         row = self.rows.get(key)
@@ -732,10 +735,11 @@ class Checks:
         return next(filter(None, (self.deletions.left_below(key, each) for each in logs)), "")
 
     def _start_of(self, key: Key, partition: Partition, leader: Partition) -> int:
-        """A follower never lowers its log start, as in Kafka: after an unclean election that of the
-        leader may be an earlier one."""
+        """A follower never lowers its log start, as in Kafka: after an unclean election, or where
+        the best of those that lost their tails leads, that of the leader may be an earlier one."""
         start = int(partition.log_start_offset)
-        return min(start, leader.log_start_offset) if key in self._unclean else start
+        may_differ = key in self._unclean or key in self._excused
+        return min(start, leader.log_start_offset) if may_differ else start
 
     def readable(self, key: Key) -> None:
         """Invariant 4, at the end: the leader has each offset from its log start on, or the

@@ -10,7 +10,7 @@ the entries in the head are the only exceptions to the floor.
 Two facts make this small. Entries stand in the order in which they were finished, along which ends
 ascend within a line and tiered epochs never descend: what the floor marks is always a prefix. And
 the log start offset only grows. When the floor moved is remembered as a short list of marks, since
-``remote.delete.delay`` counts from there.
+``remote.delete.delay.ms`` counts from there.
 
 This module has the data and what follows from the head alone; ``transitions`` changes it,
 ``queries`` reads it together with pages.

@@ -38,9 +38,14 @@ def partition_of_head(key: str) -> int:
     return int(key.rsplit("/", 1)[1].removesuffix(_JSON))
 
 
+def topic_pages_prefix(topic_id: uuid.UUID) -> str:
+    """Folder of the sealed pages of one topic."""
+    return f"pages/{id_text(topic_id)}/"
+
+
 def pages_prefix(topic_id: uuid.UUID, partition: int) -> str:
     """Folder of the sealed pages of one partition."""
-    return f"pages/{id_text(topic_id)}/{partition}/"
+    return f"{topic_pages_prefix(topic_id)}{partition}/"
 
 
 def page_key(topic_id: uuid.UUID, partition: int, name: str) -> str:

@@ -1,21 +1,31 @@
 """Topic objects: name, configuration and partitions of each topic that has data in the tier.
 
 They let a reader find a topic by name without any broker, and are what a restore starts from. The
-leader of partition 0 keeps its topic's object up to date.
+leader of partition 0 keeps its topic's object up to date. That of a deleted topic stays as a
+tombstone, and every write is conditional: one that was on its way when the topic was deleted does
+not bring it back.
 """
 
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from tidemark.ids import id_text, parse_id
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.layout import TOPICS_PREFIX, topic_key
-from tidemark.tier.objects import ObjectNotFound, ObjectStore
+from tidemark.tier.objects import (
+    AlreadyExists,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreUnavailable,
+    Version,
+)
 
 _FORMAT_VERSION = 1
+_ATTEMPTS = 4
 
 
 class TopicNotFound(Exception):
@@ -28,13 +38,14 @@ class TopicAmbiguous(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObject:
-    """``config``: Kafka keys that were set, as text."""
+    """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone."""
 
     topic_id: uuid.UUID
     name: str
     cluster_id: str
     partitions: int
     config: dict[str, str] = field(default_factory=dict)
+    deleted: bool = False
 
 
 class TopicCatalog:
@@ -44,32 +55,61 @@ class TopicCatalog:
         self._store = store
 
     def put(self, topic: TopicObject) -> bool:
-        """Write the object if it is new or differs; says whether it wrote."""
-        try:
-            if self.get(topic.topic_id) == topic:
+        """Write the object if it is new or differs, never over a tombstone; says whether it
+        wrote."""
+        for _ in range(_ATTEMPTS):
+            found = self._load(topic.topic_id)
+            if found is not None and (found[0] == topic or found[0].deleted):
                 return False
-        except TopicNotFound:
-            pass
-        self._store.put(topic_key(topic.topic_id), _encode(topic))
+            if self._write(topic, None if found is None else found[1]):
+                return True
+        raise StoreUnavailable(
+            f"{topic_key(topic.topic_id)} is written by others all the time; tried again later",
+            reason="ManifestContended",
+            retriable=True,
+        )
+
+    def bury(self, topic: TopicObject) -> None:
+        """Make the object of a deleted topic a tombstone, also where there was none yet."""
+        self.put(replace(topic, deleted=True))
+
+    def _write(self, topic: TopicObject, expected: Version | None) -> bool:
+        """False where something else stands there by now."""
+        key, data = topic_key(topic.topic_id), _encode(topic)
+        try:
+            if expected is None:
+                self._store.create(key, data)
+            else:
+                self._store.replace(key, data, expected)
+        except (AlreadyExists, PreconditionFailed):
+            return False
         return True
 
-    def get(self, topic_id: uuid.UUID) -> TopicObject:
-        """Raises TopicNotFound."""
+    def _load(self, topic_id: uuid.UUID) -> tuple[TopicObject, Version] | None:
         key = topic_key(topic_id)
         try:
-            return _decode(self._store.get(key).data, key)
-        except ObjectNotFound as error:
-            raise TopicNotFound(
-                f"no topic with id {id_text(topic_id)} in {self._store.describe()}"
-            ) from error
+            got = self._store.get(key)
+        except ObjectNotFound:
+            return None
+        return _decode(got.data, key), got.version
+
+    def get(self, topic_id: uuid.UUID) -> TopicObject:
+        """Raises TopicNotFound, also for one that was deleted."""
+        found = self._load(topic_id)
+        if found is None or found[0].deleted:
+            raise TopicNotFound(f"no topic with id {id_text(topic_id)} in {self._store.describe()}")
+        return found[0]
 
     def all(self) -> Iterator[TopicObject]:
-        """Every topic, in the order of the ids' texts; one that goes meanwhile is passed over."""
+        """Every topic that was not deleted, in the order of the ids' texts; one that goes meanwhile
+        is passed over."""
         for info in self._store.list(TOPICS_PREFIX):
             try:
-                yield _decode(self._store.get(info.key).data, info.key)
+                topic = _decode(self._store.get(info.key).data, info.key)
             except ObjectNotFound:
                 continue
+            if not topic.deleted:
+                yield topic
 
     def find(self, name: str) -> TopicObject:
         """The topic of this name. Raises TopicNotFound, TopicAmbiguous. Reads every topic object:
@@ -81,16 +121,16 @@ class TopicCatalog:
             )
         if len(found) > 1:
             ids = ", ".join(id_text(topic.topic_id) for topic in found)
-            raise TopicAmbiguous(f"{name!r} is the name of several topics ({ids}): give the id")
+            raise TopicAmbiguous(
+                f"{name!r} is the name of several topics in {self._store.describe()} ({ids}): "
+                "delete those that are no longer wanted (a Topic that was left behind by "
+                "deletionPolicy Orphan keeps its name here)"
+            )
         return found[0]
-
-    def remove(self, topic_id: uuid.UUID) -> None:
-        """Remove the object of a deleted topic."""
-        self._store.delete(topic_key(topic_id))
 
 
 def _encode(topic: TopicObject) -> bytes:
-    fields = {
+    fields: dict[str, object] = {
         "formatVersion": _FORMAT_VERSION,
         "topicId": id_text(topic.topic_id),
         "name": topic.name,
@@ -98,6 +138,8 @@ def _encode(topic: TopicObject) -> bytes:
         "partitions": topic.partitions,
         "config": dict(sorted(topic.config.items())),
     }
+    if topic.deleted:
+        fields["deleted"] = True
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
@@ -120,4 +162,5 @@ def _topic_of(fields: dict[str, object]) -> TopicObject:
         cluster_id=str(fields["clusterId"]),
         partitions=int(str(fields["partitions"])),
         config={str(key): str(value) for key, value in config.items()},
+        deleted=fields.get("deleted", False) is True,
     )

@@ -178,7 +178,12 @@ class RemoteLogManager:
         self._deleting.add(topic_id)
         try:
             call = self._shared.pools.expiration.run_to_end(
-                topic_deletion.delete_topic, self._shared, self._tier(), topic_id
+                topic_deletion.delete_topic,
+                self._shared,
+                self._tier(),
+                topic_id,
+                name,
+                partitions,
             )
             return await self._translated(call)
         finally:

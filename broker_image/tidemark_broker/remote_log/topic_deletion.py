@@ -1,19 +1,26 @@
-"""What a deleted topic leaves in the tier: heads become tombstones, objects go, then the topic
-object.
+"""What a deleted topic leaves in the tier: heads and topic object become tombstones, all else goes.
 
 One call does a bounded piece of it and says what remains; the controller asks again. It blocks. It
-needs no claim: from the tombstone on every leader of the topic is refused. As in Kafka, what was
-copied goes at once: nobody is to read a deleted topic. What was given up in the middle of its copy
-waits for ``remote.delete.delay.ms``, since the upload may still arrive.
+needs no claim: from the tombstones on every leader of the topic is refused, also one that was about
+to write the partition's first head. As in Kafka, what was copied goes at once: nobody is to read a
+deleted topic. What was given up in the middle of its copy waits for ``remote.delete.delay.ms``,
+since the upload may still arrive. At the end whatever still lies in the topic's folders goes, such
+as a page whose writer was killed before the head named it.
 """
 
+import itertools
 import logging
 import uuid
+from dataclasses import replace
 
 from tidemark.tier import queries, transitions
+from tidemark.tier.head import Head, new_head
+from tidemark.tier.layout import topic_data_prefix, topic_pages_prefix
 from tidemark.tier.manifest import LoadedHead, PageCache
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.topics import TopicObject
+from tidemark.tiering import NEVER_TIERED
 from tidemark_broker.remote_log.expirer import delete_objects
 from tidemark_broker.remote_log.shared import Shared
 
@@ -22,32 +29,78 @@ logger = logging.getLogger(__name__)
 SEGMENTS_AT_ONCE = 1000
 
 
-def delete_topic(shared: Shared, tier: Tier, topic_id: uuid.UUID) -> int:
-    """Bury every head first, so that nothing new is begun; then delete. The number of segments that
-    still have objects."""
-    heads = []
-    for partition in tier.manifests.partitions(topic_id):
-        loaded = tier.manifests.load(topic_id, partition)
-        buried = tier.manifests.commit(
-            loaded, lambda head: transitions.bury(head, now_ms=shared.context.wall_ms())
-        )
-        heads.append((partition, buried))
+def delete_topic(
+    shared: Shared, tier: Tier, topic_id: uuid.UUID, name: str, partitions: int
+) -> int:
+    """Bury every head first, so that nothing new is begun; then delete. How much is left that has
+    to be asked for again: segments, pages, or objects that nothing names."""
+    topic = TopicObject(
+        topic_id=topic_id,
+        name=name,
+        cluster_id=shared.guard.cluster_id,
+        partitions=partitions,
+        deleted=True,
+    )
+    tier.topics.bury(topic)
+    heads = _buried(shared, tier, topic)
     budget, remaining = SEGMENTS_AT_ONCE, 0
     for partition, buried in heads:
         pages = tier.manifests.pages(topic_id, partition)
         left, deleted = _clear(shared, tier, buried, pages, budget)
         budget -= deleted
         remaining += left
+    remaining = remaining or _sweep(tier, topic)
     if not remaining:
-        tier.topics.remove(topic_id)
         logger.info("topic id %s: nothing is left in the tier", topic_id)
     return remaining
+
+
+def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, LoadedHead]]:
+    """The tombstones of all partitions, made where there was no head yet."""
+    now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
+    heads = []
+    for partition in sorted(found.union(range(topic.partitions))):
+        if partition in found:
+            loaded = tier.manifests.load(topic.topic_id, partition)
+        else:
+            loaded = tier.manifests.create(_tombstone(shared, topic, partition, now_ms))
+        buried = tier.manifests.commit(loaded, lambda head: transitions.bury(head, now_ms=now_ms))
+        heads.append((partition, buried))
+    return heads
+
+
+def _tombstone(shared: Shared, topic: TopicObject, partition: int, now_ms: int) -> Head:
+    head = new_head(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition,
+        cluster_id=topic.cluster_id,
+        leader_epoch=0,
+        tiering=NEVER_TIERED,
+        broker_id=shared.context.node_id,
+        log_start_offset=0,
+    )
+    return replace(head, deleted_at_ms=now_ms)
+
+
+def _sweep(tier: Tier, topic: TopicObject) -> int:
+    """Delete what no tombstone names any more; 1 where there was as much as one call takes."""
+    folders = (
+        topic_data_prefix(topic.name, topic.topic_id),
+        topic_pages_prefix(topic.topic_id),
+    )
+    listed = itertools.chain.from_iterable(map(tier.store.list, folders))
+    keys = [info.key for info in itertools.islice(listed, SEGMENTS_AT_ONCE)]
+    if keys:
+        logger.info("topic %s: %d objects that nothing names are deleted", topic.name, len(keys))
+        tier.store.delete_many(keys)
+    return int(len(keys) == SEGMENTS_AT_ONCE)
 
 
 def _clear(
     shared: Shared, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
-    """(segments that remain, segments deleted) of one partition."""
+    """(segments and pages that remain, segments deleted) of one partition."""
     now_ms = shared.context.wall_ms()
     marked = queries.pending_deletes(
         loaded.head, pages, now_ms=now_ms, delay_ms=0, limit=max(budget, 0)
@@ -64,7 +117,8 @@ def _clear(
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, ())
         )
-    return queries.totals(loaded.head, pages).pending_segments, len(done)
+    left = queries.totals(loaded.head, pages).pending_segments + len(loaded.head.trash)
+    return left, len(done)
 
 
 def _may_still_arrive(shared: Shared, entry: SegmentEntry, now_ms: int) -> bool:

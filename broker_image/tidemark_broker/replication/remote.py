@@ -135,7 +135,7 @@ class RemoteLog(Protocol[ReplicaT_contra]):
     async def delete_topic(
         self, topic_id: uuid.UUID, name: str, partitions: int, tiered_epoch: int
     ) -> int:
-        """Remove a deleted topic's objects; the number of segments that still remain."""
+        """Remove a deleted topic's objects; how much of it still remains."""
 
     async def claimed_end(self, partition: ReplicaT_contra) -> TierEnd:
         """The tier's end, after a claim of the head in the partition's leader epoch, so that no

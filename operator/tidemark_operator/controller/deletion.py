@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_offsets import queries
 from tidemark_operator.controller.deletion_values import (
@@ -28,13 +29,21 @@ from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInf
 
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
     """What a RecordDeletion needs next. Not to be called for one that has finished."""
+    if view.paused:
+        text = "nothing is deleted meanwhile: remove the annotation tidemark.dev/paused to go on"
+        return Waiting(reason="Paused", message=text)
     topic = state.topics.get(view.topic_key)
-    if view.resolved is not None and (topic is None or topic.id != view.topic_id):
-        text = f"{view.topic_key} is no longer the topic that was resolved; nothing more is deleted"
-        return Finished(succeeded=False, reason="TopicReplaced", message=text)
-    if view.resolved is not None and topic is not None:
+    if view.resolved is not None:
         outcome = _outcome(state, view)
-        return outcome or _late(view, now_ms) or _commands(state, topic, view)
+        if outcome is not None:
+            return outcome
+        if topic is None or topic.id != view.topic_id:
+            text = (
+                f"{view.topic_key} is no longer the topic that was resolved; nothing more is "
+                "deleted"
+            )
+            return Finished(succeeded=False, reason="TopicReplaced", message=text)
+        return _late(view, now_ms) or _commands(state, topic, view)
     late = _late(view, now_ms)
     if late is not None:
         return late
@@ -109,8 +118,10 @@ def _command(
 ) -> DeleteCommand:
     return DeleteCommand(
         node_id=node_id,
+        topic_id=topic.id,
         topic_name=topic.name,
         offsets={row.partition: resolved[row.partition].offset for row in led},
+        leader_epochs={row.partition: row.leader_epoch for row in led},
         epochs={
             row.partition: resolved[row.partition].leader_epoch
             for row in led
@@ -119,34 +130,41 @@ def _command(
     )
 
 
+def command_for(
+    state: ControllerState, view: DeletionInfo, node_id: int, *, now_ms: int
+) -> DeleteCommand | None:
+    """What that broker is to be sent by now: an answer of another one may have taken its time."""
+    step = next_step(state, view, now_ms=now_ms)
+    commands = step.commands if isinstance(step, Delete) else ()
+    return next((each for each in commands if each.node_id == node_id), None)
+
+
 def check_ends(
     view: DeletionInfo,
     command: DeleteCommand,
-    high_watermarks: Mapping[int, ListedOffset],
-    ends: Mapping[int, int],
+    starts: Mapping[int, ListedOffset],
+    ends: Mapping[int, EpochEnd],
 ) -> tuple[DeletionInfo, dict[int, int]]:
-    """Take the answers for ``command.epochs``: the present leader's high watermark (ListOffsets),
-    and then, asked after it, where the frozen epoch ends in its log (OffsetForLeaderEpoch). What an
-    unclean election lost below the frozen offset is not deleted: other records may stand there by
-    now. An end of -1 says that no record of that epoch or a later one was there yet; so whatever
-    stood below the high watermark a moment before is what was frozen, and where that was lower than
-    the offset, nothing is deleted now. Gives the offsets that may be deleted; a partition that did
-    not answer is asked again."""
+    """Take the present leader's answers for ``command.epochs``: where its log begins (ListOffsets),
+    and where the frozen epoch ends in it (OffsetForLeaderEpoch). Deleted is only what is still
+    there: the last record that was meant is in the frozen epoch, or all of them are gone already.
+    Where an unclean election lost them, other records may stand in their place, and are kept. Gives
+    the offsets that may be deleted; a partition that did not answer is asked again."""
     resolved, progress, offsets = view.resolved or {}, dict(view.progress), dict(command.offsets)
     for part in command.epochs:
-        offset, end = resolved[part].offset, ends.get(part)
-        if end is not None and 0 <= end < offset:
-            error = _lost(end, offset)
-            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
-        unchanged = end is not None and end < 0 and _holds(high_watermarks, part, offset)
-        if end is None or (end < offset and not unchanged):
+        frozen, start, end = resolved[part], starts.get(part), ends.get(part)
+        if start is None or start.error_code or end is None:
             del offsets[part]
+        elif start.offset < frozen.offset and not _holds(end, frozen):
+            del offsets[part]
+            lost_from = end.end_offset if end.epoch == frozen.leader_epoch else None
+            error = _lost(lost_from, frozen.offset)
+            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
     return dataclasses.replace(view, progress=progress), offsets
 
 
-def _holds(high_watermarks: Mapping[int, ListedOffset], partition: int, offset: int) -> bool:
-    answer = high_watermarks.get(partition)
-    return answer is not None and answer.error_code == 0 and answer.offset >= offset
+def _holds(end: EpochEnd, frozen: ResolvedOffset) -> bool:
+    return end.epoch == frozen.leader_epoch and end.end_offset >= frozen.offset
 
 
 def record(
@@ -201,11 +219,12 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     return record(view, low_watermarks) if low_watermarks else view
 
 
-def _lost(end: int, offset: int) -> str:
+def _lost(lost_from: int | None, offset: int) -> str:
+    """``lost_from`` None: it is not known from where on."""
     return (
         f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} were lost in an "
-        f"unclean election, from {end} on; what is written there now is kept: make another "
-        "RecordDeletion to delete it"
+        f"unclean election{'' if lost_from is None else f', from {lost_from} on'}; what is written "
+        "there now is kept: make another RecordDeletion to delete it"
     )
 
 

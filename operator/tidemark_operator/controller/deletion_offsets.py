@@ -6,7 +6,9 @@ before anything is deleted, so a re-apply, a restart or a topic made again never
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     EARLIEST,
@@ -26,6 +28,9 @@ from tidemark_operator.controller.deletion_values import (
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
+#: By (partition, timestamp).
+Answers: TypeAlias = Mapping[tuple[int, int], ListedOffset]
+
 
 def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
     """The point of each partition that the spec names."""
@@ -37,6 +42,7 @@ def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
 
 
 def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
+    """What the leaders are asked first; Waiting or Finished where that cannot be."""
     points = _points(topic, view)
     unknown = [partition for partition in points if partition >= topic.partitions]
     if unknown:
@@ -54,7 +60,7 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
         return Waiting(reason="PartitionsOffline", message=text)
     asked = (query for part in sorted(points) for query in _query(rows[part], points[part]))
-    return Resolve(topic_name=topic.name, queries=tuple(asked))
+    return Resolve(topic_id=topic.id, topic_name=topic.name, queries=tuple(asked))
 
 
 def _query(row: PartitionRow, target: DeletionTarget) -> Iterable[OffsetQuery]:
@@ -74,22 +80,79 @@ def _timestamps(target: DeletionTarget) -> tuple[int, ...]:
     return (EARLIEST, LATEST) if time_ms is None else (EARLIEST, LATEST, time_ms)
 
 
+class EpochSearch:
+    """In which epoch the last record before each offset was written: the smallest one that ends at
+    the offset or behind it, in the log of the leader that named the offset. Each round halves what
+    is left, with one OffsetForLeaderEpoch per leader."""
+
+    def __init__(self, queries: Iterable[OffsetQuery], offsets: Mapping[int, int]) -> None:
+        """``offsets`` by partition, of those that have records below them."""
+        self._offsets = offsets
+        self._leaders: dict[int, OffsetQuery] = {}
+        for query in queries:
+            if query.partition in offsets:
+                self._leaders[query.partition] = query
+        self._low = dict.fromkeys(self._leaders, 0)
+        self._high = {part: query.leader_epoch for part, query in self._leaders.items()}
+
+    @property
+    def questions(self) -> dict[int, dict[int, int]]:
+        """By node id: the epoch to ask for, by partition; empty at the end."""
+        asked: dict[int, dict[int, int]] = {}
+        for part, query in self._leaders.items():
+            if self._low[part] < self._high[part]:
+                asked.setdefault(query.node_id, {})[part] = self._middle(part)
+        return asked
+
+    def take(self, part: int, end: EpochEnd) -> None:
+        """A leader's answer to the present question."""
+        middle = self._middle(part)
+        if end.end_offset < 0 or end.end_offset >= self._offsets[part]:
+            self._high[part] = middle
+        else:
+            self._low[part] = middle + 1
+
+    def _middle(self, part: int) -> int:
+        return (self._low[part] + self._high[part]) // 2
+
+    @property
+    def found(self) -> Mapping[int, int]:
+        """By partition, once no question is left."""
+        return self._low
+
+
+def search_epochs(
+    view: DeletionInfo, topic: TopicInfo, step: Resolve, answers: Answers
+) -> EpochSearch:
+    """Of the partitions that have something to delete; those that did not answer are left out."""
+    offsets: dict[int, int] = {}
+    for part, point in _points(topic, view).items():
+        if _answered(part, point, answers):
+            offset = _offset(part, point, answers)
+            if answers[part, EARLIEST].offset < offset <= answers[part, LATEST].offset:
+                offsets[part] = offset
+    return EpochSearch(step.queries, offsets)
+
+
 def freeze(
     state: ControllerState,
     view: DeletionInfo,
-    queries: Iterable[OffsetQuery],
-    answers: Mapping[tuple[int, int], ListedOffset],
+    step: Resolve,
+    answers: Answers,
+    epochs: Mapping[int, int],
     *,
     now_ms: int,
 ) -> DeletionInfo | Waiting:
-    """The view with its numbers, to be persisted before anything is deleted; ``answers`` to the
-    ``queries`` by (partition, timestamp). Waiting if a leader did not answer, or another was
-    elected meanwhile: everything is asked again."""
+    """The view with its numbers, to be persisted before anything is deleted; ``epochs``: of the
+    records before the offsets (:class:`EpochSearch`). Waiting if a leader did not answer, or
+    another was elected meanwhile, or it is another topic by now: everything is asked again."""
     topic = state.topics.get(view.topic_key)
     if topic is None or view.resolved is not None:
         return view if topic is not None else Waiting(reason="TopicNotFound", message="")
+    if topic.id != step.topic_id:
+        return Waiting(reason="Resolving", message=f"{view.topic_key} was made again meanwhile")
     rows, points = state.rows_of(topic.id), _points(topic, view)
-    asked = {(query.partition, query.leader_epoch) for query in queries}
+    asked = {(query.partition, query.leader_epoch) for query in step.queries}
     late = [
         part
         for part in points
@@ -106,7 +169,8 @@ def freeze(
     for part in sorted(points):
         high_watermark = answers[part, LATEST].offset
         offset = _offset(part, points[part], answers)
-        resolved[part] = ResolvedOffset(offset=offset, leader_epoch=rows[part].leader_epoch)
+        epoch = epochs.get(part, rows[part].leader_epoch)
+        resolved[part] = ResolvedOffset(offset=offset, leader_epoch=epoch)
         if offset > high_watermark:
             error = f"OFFSET_OUT_OF_RANGE: {offset} is beyond the high watermark {high_watermark}"
             progress[part] = Progress(error=error)
@@ -122,16 +186,12 @@ def freeze(
     )
 
 
-def _answered(
-    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
-) -> bool:
+def _answered(partition: int, target: DeletionTarget, answers: Answers) -> bool:
     found = [answers.get((partition, timestamp)) for timestamp in _timestamps(target)]
     return all(answer is not None and answer.error_code == 0 for answer in found)
 
 
-def _offset(
-    partition: int, target: DeletionTarget, answers: Mapping[tuple[int, int], ListedOffset]
-) -> int:
+def _offset(partition: int, target: DeletionTarget, answers: Answers) -> int:
     """The number that a point means now. A time's answer is limited by the high watermark."""
     high_watermark = answers[partition, LATEST].offset
     if target.before_time_ms is not None:

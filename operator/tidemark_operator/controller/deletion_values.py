@@ -36,8 +36,8 @@ class DeletionTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOffset:
-    """The frozen meaning of the spec for one partition: records below ``offset`` go, as they were
-    in ``leader_epoch``."""
+    """The frozen meaning of the spec for one partition: records below ``offset`` go. The last of
+    them was written in ``leader_epoch``: a log that has it has all before it, too."""
 
     offset: int
     leader_epoch: int
@@ -67,6 +67,7 @@ class DeletionInfo:
     created_ms: int
     timeout_ms: int | None = None
     dry_run: bool = False
+    paused: bool = False
     ttl_after_finished_ms: int | None = None
     topic_id: uuid.UUID | None = None
     resolved: Mapping[int, ResolvedOffset] | None = None
@@ -97,8 +98,10 @@ class OffsetQuery:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Ask these, then :func:`freeze` the answers and persist the result."""
+    """Ask these, then have :func:`deletion_offsets.freeze` take the answers, and persist the
+    result."""
 
+    topic_id: uuid.UUID
     topic_name: str
     queries: tuple[OffsetQuery, ...]
 
@@ -113,20 +116,24 @@ class ListedOffset:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCommand:
-    """DeleteRecords for the partitions that one broker leads: offset by partition.
+    """DeleteRecords for the partitions that one broker leads: offset by partition, and in which
+    leader epochs it does.
 
-    ``epochs``: the frozen leader epoch, of partitions that have another now. Those are to be asked
-    about first, and :func:`check_ends` says which of them may be deleted."""
+    ``epochs``: the frozen leader epoch, of partitions that have a later one now. Those are to be
+    asked about first, and :func:`deletion.check_ends` says which of them may be deleted."""
 
     node_id: int
+    topic_id: uuid.UUID
     topic_name: str
     offsets: Mapping[int, int]
+    leader_epochs: Mapping[int, int]
     epochs: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Send these, :func:`record` the answers; ``pending``: partitions that are not done."""
+    """Send these, have :func:`deletion.record` take the answers; ``pending``: partitions that are
+    not done."""
 
     commands: tuple[DeleteCommand, ...]
     pending: tuple[int, ...]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.broker_calls import (
     Disablement,
     DisablementAnswer,
@@ -73,10 +74,9 @@ class Engine(Protocol):
 
     async def epoch_ends(
         self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, int]:
-        """Where leader epochs end, by partition: the offset behind the last record of the epoch or
-        of one before it, -1 where neither it nor a later one has a record; a partition that answers
-        an error is left out. Raises :class:`EngineUnavailable`."""
+    ) -> dict[int, EpochEnd]:
+        """Where leader epochs end, by partition; one that answers an error is left out. Raises
+        :class:`EngineUnavailable`."""
 
     async def delete_records(
         self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int

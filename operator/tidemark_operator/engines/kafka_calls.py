@@ -17,6 +17,7 @@ from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.engines.base import DeletionAnswer
 
@@ -58,10 +59,10 @@ def epoch_ends(topic: str, epochs: Mapping[int, int]) -> epoch_request.OffsetFor
     )
 
 
-def ends_of(response: epoch_response.OffsetForLeaderEpochResponse) -> dict[int, int]:
+def ends_of(response: epoch_response.OffsetForLeaderEpochResponse) -> dict[int, EpochEnd]:
     """By partition; those that answered an error are left out."""
     return {
-        int(answer.partition): int(answer.end_offset)
+        int(answer.partition): EpochEnd(int(answer.leader_epoch), int(answer.end_offset))
         for topic in response.topics
         for answer in topic.partitions
         if answer.error_code is ErrorCode.none

@@ -9,6 +9,7 @@ from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.wire.control import (
     DeleteRemoteTopicResponse,
     DisableRemoteTopicResponse,
@@ -156,7 +157,7 @@ class OwnBrokers(Engine):
 
     async def epoch_ends(
         self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, int]:
+    ) -> dict[int, EpochEnd]:
         """Kafka's OffsetForLeaderEpoch."""
         request = kafka_calls.epoch_ends(topic, epochs)
         response = await self._call(node_id, request, OffsetForLeaderEpochResponse, CALL_TIMEOUT_S)

@@ -192,6 +192,7 @@ def deletion_info(body: Json) -> DeletionInfo:
         created_ms=_created_ms(request),
         timeout_ms=None if spec.timeout is None else duration_ms(spec.timeout),
         dry_run=bool(spec.dry_run),
+        paused=is_paused(meta),
         ttl_after_finished_ms=(
             None if spec.ttl_after_finished is None else duration_ms(spec.ttl_after_finished)
         ),

@@ -155,7 +155,9 @@ class ResolvedPoint(ApiModel):
 
     partition: PartitionIndex
     offset: Int64
-    leader_epoch: Int32
+    leader_epoch: Annotated[
+        Int32, Field(description="In which the last record below the offset was written.")
+    ]
 
 
 class PartitionProgress(ApiModel):

@@ -8,6 +8,7 @@ from kio.schema.offset_for_leader_epoch.v4 import response
 
 from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.engines import kafka_calls
 
 FIRST_MS = 1_700_000_000_000
@@ -89,11 +90,11 @@ async def test_offset_for_leader_epoch(broker: ApiBroker, version: int) -> None:
 
 @pytest.mark.parametrize(
     ("epoch", "end"),
-    [(1, 0), (2, 6), (4, 6), (5, 8)],
+    [(1, (1, 0)), (2, (2, 6)), (4, (2, 6)), (5, (5, 8))],
     ids=["before its first record", "an older one", "one without a record", "its own"],
 )
 async def test_the_operator_learns_where_an_epoch_ends(
-    broker: ApiBroker, epoch: int, end: int
+    broker: ApiBroker, epoch: int, end: tuple[int, int]
 ) -> None:
     """Before it deletes what was frozen under an older epoch: the records of later ones stay."""
     await _fill(broker)
@@ -104,4 +105,4 @@ async def test_the_operator_learns_where_an_epoch_ends(
     answer = await broker.ask(
         kafka_calls.epoch_ends("t", {0: epoch}), response.OffsetForLeaderEpochResponse
     )
-    assert kafka_calls.ends_of(answer) == {0: end}
+    assert kafka_calls.ends_of(answer) == {0: EpochEnd(*end)}

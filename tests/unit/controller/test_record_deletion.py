@@ -5,6 +5,8 @@ import dataclasses
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
@@ -17,6 +19,7 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
+from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
@@ -27,6 +30,7 @@ from tidemark_operator.controller.deletion_values import (
     DeletionTarget,
     Finished,
     ListedOffset,
+    OffsetQuery,
     Progress,
     Resolve,
     ResolvedOffset,
@@ -82,9 +86,7 @@ def _answers(
 def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion_offsets.freeze(
-        world.state, view, step.queries, _answers(step, found), now_ms=T0
-    )
+    frozen = deletion_offsets.freeze(world.state, view, step, _answers(step, found), {}, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     return frozen
 
@@ -127,7 +129,8 @@ def test_what_is_frozen_is_never_resolved_again() -> None:
     frozen = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
-    again = deletion_offsets.freeze(world.state, frozen, (), {}, now_ms=T0 + 1)
+    resolve = Resolve(topic_id=numbered_uuid(1), topic_name="topic-1", queries=())
+    again = deletion_offsets.freeze(world.state, frozen, resolve, {}, {}, now_ms=T0 + 1)
     assert again is frozen
 
 
@@ -138,7 +141,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     assert isinstance(step, Resolve)
     answers = _answers(step)
     answers[1, LATEST] = ListedOffset(error_code=6, offset=-1)
-    waiting = deletion_offsets.freeze(world.state, view, step.queries, answers, now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, answers, {}, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 1 " in waiting.message
 
@@ -149,7 +152,7 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion_offsets.freeze(world.state, view, step.queries, _answers(step), now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), {}, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 0 " in waiting.message
 
@@ -321,45 +324,75 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("high_watermark", "end", "deleted", "fatal"),
+    ("start", "end", "deleted", "fatal"),
     [
-        (100, 100, True, False),
-        (100, 250, True, False),
-        (120, 99, False, True),
-        (100, -1, True, False),
-        (99, -1, False, False),
-        (None, -1, False, False),
-        (100, None, False, False),
+        (0, EpochEnd(4, 100), True, False),
+        (0, EpochEnd(4, 250), True, False),
+        (0, EpochEnd(4, 99), False, True),
+        (0, EpochEnd(3, 250), False, True),
+        (0, EpochEnd(-1, -1), False, True),
+        (100, EpochEnd(-1, -1), True, False),
+        (None, EpochEnd(4, 100), False, False),
+        (0, None, False, False),
     ],
     ids=[
         "all is there",
         "more came",
         "some was lost",
-        "no record since",
-        "no record since, and some may be lost",
-        "no record since, and no high watermark",
-        "no answer",
+        "records of an older epoch are in their place",
+        "nothing of that epoch or a later one is there",
+        "it is gone already",
+        "it does not say where it begins",
+        "it does not say where the epoch ends",
     ],
 )
 def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
-    high_watermark: int | None, end: int | None, deleted: bool, fatal: bool
+    start: int | None, end: EpochEnd | None, deleted: bool, fatal: bool
 ) -> None:
     """Its log may have passed the offset with other records before it ever reported."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     epoch = world.row().leader_epoch
+    assert epoch == 4
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=epoch + 1))
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     command = step.commands[0]
     assert command.epochs == {0: epoch}
-    listed = ListedOffset(error_code=ErrorCode.offset_not_available.value, offset=-1)
-    if high_watermark is not None:
-        listed = ListedOffset(error_code=0, offset=high_watermark)
-    ends = {} if end is None else {0: end}
-    view, offsets = deletion.check_ends(view, command, {0: listed}, ends)
+    starts = {} if start is None else {0: ListedOffset(error_code=0, offset=start)}
+    view, offsets = deletion.check_ends(view, command, starts, {} if end is None else {0: end})
     assert offsets == ({0: 100, 2: 100} if deleted else {2: 100})
     assert view.progress.get(0, Progress()).fatal is fatal
+
+
+@given(data=st.data())
+def test_the_epoch_of_the_last_record_is_found_by_halving(data: st.DataObject) -> None:
+    """Whatever epochs a log has; the leader's own may have no record yet."""
+    starts = sorted(data.draw(st.sets(st.integers(0, 200), min_size=1, max_size=8)))
+    numbered = sorted(data.draw(st.sets(st.integers(0, 500), min_size=8, max_size=8)))
+    log = LeaderEpochs(tuple(EpochEntry(e, s) for e, s in zip(numbered, starts, strict=False)))
+    log_end = data.draw(st.integers(starts[-1] + 1, 300))
+    offset = data.draw(st.integers(starts[0] + 1, log_end))
+    leader_epoch = log.latest_epoch + data.draw(st.integers(0, 9))
+    query = OffsetQuery(partition=0, node_id=1, leader_epoch=leader_epoch, timestamp=-1)
+    search = deletion_offsets.EpochSearch([query], {0: offset})
+    rounds = 0
+    while search.questions:
+        epoch = search.questions[1][0]
+        search.take(0, log.end_offset_for(epoch, log_end))
+        rounds += 1
+    assert search.found == {0: log.epoch_for_offset(offset - 1)}
+    assert rounds <= 10
+
+
+def test_a_paused_one_deletes_nothing() -> None:
+    world = _world()
+    for view in (_view(ALL_TO_HW), _frozen(world, _view(ALL_TO_HW))):
+        paused = dataclasses.replace(view, paused=True)
+        step = deletion.next_step(world.state, paused, now_ms=T0)
+        assert isinstance(step, Waiting)
+        result = deletion_status(world.state, paused, step, now_ms=T0)
+        assert ready(result)["Reconciling"] == ("False", "Paused")
 
 
 def test_it_expires_only_when_finished_and_asked_to() -> None:

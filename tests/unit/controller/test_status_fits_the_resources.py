@@ -83,7 +83,7 @@ def test_record_deletions() -> None:
         (query.partition, query.timestamp): ListedOffset(error_code=0, offset=7)
         for query in step.queries
     }
-    frozen = deletion_offsets.freeze(world.state, view, step.queries, answers, now_ms=T0)
+    frozen = deletion_offsets.freeze(world.state, view, step, answers, {}, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     after = deletion.record(frozen, {0: (0, 7), 1: (6, -1)})
     for made in (view, frozen, after):

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import SESSION_MS, registration_request
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller import registration
@@ -91,7 +92,7 @@ class FakeEngine(Engine):
 
     async def epoch_ends(
         self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, int]:
+    ) -> dict[int, EpochEnd]:
         return await self._answer("epoch_ends", node_id, epochs)
 
     async def delete_records(

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.engines.base import DeletionAnswer
 from tidemark_operator.kube.errors import Conflict
@@ -34,6 +35,7 @@ async def world() -> AsyncIterator[ShellWorld]:
         made.engine.answers["delete_records"] = lambda _, offsets: {
             part: DeletionAnswer(ErrorCode.none, offset) for part, offset in offsets.items()
         }
+        made.engine.answers["epoch_ends"] = ends_at(100)
         yield made
 
 
@@ -120,11 +122,16 @@ async def test_a_deletion_without_its_topic_fails_and_says_so(world: ShellWorld)
     assert deletions(world) == []
 
 
+def ends_at(offset: int) -> Any:
+    """Every epoch that is asked about ends there."""
+    return lambda _, epochs: {part: EpochEnd(epoch, offset) for part, epoch in epochs.items()}
+
+
 async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWorld) -> None:
     """An unclean election came between, and the new leader has already passed the offset."""
     ask(world)
-    world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 30)
     await run(world, 1)
+    world.engine.answers["epoch_ends"] = ends_at(30)
     elect_anew(world)
     await run(world, 2)
     assert deletions(world) == []
@@ -135,7 +142,6 @@ async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWo
 
 async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) -> None:
     ask(world)
-    world.engine.answers["epoch_ends"] = lambda _, epochs: dict.fromkeys(epochs, 100)
     await run(world, 1)
     elect_anew(world)
     await run(world, 2)
@@ -143,23 +149,9 @@ async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) ->
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
-async def test_the_high_watermark_is_asked_before_the_epochs_end(world: ShellWorld) -> None:
-    """The other way round, records could be written between the two answers, and would be taken
-    for those that were frozen."""
+async def test_a_paused_one_deletes_nothing(world: ShellWorld) -> None:
     ask(world)
-    await run(world, 1)
-    elect_anew(world)
-    log_end = 30
-
-    def end_of_the_epoch(_: int, epochs: dict[int, int]) -> dict[int, int]:
-        nonlocal log_end
-        answer = dict.fromkeys(epochs, -1)
-        log_end = 50  # written as soon as it has answered
-        return answer
-
-    world.engine.answers["epoch_ends"] = end_of_the_epoch
-    world.engine.answers["list_offsets"] = lambda _, asked: {
-        part: ListedOffset(error_code=0, offset=log_end) for part in asked
-    }
-    await run(world, 1)
+    world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
+    await run(world)
     assert deletions(world) == []
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Paused")

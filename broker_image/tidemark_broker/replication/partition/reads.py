@@ -32,6 +32,8 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+#: Look-ups by time that are begun anew because segments went to the tier meanwhile.
+_LOOK_UPS_MAX = 5
 
 
 def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
@@ -238,10 +240,16 @@ async def _by_time(partition: Partition, timestamp: int) -> OffsetResult:
         if timestamp == MAX_TIMESTAMP:
             found = await in_lookup_thread(_newest, log)
         else:
-            remote = await _remote_by_time(partition, timestamp)
-            if remote is not None:
-                return remote
-            found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
+            for _ in range(_LOOK_UPS_MAX):
+                local_start = log.local_log_start_offset
+                remote = await _remote_by_time(partition, timestamp)
+                if remote is not None:
+                    return remote
+                found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
+                if log.local_log_start_offset == local_start:
+                    break  # else what lay between the two went to the tier, unseen by either
+            else:
+                return OffsetResult(error=ErrorCode.request_timed_out)
     except StorageError as error:
         partition.storage_failed(error)
         return OffsetResult(error=ErrorCode.kafka_storage_error)

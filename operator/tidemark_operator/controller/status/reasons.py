@@ -38,8 +38,9 @@ TOPIC = (
     Reason("Stalled", "Reconciling=False", "Nothing goes on by itself.", "See Stalled."),
     Reason(
         "Paused",
-        "Reconciling=False, Stalled=False; Ready=Unknown on a new Topic",
-        "The annotation tidemark.dev/paused is true; the configuration in force is held.",
+        "Reconciling=False, Stalled=False; Ready=Unknown on a new Topic; Succeeded=Unknown",
+        "The annotation tidemark.dev/paused is true: the configuration in force is held, and a "
+        "RecordDeletion deletes nothing more.",
         "Remove the annotation.",
     ),
     Reason(

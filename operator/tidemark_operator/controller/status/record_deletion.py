@@ -82,7 +82,7 @@ def _conditions(step: Step) -> list[Condition]:
     reason, text = _running(step)
     return [
         condition("Succeeded", None, reason, text),
-        condition("Reconciling", True, reason, text),
+        condition("Reconciling", reason != "Paused", reason, text),
         condition("Stalled", False, "Progressing"),
     ]
 

@@ -1,0 +1,61 @@
+"""A host's store, seen and held from outside: what is on its way when something else happens."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import TierReader
+from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
+from tidemark.tier.topics import TopicCatalog
+
+Before = Callable[[str, str], None]
+
+
+class WatchedStore:
+    """``before(call, key)`` runs first, in the thread of the call; what it raises is raised."""
+
+    def __init__(self, real: Any, before: Before) -> None:
+        self._real, self._before = real, before
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._real, name)
+
+        def made(key: Any, *args: Any) -> Any:
+            self._before(name, str(key))
+            return call(key, *args)
+
+        return made if callable(call) and name != "describe" else call
+
+
+class Held:
+    """Holds the first call of a kind under a prefix until it is released."""
+
+    def __init__(self, name: str, prefix: str) -> None:
+        self._name, self._prefix = name, prefix
+        self.begun, self._release = threading.Event(), threading.Event()
+
+    def __call__(self, name: str, key: str) -> None:
+        if name == self._name and key.startswith(self._prefix):
+            self.begun.set()
+            assert self._release.wait(20)
+
+    async def release(self) -> None:
+        """And wait until what it did has come about."""
+        self._release.set()
+        await asyncio.sleep(0.3)
+
+
+def watch(host: TieredHost, before: Before, **manifests: Any) -> None:
+    """From now on the host's calls are seen by ``before``."""
+    store: Any = WatchedStore(host.tier().store, before)
+    made, topics = ManifestStore(store, **manifests), TopicCatalog(store)
+    storage = RemoteStorageManager({NO_BUCKET: store})
+    host.remote._shared.guard._tier = Tier(store, made, storage, topics, TierReader(made, topics))
+
+
+async def ready(host: TieredHost) -> None:
+    await host.until(lambda: bool(host.remote.status().store_id) and not host.remote.status().error)
