@@ -1,9 +1,9 @@
 """Reading a tier without a broker: what Spark's driver and executors and the fetcher use.
 
 A snapshot pins the head as it was (its version, log start and end); plans made from it name
-segments whose objects stay for ``remote.delete.delay.ms`` after they are marked. Pages are immutable
-and cached by name. A page that is gone means that the head has dropped it since: the head is
-read again, and the new snapshot tells.
+segments whose objects stay for ``remote.delete.delay.ms`` after they are marked. Pages are
+immutable and cached by name. A page that is gone means that the head has dropped it since: the head
+is read again, and the new snapshot tells.
 """
 
 import uuid

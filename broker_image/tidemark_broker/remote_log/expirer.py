@@ -1,8 +1,8 @@
 """Retention and deletion in the tier, one run at a time.
 
 Marking and deleting are two steps: a commit raises the head's log start and with it the floor; the
-objects go only after ``remote.delete.delay.ms``, by whoever leads then, whatever the topic's state has
-become; a last commit forgets them.
+objects go only after ``remote.delete.delay.ms``, by whoever leads then, whatever the topic's state
+has become; a last commit forgets them.
 """
 
 import logging
