@@ -58,7 +58,7 @@ lint: $(ALL)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/vulture
+	@$(BIN)/python -m tests.dead_code
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md

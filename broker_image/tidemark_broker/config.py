@@ -2,7 +2,8 @@
 
 Keys this process does not use itself are kept: the log, the api and the remote log manager read
 theirs from the same mapping, and broker-wide defaults of topics stand among them. An environment
-variable ``TIDEMARK_<KEY>`` (upper case, dots as underscores) overrides a key of the file.
+variable ``TIDEMARK_<KEY>`` (upper case, dots as underscores) overrides one of a few keys of the
+file (``_OVERRIDABLE``): those that differ from broker to broker.
 """
 
 import json

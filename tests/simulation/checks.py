@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 class Account:
     """Invariant 1's excuse: which replicas lost bytes that were not synced, and have them not
-    again. ``excuses`` an offset once at least ``min.insync.replicas`` replicas lost it at once."""
+    again. An offset is excused once at least ``min.insync.replicas`` replicas lost it at once."""
 
     def __init__(self) -> None:
         self.lost: dict[Key, dict[int, list[tuple[int, int]]]] = {}

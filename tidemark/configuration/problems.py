@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from tidemark.configuration.key import ConfigKey
 
 PAGE = "docs/configuration.md"
+#: How the refusal of a key ends that is none, or one of another kind of object.
+UNKNOWN = f"is not a configuration key of this object: see {PAGE}"
 
 
 def served_names(keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
@@ -36,7 +38,7 @@ def _problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> Itera
     for name, value in config.items():
         key = keys.get(name)
         if key is None:
-            yield f"{name} is not a known configuration key"
+            yield f"{name} {UNKNOWN}"
         elif key.field:
             yield f"{name} is not set in spec.config: use {key.field}"
         elif not key.served:

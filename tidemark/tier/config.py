@@ -19,7 +19,7 @@ checked. ``tests/unit/resources/test_remote_storage.py`` compares the kinds with
 
 import json
 from collections.abc import Mapping
-from typing import assert_never
+from typing import assert_never, get_args
 
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.directory import DirectoryStore
@@ -31,9 +31,7 @@ from tidemark.tier.s3_config import S3Config
 
 RemoteStorage = FilesystemConfig | S3Config
 
-KINDS: Mapping[str, type[RemoteStorage]] = {
-    kind.kind: kind for kind in (FilesystemConfig, S3Config)
-}
+KINDS: Mapping[str, type[RemoteStorage]] = {kind.kind: kind for kind in get_args(RemoteStorage)}
 
 #: Names of options by which a job says where a tier is.
 OPTIONS = frozenset(

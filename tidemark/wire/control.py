@@ -1,21 +1,21 @@
 """The control protocol: what a broker and the controller say to each other.
 
 Kafka's framing and header, on a listener of the controller. A broker dials every controller
-address it was given and keeps two connections to the one that leads:
+address it was given and keeps three connections to the one that leads:
 
-* the *request* connection carries BrokerRegistration, BrokerHeartbeat, AlterPartition and
-  BrokerStatus from broker to controller, in Kafka's manner;
+* the *request* connection carries BrokerRegistration, AlterPartition and BrokerStatus from broker
+  to controller, in Kafka's manner; BrokerHeartbeat has a connection and a thread of its own;
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
   ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966), and
-  ordinary Kafka requests (ListOffsets, DeleteRecords) to the broker. So a broker needs no listener
-  that the operator can reach, and a command can never overtake the snapshot that it builds on:
-  ``PartitionStates`` are applied in the order in which they come; other commands may be answered
-  out of order.
+  ordinary Kafka requests (ListOffsets, OffsetForLeaderEpoch, DeleteRecords) to the broker. So a
+  broker needs no listener that the operator can reach, and a command can never overtake the
+  snapshot that it builds on: ``PartitionStates`` are applied in the order in which they come; other
+  commands may be answered out of order.
 
 Keys that Kafka has are Kafka's (with our own fields); ours begin at 10000. Offsets are -1 when
-unknown. Every command carries the controller epoch; a broker that has seen a higher one answers
-``STALE_CONTROLLER_EPOCH`` (Kafka's code 11).
+unknown. Every command of ours carries the controller epoch; a broker that has seen a higher one
+answers ``STALE_CONTROLLER_EPOCH`` (Kafka's code 11).
 """
 
 import enum

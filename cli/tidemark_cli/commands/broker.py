@@ -43,7 +43,7 @@ def stop(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 
 @app.command()
 def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
-    """Kill a broker with SIGKILL, as a power cut would."""
+    """Kill a broker with SIGKILL: what it had not synced is kept by the kernel."""
     if not open_cluster(directory).kill_broker(node_id):
         fail(f"broker {node_id} is not running")
     console.print(f"broker {node_id} killed")

@@ -16,7 +16,7 @@ from tidemark_cli.toolchain.errors import ToolchainError
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "spark.txt"
 MODULES = ("numba", "numpy", "py4j", "pyarrow", "pyspark")
-INSTALL = "pip install 'tidemark[pipeline]'"
+INSTALL = "pip install 'WHEEL[pipeline]', with the wheel of Tidemark that you installed"
 
 
 def ensure_spark(say: Callable[[str], None]) -> None:

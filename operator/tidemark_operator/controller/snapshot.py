@@ -44,7 +44,8 @@ def delta(
     removals: Iterable[Removal] = (),
 ) -> PartitionStatesRequest:
     """What changed: rows by key, topics (configuration or tiering) by object key, removals for this
-    receiver (see :func:`removals_of`). Brokers are few and always sent."""
+    receiver (see :func:`removals_of`). Brokers are always in it: the link takes out what it has
+    sent before."""
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)

@@ -154,7 +154,7 @@ def _adoption(state: ControllerState, topic: TopicInfo) -> Blocker | None:
         return None
     text = (
         f"topic {topic.name} exists under id {id_text(stray[0])}, which no Topic has: choose "
-        "another topicName, or keep it by adopting that id (annotation tidemark.dev/adopt-topic-id)"
+        "another topicName"
     )
     return Blocker(reason="AdoptionRequired", message=text)
 

@@ -1,8 +1,8 @@
 """The Lease loop: a thread of its own, with its own event loop and its own connections.
 
 A main loop that is busy for seconds must not lose the Lease, and a Lease that cannot be renewed
-must stop the leader even when the main loop hangs: ``leading_until_s`` is a number that any thread
-compares with the monotonic clock, counted from *before* the last successful renewal was sent.
+must stop the leader even when the main loop hangs: any thread may ask :meth:`Elector.leads`, which
+counts by the monotonic clock from *before* the last successful renewal was sent.
 """
 
 import asyncio

@@ -15,7 +15,13 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
-from tidemark.configuration.problems import advice, field_names, not_served, served_names
+from tidemark.configuration.problems import (
+    UNKNOWN,
+    advice,
+    field_names,
+    not_served,
+    served_names,
+)
 from tidemark.configuration.values import INT64_MAX, Number, ValueType
 from tidemark_operator.resources.quantities import text_of_number
 from tidemark_operator.resources.schema import Kube, Rule
@@ -43,10 +49,8 @@ def _unknown_rule(names: Iterable[str]) -> Rule:
     known = cel_list(sorted(names))
     return Rule(
         rule=f"self.all(k, k in {known})",
-        message="a key is not a known configuration key",
-        message_expression=(
-            f"self.filter(k, !(k in {known}))[0] + ' is not a known configuration key'"
-        ),
+        message=f"a key {UNKNOWN}",
+        message_expression=(f"self.filter(k, !(k in {known}))[0] + ' {UNKNOWN}'"),
     )
 
 

@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     stale = stale_files(options.folder)
     if stale:
-        sys.stderr.write(f"differ from the models, generate them again: {', '.join(stale)}\n")
+        sys.stderr.write(f"differ from the models, run `make crds`: {', '.join(stale)}\n")
     return 1 if stale else 0
 
 

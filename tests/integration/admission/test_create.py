@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     # ------------------------------------------------------------------ Topic: configuration
     "unknown key": (
         topic(config={"retension.ms": "1", "flush.ms": "1"}),
-        "retension.ms is not a known configuration key",
+        "retension.ms is not a configuration key of this object",
     ),
     "typed key enable": (
         topic(config={"remote.storage.enable": "true"}),
@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "unknown cluster key": (
         cluster(config={"zookeeper.connect": "x"}),
-        "zookeeper.connect is not a known configuration key",
+        "zookeeper.connect is not a configuration key of this object",
     ),
     "bad cluster policy": (
         cluster(config={"remote.log.disable.policy": "keep"}),
@@ -348,7 +348,7 @@ def test_everything_wrong_is_told_at_once(api: Api) -> None:
         api.create(body)
     told = str(refusal.value)
     assert "flush.ms must be a whole number, at least 0" in told
-    assert "nonsense is not a known configuration key" in told
+    assert "nonsense is not a configuration key of this object" in told
     assert "cleanup.policy must be delete, compact, or both with a comma" in told
 
 

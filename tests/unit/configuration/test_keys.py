@@ -39,7 +39,7 @@ BAD = [
     ("cleanup.policy", "compacted", "cleanup.policy must be delete, compact, or both"),
     ("unclean.leader.election.enable", "yes", "must be 'true' or 'false', in quotes"),
     ("message.timestamp.type", "Never", "message.timestamp.type must be one of CreateTime"),
-    ("retension.ms", "1", "retension.ms is not a known configuration key"),
+    ("retension.ms", "1", "retension.ms is not a configuration key of this object"),
     ("remote.storage.enable", "true", "use spec.tiering.enabled"),
     ("local.retention.ms", "1", "use spec.tiering.localRetention.time"),
     ("remote.log.copy.disable", "true", "disablePolicy: Retain"),
@@ -167,3 +167,11 @@ def test_types_stay_in_the_common_subset_of_both_regex_dialects(key: ConfigKey) 
         assert "(?" not in key.type.regex
     else:
         assert key.type.minimum <= key.type.maximum
+
+
+def test_a_broker_reads_no_key_that_the_table_has_not() -> None:
+    """It would end the broker with a KeyError, and only when that line is reached."""
+    asked = re.compile(r"(?:\.integer|\.seconds|integer_of|_text_of)\(\s*(?:\w+,\s*)?\"([^\"]+)\"")
+    read = {name for text in SOURCES for name in asked.findall(text)}
+    assert len(read) > 15
+    assert read - set(table.BROKER) == set()

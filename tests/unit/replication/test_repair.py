@@ -216,7 +216,7 @@ async def test_a_tombstone_takes_a_log_that_does_not_open(
 async def test_a_replica_asked_for_twice_at_once_is_made_once(
     node: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tidemark_broker.replication.hosting.placing")
+    caplog.set_level(logging.INFO, "tidemark_broker.replication.hosting.placement")
     one = node(1)
     await asyncio.gather(one.told(ALONE), one.told(ALONE), one.manager.retry())
     assert len([each for each in caplog.messages if each.startswith("t-0: created")]) == 1

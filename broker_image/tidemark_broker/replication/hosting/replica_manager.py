@@ -2,9 +2,8 @@
 
 *Absence never deletes*: a replica goes only for a tombstone of its topic id or a newer partition
 epoch without this broker; what a snapshot does not name is kept as it is and logged. How one
-replica comes to be here is :mod:`placing`'s, how it goes :mod:`removing`'s, how its storage is
-tried again
-:mod:`repair`'s.
+replica comes to be here is :mod:`placement`'s, how it goes :mod:`remover`'s, how its storage is
+tried again :mod:`repair`'s.
 """
 
 import asyncio
@@ -18,9 +17,9 @@ from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
-from tidemark_broker.replication.hosting.placing import Assignment, Placement
-from tidemark_broker.replication.hosting.removal import Removals
-from tidemark_broker.replication.hosting.removing import Remover
+from tidemark_broker.replication.hosting.placement import Assignment, Placement
+from tidemark_broker.replication.hosting.removals import Removals
+from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata

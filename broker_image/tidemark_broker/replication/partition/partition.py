@@ -2,10 +2,9 @@
 
 What is done with it stands in modules that import this one: roles are taken in :mod:`roles`,
 records are appended in :mod:`produce` and read in :mod:`reads`, the ISR is :mod:`in_sync`'s, the
-log start
-:mod:`log_start`'s. The loop thread owns it. Everything that changes the log's end or the role holds
-``lock``: a role change never overtakes a truncation that is still under way in a thread. State is
-written to the replica's folder before it is in force (persist before acting).
+log start :mod:`log_start`'s. The loop thread owns it. Everything that changes the log's end or the
+role holds ``lock``: a role change never overtakes a truncation that is still under way in a thread.
+State is written to the replica's folder before it is in force (persist before acting).
 """
 
 import asyncio

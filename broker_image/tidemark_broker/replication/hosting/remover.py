@@ -13,7 +13,7 @@ from tidemark_broker.log import StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
 from tidemark_broker.replication.hosting.log_directory import LogDirectory, UnopenedLog
-from tidemark_broker.replication.hosting.removal import Removals
+from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition

@@ -16,8 +16,8 @@ from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
-from tidemark_broker.replication.hosting.removal import Removals
-from tidemark_broker.replication.hosting.removing import partition_error
+from tidemark_broker.replication.hosting.removals import Removals
+from tidemark_broker.replication.hosting.remover import partition_error
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, prefix, roles
