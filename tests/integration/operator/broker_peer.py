@@ -13,6 +13,8 @@ from kio.schema.delete_records.v2 import response as delete_response
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v8 import request as list_request
 from kio.schema.list_offsets.v8 import response as list_response
+from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from tidemark.wire import control
@@ -294,6 +296,8 @@ class BrokerPeer:
                 return self._list(decode_request(list_request.ListOffsetsRequest, frame))
             case 21:
                 return self._delete(decode_request(delete_request.DeleteRecordsRequest, frame))
+            case 23:
+                return self._ends(decode_request(epoch_request.OffsetForLeaderEpochRequest, frame))
         raise AssertionError(f"unexpected command {key}")
 
     def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:
@@ -382,6 +386,23 @@ class BrokerPeer:
             )
         answer = list_response.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(found))
         return list_response.ListOffsetsResponse(throttle_time=NO_TIME, topics=(answer,))
+
+    def _ends(
+        self, request: epoch_request.OffsetForLeaderEpochRequest
+    ) -> epoch_response.OffsetForLeaderEpochResponse:
+        """All records are of the first epoch."""
+        (topic,) = request.topics
+        found = tuple(
+            epoch_response.EpochEndOffset(
+                partition=part.partition,
+                error_code=ErrorCode.none,
+                leader_epoch=i32(0),
+                end_offset=i64(self.high_watermark),
+            )
+            for part in topic.partitions
+        )
+        answer = epoch_response.OffsetForLeaderTopicResult(topic=topic.topic, partitions=found)
+        return epoch_response.OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=(answer,))
 
     def _delete(
         self, request: delete_request.DeleteRecordsRequest
