@@ -310,7 +310,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a deletion beyond the high watermark",
         dataclasses.replace(POWER, users={"delete records": 1}, user_s=2.0),
-        frozenset({"13", "2"}),
+        frozenset({"13", "15", "2"}),
         replaced(
             "tidemark_broker.replication.partition.log_start.delete_records", _deletes_to_the_end
         ),

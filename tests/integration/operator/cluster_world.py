@@ -58,12 +58,21 @@ class ClusterWorld:
     # ------------------------------------------------------------ processes
 
     def operator(
-        self, control: str = "127.0.0.1:0", *, session_timeout_s: float = 2
+        self,
+        control: str = "127.0.0.1:0",
+        *,
+        session_timeout_s: float = 2,
+        lease_duration_s: float = 3,
     ) -> OperatorProcess:
         """An operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
         made = OperatorProcess(
-            self.kubeconfig, self.namespace, log, control, session_timeout_s=session_timeout_s
+            self.kubeconfig,
+            self.namespace,
+            log,
+            control,
+            session_timeout_s=session_timeout_s,
+            lease_duration_s=lease_duration_s,
         )
         self.operators.append(made)
         return made

@@ -18,10 +18,11 @@ class OperatorProcess:
         control: str,
         *,
         session_timeout_s: float = 2,
+        lease_duration_s: float = 3,
     ) -> None:
         self._arguments = [
             *("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--control", control),
-            *("--lease-duration-s", "3", "--log-level", "DEBUG"),
+            *("--lease-duration-s", str(lease_duration_s), "--log-level", "DEBUG"),
             *("--session-timeout-s", str(session_timeout_s)),
         ]
         self._log = log

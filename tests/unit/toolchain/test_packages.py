@@ -24,7 +24,7 @@ def test_without_a_place_to_install_into_the_command_is_named(
         monkeypatch.setattr(packages, "REQUIREMENTS", Path("/nowhere/spark.txt"))
     else:
         monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    with pytest.raises(ToolchainError, match=r"pip install 'tidemark\[pipeline\]'"):
+    with pytest.raises(ToolchainError, match=r"pip install 'WHEEL\[pipeline\]'"):
         packages.ensure_spark(print)
 
 
