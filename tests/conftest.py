@@ -5,6 +5,8 @@ A server that a whole session shares is started once in each process whose tests
 tests of one server go to the same process; every other test goes wherever there is room.
 """
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -24,10 +26,27 @@ settings.load_profile("tidemark")
 SHARED = ("cluster", "examples_cluster", "control_plane", "minio", "session", "jars")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Groups are told before xdist looks at them. What takes long begins first, in the random order
+    that it was given: whoever began it last would be waited for alone."""
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        shared = next((name for name in SHARED if name in names), None)
+        shared = _shared(item)
         if shared is not None:
             item.add_marker(pytest.mark.xdist_group(shared))
+    yield
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if getattr(config.option, "loadgroup", False) and any(map(_is_scattered, items)):
+        raise pytest.UsageError("this pytest-xdist does not group tests with this pytest")
+
+
+def _shared(item: pytest.Item) -> str | None:
+    names = getattr(item, "fixturenames", ())
+    return next((name for name in SHARED if name in names), None)
+
+
+def _is_scattered(item: pytest.Item) -> bool:
+    """Is it of a group, and xdist will not know (pytest-xdist 3.8.0 with pytest 9.2)?"""
+    return _shared(item) is not None and "@" not in item.nodeid
