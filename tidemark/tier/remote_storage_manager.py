@@ -12,6 +12,7 @@ the caller's question.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import uuid
@@ -112,6 +113,18 @@ class RemoteStorageManager:
         """Data objects of a topic in all buckets: none when nothing of it is left."""
         for store in self._buckets.values():
             yield from store.list(topic_data_prefix(topic, topic_id))
+
+    def sweep_topic(self, topic: str, topic_id: uuid.UUID, limit: int) -> int:
+        """Remove data objects of a deleted topic, in whichever bucket, though nothing names them
+        any more: at most ``limit`` of each; how many there were."""
+        count = 0
+        for store in self._buckets.values():
+            listed = itertools.islice(store.list(topic_data_prefix(topic, topic_id)), limit)
+            keys = [info.key for info in listed]
+            if keys:
+                store.delete_many(keys)
+            count += len(keys)
+        return count
 
     def _choose(self, entry: SegmentEntry) -> str:
         digest = hashlib.sha256(entry.segment_id.bytes).digest()

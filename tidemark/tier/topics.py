@@ -123,8 +123,8 @@ class TopicCatalog:
             ids = ", ".join(id_text(topic.topic_id) for topic in found)
             raise TopicAmbiguous(
                 f"{name!r} is the name of several topics in {self._store.describe()} ({ids}): "
-                "delete those that are no longer wanted (a Topic that was left behind by "
-                "deletionPolicy Orphan keeps its name here)"
+                f"remove {TOPICS_PREFIX}<id>.json of each that is no longer wanted (a Topic that "
+                "was left behind by deletionPolicy Orphan keeps its name here)"
             )
         return found[0]
 

@@ -22,6 +22,7 @@ from tidemark_broker.replication.stall import Stall
 
 logger = logging.getLogger(__name__)
 
+#: Fine enough for sessions of seconds; each tick wakes an idle broker.
 _TICK_S = 0.2
 _MS_MAX = 2**31 - 1
 _RETRY_S = 0.2

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head, new_head
-from tidemark.tier.layout import topic_data_prefix, topic_pages_prefix
+from tidemark.tier.layout import topic_pages_prefix
 from tidemark.tier.manifest import LoadedHead, PageCache
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
@@ -39,7 +39,6 @@ def delete_topic(
         name=name,
         cluster_id=shared.guard.cluster_id,
         partitions=partitions,
-        deleted=True,
     )
     tier.topics.bury(topic)
     heads = _buried(shared, tier, topic)
@@ -84,17 +83,16 @@ def _tombstone(shared: Shared, topic: TopicObject, partition: int, now_ms: int) 
 
 
 def _sweep(tier: Tier, topic: TopicObject) -> int:
-    """Delete what no tombstone names any more; 1 where there was as much as one call takes."""
-    folders = (
-        topic_data_prefix(topic.name, topic.topic_id),
-        topic_pages_prefix(topic.topic_id),
-    )
-    listed = itertools.chain.from_iterable(map(tier.store.list, folders))
-    keys = [info.key for info in itertools.islice(listed, SEGMENTS_AT_ONCE)]
-    if keys:
-        logger.info("topic %s: %d objects that nothing names are deleted", topic.name, len(keys))
-        tier.store.delete_many(keys)
-    return int(len(keys) == SEGMENTS_AT_ONCE)
+    """Delete what no tombstone names any more; how much of it there was, so that a later call finds
+    whether that was all."""
+    count = tier.segments.sweep_topic(topic.name, topic.topic_id, SEGMENTS_AT_ONCE)
+    listed = itertools.islice(tier.store.list(topic_pages_prefix(topic.topic_id)), SEGMENTS_AT_ONCE)
+    pages = [info.key for info in listed]
+    if pages:
+        tier.store.delete_many(pages)
+    if count or pages:
+        logger.info("topic %s: %d objects that nothing named", topic.name, count + len(pages))
+    return count + len(pages)
 
 
 def _clear(

@@ -50,7 +50,7 @@ def _unknown_rule(names: Iterable[str]) -> Rule:
     return Rule(
         rule=f"self.all(k, k in {known})",
         message=f"a key {UNKNOWN}",
-        message_expression=(f"self.filter(k, !(k in {known}))[0] + ' {UNKNOWN}'"),
+        message_expression=f"self.filter(k, !(k in {known}))[0] + ' {UNKNOWN}'",
     )
 
 

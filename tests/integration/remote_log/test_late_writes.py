@@ -55,6 +55,16 @@ async def emptied_by(other: TieredHost) -> None:
             await asyncio.sleep(0.02)
 
 
+async def held_first_head(host: TieredHost) -> Held:
+    """A leader is about to make the partition's first head."""
+    held = Held("create", f"heads/{id_text(TOPIC_ID)}")
+    await with_unrelated_topic(host)
+    watch(host, held)
+    await host.apply()
+    await host.until(held.begun.is_set)
+    return held
+
+
 async def test_the_topic_object_does_not_come_back(make_host: MakeHost, host: TieredHost) -> None:
     """Or the next topic of that name would share it with a dead one."""
     held = Held("create", f"topics/{id_text(TOPIC_ID)}")
@@ -77,11 +87,7 @@ async def test_the_topic_object_does_not_come_back(make_host: MakeHost, host: Ti
 async def test_a_first_head_does_not_come_after_the_end(
     make_host: MakeHost, host: TieredHost
 ) -> None:
-    held = Held("create", f"heads/{id_text(TOPIC_ID)}")
-    await with_unrelated_topic(host)
-    watch(host, held)
-    await host.apply()
-    await host.until(held.begun.is_set)
+    held = await held_first_head(host)
     await host.delete()
     await emptied_by(await other_broker(make_host, host))
     await held.release()
@@ -92,12 +98,8 @@ async def test_a_leader_that_was_cut_off_writes_nothing(
     make_host: MakeHost, host: TieredHost
 ) -> None:
     """The operator waits for live brokers only; this one hears of the deletion last of all."""
-    held = Held("create", f"heads/{id_text(TOPIC_ID)}")
-    await with_unrelated_topic(host)
-    watch(host, held)
     host.context.propose_isr = lambda *_: None
-    await host.apply()
-    await host.until(held.begun.is_set)
+    held = await held_first_head(host)
     await emptied_by(await other_broker(make_host, host))
     await held.release()
     await host.produce(300)

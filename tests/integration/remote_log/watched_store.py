@@ -26,7 +26,11 @@ class WatchedStore:
 
         def made(key: Any, *args: Any) -> Any:
             self._before(name, str(key))
-            return call(key, *args)
+            try:
+                return call(key, *args)
+            finally:
+                if isinstance(self._before, Held):
+                    self._before.after(name, str(key))
 
         return made if callable(call) and name != "describe" else call
 
@@ -37,16 +41,24 @@ class Held:
     def __init__(self, name: str, prefix: str) -> None:
         self._name, self._prefix = name, prefix
         self.begun, self._release = threading.Event(), threading.Event()
+        self._ended = threading.Event()
+
+    def _is_held(self, name: str, key: str) -> bool:
+        return name == self._name and key.startswith(self._prefix)
 
     def __call__(self, name: str, key: str) -> None:
-        if name == self._name and key.startswith(self._prefix):
+        if self._is_held(name, key):
             self.begun.set()
             assert self._release.wait(20)
 
+    def after(self, name: str, key: str) -> None:
+        if self._is_held(name, key):
+            self._ended.set()
+
     async def release(self) -> None:
-        """And wait until what it did has come about."""
+        """And wait until the call has come about, or was refused."""
         self._release.set()
-        await asyncio.sleep(0.3)
+        assert await asyncio.to_thread(self._ended.wait, 20)
 
 
 def watch(host: TieredHost, before: Before, **manifests: Any) -> None:

@@ -187,7 +187,7 @@ async def test_an_answer_of_a_former_epoch_allows_nothing(world: ShellWorld) -> 
     sent = meanwhile(world, "epoch_ends", lambda: elect_anew(world, 0, 1))
     await run(world, 1)
     for each in sent:
-        assert {part: each.leader_epochs[part] for part in each.offsets} != asked_in
+        assert all(each.leader_epochs[part] > asked_in[part] for part in each.offsets)
     assert len(sent) <= 1, "the second broker is asked in its present epoch"
 
 

@@ -48,6 +48,8 @@ class TestTopics:
             catalog.put(self.topic(number))
         with pytest.raises(TopicAmbiguous, match=id_text(uuid.UUID(int=2))):
             catalog.find("flights")
+        memory.delete(f"topics/{id_text(uuid.UUID(int=2))}.json")  # as the message says
+        assert catalog.find("flights") == self.topic(1)
 
 
 def reader_of(store: Any) -> TierReader:

@@ -184,6 +184,21 @@ class TestBuckets:
         self.manager(stores, "six", "two", "one").delete(entries)
         assert not any(store.objects for store in stores.values())
 
+    def test_what_no_head_names_of_a_deleted_topic_goes_from_every_bucket(
+        self, place: Any, data: SegmentData, stores: dict[str, Any]
+    ) -> None:
+        manager = self.manager(stores, "one", "two")
+        for number in range(10):
+            manager.copy_segment(place.segment(number, number), data)
+        stores["two"].put("data/another-topic/0/1.log", b"x")
+        swept = manager.sweep_topic(place.topic, place.topic_id, 4)
+        assert swept == 8, "at most so many of each bucket in one call"
+        while manager.sweep_topic(place.topic, place.topic_id, 4):
+            pass
+        assert [list(store.objects) for store in stores.values() if store.objects] == [
+            ["data/another-topic/0/1.log"]
+        ]
+
 
 def test_custom_metadata_is_compact_and_says_where() -> None:
     custom = encode_custom_metadata(
