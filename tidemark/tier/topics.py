@@ -117,7 +117,8 @@ class TopicCatalog:
         found = [topic for topic in self.all() if topic.name == name]
         if not found:
             raise TopicNotFound(
-                f"no topic {name!r} in {self._store.describe()}: nothing of it was tiered there yet"
+                f"no topic {name!r} in {self._store.describe()}: nothing of it was tiered there "
+                "yet, or it was deleted"
             )
         if len(found) > 1:
             ids = ", ".join(id_text(topic.topic_id) for topic in found)

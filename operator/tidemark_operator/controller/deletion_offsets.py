@@ -147,8 +147,10 @@ def freeze(
     records before the offsets (:class:`EpochSearch`). Waiting if a leader did not answer, or
     another was elected meanwhile, or it is another topic by now: everything is asked again."""
     topic = state.topics.get(view.topic_key)
-    if topic is None or view.resolved is not None:
-        return view if topic is not None else Waiting(reason="TopicNotFound", message="")
+    if topic is None:
+        return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
+    if view.resolved is not None:
+        return view
     if topic.id != step.topic_id:
         return Waiting(reason="Resolving", message=f"{view.topic_key} was made again meanwhile")
     rows, points = state.rows_of(topic.id), _points(topic, view)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
-from tests.integration.remote_log.watched_store import ready, watch
+from tests.integration.remote_log.watched_store import watched_leader
 from tidemark_broker.replication.partition import reads
 
 
@@ -22,10 +22,7 @@ async def test_what_moves_to_the_tier_meanwhile_is_found(host: TieredHost) -> No
         if name in ("put_stream", "put") and key.startswith("data/"):
             assert may_upload.wait(20)
 
-    await host.apply()
-    await ready(host)
-    watch(host, before)
-    await host.apply(leader_epoch=2)
+    await watched_leader(host, before)
     await host.produce(200)
     await host.copied()
     await host.upkeep.apply_retention()

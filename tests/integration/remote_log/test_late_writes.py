@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
-from tests.integration.remote_log.watched_store import Held, ready, watch
+from tests.integration.remote_log.watched_store import Held, ready, watch, watched_leader
 from tidemark.ids import id_text
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.open import Tier
@@ -115,10 +115,7 @@ async def test_pages_that_the_store_would_not_delete_are_asked_for_again(host: T
         if name == "delete" and key.startswith("pages/") and refuses:
             raise StoreUnavailable("SlowDown", reason="SlowDown", retriable=True)
 
-    await host.apply()
-    await ready(host)
-    watch(host, before, page_entries=2)
-    await host.apply(leader_epoch=2)
+    await watched_leader(host, before, page_entries=2)
     await host.produce(400)
     await host.copied()
     assert any(key.startswith("pages/") for key in left_of_it(host))
@@ -140,10 +137,7 @@ async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: Tie
         if dead:
             raise StoreUnavailable("killed", reason="killed", retriable=True)
 
-    await host.apply()
-    await ready(host)
-    watch(host, before, page_entries=2)
-    await host.apply(leader_epoch=2)
+    await watched_leader(host, before, page_entries=2)
     await host.produce(400)
     await host.until(lambda: dead)
     await emptied_by(await other_broker(make_host, host))
@@ -151,10 +145,7 @@ async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: Tie
 
 
 async def test_two_brokers_may_empty_it_at_once(make_host: MakeHost, host: TieredHost) -> None:
-    await host.apply()
-    await ready(host)
-    watch(host, lambda *_: None, page_entries=2)
-    await host.apply(leader_epoch=2)
+    await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
     await host.copied()
     other = await other_broker(make_host, host)

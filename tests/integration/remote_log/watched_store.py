@@ -71,3 +71,11 @@ def watch(host: TieredHost, before: Before, **manifests: Any) -> None:
 
 async def ready(host: TieredHost) -> None:
     await host.until(lambda: bool(host.remote.status().store_id) and not host.remote.status().error)
+
+
+async def watched_leader(host: TieredHost, before: Before, **manifests: Any) -> None:
+    """The host leads a tiered partition, in an epoch that began under ``before``'s eyes."""
+    await host.apply()
+    await ready(host)
+    watch(host, before, **manifests)
+    await host.apply(leader_epoch=2)

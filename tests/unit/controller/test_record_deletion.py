@@ -157,6 +157,16 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     assert "partitions 0 " in waiting.message
 
 
+def test_a_topic_that_went_while_its_leaders_were_asked_is_named() -> None:
+    world = _world()
+    view = _view(ALL_TO_HW)
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Resolve)
+    del world.state.topics[view.topic_key]
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), {}, now_ms=T0)
+    assert waiting == Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
+
+
 def test_an_unknown_partition_fails_before_anything_is_deleted() -> None:
     targets = (
         DeletionTarget(partition=0, before_offset=1),

@@ -37,7 +37,7 @@ class TestTopics:
         assert catalog.put(self.topic(2, "other")) is True
         assert catalog.find("flights") == self.topic(1) == catalog.get(uuid.UUID(int=1))
         catalog.bury(self.topic(1))
-        with pytest.raises(TopicNotFound):
+        with pytest.raises(TopicNotFound, match="it was deleted"):
             catalog.find("flights")
         with pytest.raises(TopicNotFound):
             catalog.get(uuid.UUID(int=1))
