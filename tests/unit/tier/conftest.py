@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +39,8 @@ class Place:
     topic_id: uuid.UUID = TOPIC_ID
     partition: int = 3
     cluster_id: str = CLUSTER
+    #: Ids of segments are the same in every run: they decide which bucket a segment lies in.
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
 
     def head(self, leader_epoch: int = 1, tiered_epoch: int = 0, log_start: int = 0) -> Head:
         return new_head(
@@ -65,7 +67,7 @@ class Place:
             topic=self.topic,
             topic_id=self.topic_id,
             partition=self.partition,
-            segment_id=uuid.uuid4(),
+            segment_id=uuid.uuid5(self.topic_id, str(next(self._numbers))),
             start_offset=start,
             end_offset_inclusive=end,
             max_timestamp_ms=end * 10 if max_timestamp_ms is None else max_timestamp_ms,
