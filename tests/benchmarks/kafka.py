@@ -10,6 +10,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark_cli.ports import free_ports
+
 VERSION = "4.3.1"
 _POM = Path(__file__).with_name("kafka-pom.xml")
 _START_TIMEOUT_S = 60.0
@@ -64,7 +66,7 @@ def ensure_jars() -> Path:
 
 def start(jars: Path, folder: Path) -> ApacheKafka:
     """Format a log folder and start a broker on free loopback ports; waits until it listens."""
-    client, controller = _free_port(), _free_port()
+    client, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(
         "\n".join(
@@ -102,12 +104,6 @@ def start(jars: Path, folder: Path) -> ApacheKafka:
     )
     _await_port(process, client)
     return ApacheKafka(process, f"127.0.0.1:{client}")
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _await_port(process: "subprocess.Popen[bytes]", port: int) -> None:

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tidemark_cli.controlplane.files import HOST, free_port, write_private
+from tidemark_cli.controlplane.files import write_private
 from tidemark_cli.controlplane.process import POLL_S, private_dir
 from tidemark_cli.controlplane.supervisor import Supervisor
+from tidemark_cli.ports import HOST, free_port
 
 ADMIN = "tidemark-admin"
 ETCD_SOCKET = "unix://etcd.sock"

@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from tidemark_cli.controlplane.files import HOST, free_port, write_private
+from tidemark_cli.controlplane.files import write_private
 from tidemark_cli.controlplane.process import Server, ServerProcess, StartError, private_dir
+from tidemark_cli.ports import HOST, free_port
 from tidemark_cli.toolchain import ensure_minio
 
 START_TIMEOUT_S = 60.0

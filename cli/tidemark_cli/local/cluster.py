@@ -19,7 +19,8 @@ from tidemark_cli.local import processes
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.layout import Layout, write_json
 from tidemark_cli.local.processes import ProcessRecord
-from tidemark_cli.local.settings import HOST, Settings, free_ports
+from tidemark_cli.local.settings import Settings
+from tidemark_cli.ports import HOST, free_ports
 from tidemark_operator.resources.crdgen import custom_resource_definition
 from tidemark_operator.resources.kinds import KINDS
 

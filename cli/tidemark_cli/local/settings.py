@@ -1,16 +1,14 @@
 """What a local cluster remembers between two runs: ports, tier, names.
 
-Brokers and clients keep addresses, so a port is chosen once (the kernel names a free one) and
-used again by every later ``up`` in the same folder.
+Brokers and clients keep addresses, so a port is chosen once and used again by every later ``up`` in
+the same folder.
 """
 
-import socket
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tidemark_cli.local.layout import Layout, read_json, write_json
-
-HOST = "127.0.0.1"
+from tidemark_cli.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +59,3 @@ def choose(
     changed = replace(before, kubeconfig=kubeconfig or before.kubeconfig)
     changed.save(layout)
     return changed
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind((HOST, 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()

@@ -153,13 +153,14 @@ def test_wrong_credentials_are_unavailable(config: S3Config, wrong: dict[str, st
 
 
 def test_an_endpoint_that_refuses_is_unavailable(config: S3Config) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    store = S3Store(replace(config, endpoint=f"http://127.0.0.1:{port}"))
-    for call in calls_of(store):
-        with pytest.raises(StoreUnavailable, match="does not answer: check that it runs") as caught:
-            call()
-        assert (caught.value.reason, caught.value.retriable) == ("StoreUnreachable", True)
+    with socket.socket() as held:  # bound, and not listening
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        store = S3Store(replace(config, endpoint=f"http://127.0.0.1:{port}"))
+        for call in calls_of(store):
+            with pytest.raises(StoreUnavailable, match="does not answer: check that") as caught:
+                call()
+            assert (caught.value.reason, caught.value.retriable) == ("StoreUnreachable", True)
 
 
 @pytest.mark.slow
