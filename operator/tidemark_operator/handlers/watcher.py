@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights  # the type of an argument of kopf.operator
 
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.kinds import WATCHED, Json
@@ -70,6 +71,7 @@ class Watcher:
         self._namespace = namespace
         self._deliver = deliver
         self._stop = threading.Event()
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
@@ -85,11 +87,15 @@ class Watcher:
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the watches and the thread."""
         self._stop.set()
+        self._over.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while True:
+            self._over = threading.Event()
+            if self._stop.is_set():
+                return
             try:
                 with contextlib.suppress(asyncio.CancelledError):
                     asyncio.run(self._watch())
@@ -98,10 +104,39 @@ class Watcher:
             self._stop.wait(RESTART_S)
 
     async def _watch(self) -> None:
-        await kopf.operator(
-            registry=kopf_registry(self._access, self._deliver),
-            settings=kopf_settings(),
-            standalone=True,
-            namespaces=[self._namespace],
-            stop_flag=self._stop,
+        insights = Insights()
+        watching = asyncio.create_task(
+            kopf.operator(
+                registry=kopf_registry(self._access, self._deliver),
+                settings=kopf_settings(),
+                standalone=True,
+                namespaces=[self._namespace],
+                stop_flag=self._over,
+                insights=insights,
+            )
         )
+        scanned = asyncio.create_task(insights.ready_resources.wait())
+        try:
+            await asyncio.wait({watching, scanned}, return_when=asyncio.FIRST_COMPLETED)
+            if self._are_missing(insights):
+                self._over.set()
+            await watching
+        finally:
+            scanned.cancel()
+            self._over.set()  # kopf waits for it in a thread, and the loop for that thread
+
+    def _are_missing(self, insights: Insights) -> bool:
+        """kopf asks once which kinds there are. Where a definition was only just installed it may
+        be served by name, and not be listed yet: without a watch nothing of it would be heard of
+        until everything is listed again, minutes later."""
+        watched = {(found.group, found.plural) for found in insights.watched_resources}
+        missing = [kind for kind in WATCHED if (kind.group, kind.plural) not in watched]
+        if missing and insights.ready_resources.is_set():
+            names = ", ".join(f"{kind.plural}.{kind.group}" for kind in missing)
+            logger.warning(
+                "the API server does not serve %s yet: the watches begin again until it does; if "
+                "this goes on, install the resource definitions (crds/)",
+                names,
+            )
+            return True
+        return False

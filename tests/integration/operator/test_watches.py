@@ -1,0 +1,120 @@
+"""The watches find out when the API server did not serve a kind yet as they began."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+
+from tests.integration.operator.cluster_world import ClusterWorld
+from tidemark_operator.handlers import watcher
+from tidemark_operator.handlers.watcher import Watcher
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import TOPIC, Json, Kind
+
+LATE = Kind("late.tidemark.dev", "v1", "latecomers", "Latecomer")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{LATE.plural}.{LATE.group}"},
+    "spec": {
+        "group": LATE.group,
+        "scope": "Namespaced",
+        "names": {"plural": LATE.plural, "singular": "latecomer", "kind": LATE.kind},
+        "versions": [
+            {
+                "name": LATE.version,
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+}
+
+
+class Delivered:
+    """What the watches brought, and nothing else: no list is read here."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __call__(self, body: Json, gone: bool) -> None:
+        self.names.add(body["metadata"]["name"])
+
+
+@pytest.fixture
+async def definition_goes(world: ClusterWorld) -> AsyncIterator[None]:
+    yield
+    await world.api._call("DELETE", f"{DEFINITIONS}/{LATE.plural}.{LATE.group}")
+
+
+@pytest.fixture
+def watched() -> tuple[Kind, ...]:
+    return (TOPIC,)
+
+
+@pytest.fixture
+def delivered(
+    world: ClusterWorld,
+    kubeconfig: Path,
+    watched: tuple[Kind, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Delivered]:
+    found = Delivered()
+    monkeypatch.setattr(watcher, "WATCHED", watched)
+    watching = Watcher(Access(kubeconfig), world.namespace, found)
+    watching.start()
+    yield found
+    watching.stop()
+
+
+@pytest.mark.usefixtures("definition_goes")
+@pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition comes late"])
+async def test_a_kind_that_is_served_later_is_watched_all_the_same(
+    world: ClusterWorld, delivered: Delivered, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.until(
+        lambda: "does not serve latecomers.late.tidemark.dev" in caplog.text, "it is missed"
+    )
+    await world.api._call("POST", DEFINITIONS, body=DEFINITION)
+    body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": "one"}}
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await world.api.create(LATE, world.namespace, body)
+                break
+            except KubeError:
+                await asyncio.sleep(0.05)
+    await world.until(lambda: "one" in delivered.names, "the watch brings it")
+
+
+@pytest.fixture
+def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf ends with an error the first time that it runs."""
+    make, runs = watcher.kopf_registry, iter([True])
+
+    def registry(*arguments: Any) -> kopf.OperatorRegistry:
+        made = make(*arguments)
+        if next(runs, False):
+
+            @kopf.on.startup(registry=made)  # type: ignore[arg-type]
+            async def fail(**_: Any) -> None:
+                raise kopf.PermanentError("this run ends")
+
+        return made
+
+    monkeypatch.setattr(watcher, "kopf_registry", registry)
+
+
+# kopf leaves a coroutine behind where it ends while it starts.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_the_watches_begin_again_after_an_error(
+    failing_once: None, world: ClusterWorld, delivered: Delivered
+) -> None:
+    await world.create_topic("flights", partitions=1, replicas=1)
+    await world.until(lambda: "flights" in delivered.names, "the second run brings it")
