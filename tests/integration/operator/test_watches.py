@@ -1,6 +1,7 @@
 """The watches find out when the API server did not serve a kind yet as they began."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import TOPIC, Json, Kind
 
 LATE = Kind("late.tidemark.dev", "v1", "latecomers", "Latecomer")
+#: kopf leaves sockets and coroutines behind where it ends; they are collected here, not in another
+#: test.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEFINITION = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -71,6 +78,7 @@ def delivered(
     watching.start()
     yield found
     watching.stop()
+    gc.collect()
 
 
 @pytest.mark.usefixtures("definition_goes")
@@ -111,8 +119,6 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "kopf_registry", registry)
 
 
-# kopf leaves a coroutine behind where it ends while it starts.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_the_watches_begin_again_after_an_error(
     failing_once: None, world: ClusterWorld, delivered: Delivered
 ) -> None:
