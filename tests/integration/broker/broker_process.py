@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tidemark_cli.ports import free_port
+
 DEFAULTS = {
     "cluster.id": "test-cluster",
-    "listeners": "127.0.0.1:0",
     "metrics.port": 0,
     "replica.lag.time.max.ms": 3000,
     "replica.fetch.wait.max.ms": 200,
@@ -28,6 +29,8 @@ class BrokerProcess:
         self.log_path = folder / f"broker-{node_id}.log"
         self.entries = DEFAULTS | {
             "node.id": node_id,
+            # It stays where it is when it starts again: clients remember addresses.
+            "listeners": f"127.0.0.1:{free_port()}",
             "log.dir": str(self.log_dir),
             "controller.addresses": ",".join(f"127.0.0.1:{port}" for port in controller_ports),
         }

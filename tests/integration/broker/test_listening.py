@@ -41,7 +41,6 @@ async def test_a_restarted_broker_serves_nobody_before_its_first_snapshot(
 
     produce()
     assert await asyncio.to_thread(producer.flush, 10) == 0
-    broker.entries["listeners"] = broker.listener
     await broker.kill()
     produce()
 
