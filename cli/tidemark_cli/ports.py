@@ -17,7 +17,7 @@ _TRIES = 100
 
 def free_port(wished: int = 0) -> int:
     """``wished`` if nothing listens there, else a port that is free now."""
-    return wished if wished and _is_free(wished) else free_ports(1)[0]
+    return wished if wished and _is_free(wished, again=True) else free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
@@ -26,7 +26,7 @@ def free_ports(count: int) -> list[int]:
     for port in _candidates(_first_of_the_kernel()):
         if len(found) == count:
             break
-        if _is_free(port):
+        if _is_free(port, again=False):
             found.append(port)
     return found + _picked_by_the_kernel(count - len(found))
 
@@ -44,9 +44,11 @@ def _first_of_the_kernel() -> int:
         return 0
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port: int, *, again: bool) -> bool:
+    """``again``: connections of the server that was there last may still be ending. A new port is
+    also not one that another server holds and does not listen on yet."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(again))
         try:
             probe.bind((HOST, port))
         except OSError:

@@ -72,6 +72,7 @@ class Watcher:
         self._deliver = deliver
         self._stop = threading.Event()
         self._over = threading.Event()
+        self._missing: list[str] = []
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
@@ -118,25 +119,34 @@ class Watcher:
         scanned = asyncio.create_task(insights.ready_resources.wait())
         try:
             await asyncio.wait({watching, scanned}, return_when=asyncio.FIRST_COMPLETED)
-            if self._are_missing(insights):
+            missing = _missing(insights) if scanned.done() else []
+            self._say(missing)
+            if missing:  # the others are watched meanwhile
+                await asyncio.wait({watching}, timeout=RESTART_S)
                 self._over.set()
             await watching
         finally:
             scanned.cancel()
             self._over.set()  # kopf waits for it in a thread, and the loop for that thread
 
-    def _are_missing(self, insights: Insights) -> bool:
-        """kopf asks once which kinds there are. Where a definition was only just installed it may
-        be served by name, and not be listed yet: without a watch nothing of it would be heard of
-        until everything is listed again, minutes later."""
-        watched = {(found.group, found.plural) for found in insights.watched_resources}
-        missing = [kind for kind in WATCHED if (kind.group, kind.plural) not in watched]
-        if missing and insights.ready_resources.is_set():
-            names = ", ".join(f"{kind.plural}.{kind.group}" for kind in missing)
+    def _say(self, missing: list[str]) -> None:
+        """Once, however often the watches begin again."""
+        if missing and missing != self._missing:
             logger.warning(
                 "the API server does not serve %s yet: the watches begin again until it does; if "
                 "this goes on, install the resource definitions (crds/)",
-                names,
+                ", ".join(missing),
             )
-            return True
-        return False
+        self._missing = missing
+
+
+def _missing(insights: Insights) -> list[str]:
+    """Kinds that kopf does not watch. It asks once which there are, and a definition that was only
+    just installed may be served by name, and not be listed yet: without a watch nothing of it would
+    be heard of until everything is listed again, minutes later."""
+    watched = {(found.group, found.plural) for found in insights.watched_resources}
+    return [
+        f"{kind.plural}.{kind.group}"
+        for kind in WATCHED
+        if (kind.group, kind.plural) not in watched
+    ]

@@ -39,6 +39,15 @@ def test_what_is_taken_is_not_given(kernels: Path) -> None:
     assert free_port(first) == first
 
 
+def test_what_is_held_and_not_listened_on_yet_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = free_ports(2)
+    monkeypatch.setattr(ports, "_candidates", lambda _: [first, second])
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((HOST, first))
+        assert free_port() == second
+
+
 @pytest.mark.parametrize("text", ["10000 60999", "1024 65535", "nothing", ""])
 def test_where_no_port_is_left_below_the_kernel_picks(kernels: Path, text: str) -> None:
     kernels.write_text(text)

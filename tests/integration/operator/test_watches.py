@@ -61,6 +61,19 @@ async def definition_goes(world: ClusterWorld) -> AsyncIterator[None]:
 
 
 @pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[kopf.OperatorRegistry]:
+    """One for each time that the watches began."""
+    make, made = watcher.kopf_registry, []
+
+    def registry(*arguments: Any) -> kopf.OperatorRegistry:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(watcher, "kopf_registry", registry)
+    return made
+
+
+@pytest.fixture
 def watched() -> tuple[Kind, ...]:
     return (TOPIC,)
 
@@ -84,11 +97,18 @@ def delivered(
 @pytest.mark.usefixtures("definition_goes")
 @pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition comes late"])
 async def test_a_kind_that_is_served_later_is_watched_all_the_same(
-    world: ClusterWorld, delivered: Delivered, caplog: pytest.LogCaptureFixture
+    runs: list[kopf.OperatorRegistry],
+    world: ClusterWorld,
+    delivered: Delivered,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await world.until(
         lambda: "does not serve latecomers.late.tidemark.dev" in caplog.text, "it is missed"
     )
+    await world.create_topic("flights", partitions=1, replicas=1)
+    await world.until(lambda: "flights" in delivered.names, "other kinds are watched meanwhile")
+    await world.until(lambda: len(runs) > 2, "they have begun again")
+    assert caplog.text.count("does not serve") == 1, "it is said once"
     await world.api._call("POST", DEFINITIONS, body=DEFINITION)
     body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": "one"}}
     async with asyncio.timeout(30):
@@ -104,11 +124,11 @@ async def test_a_kind_that_is_served_later_is_watched_all_the_same(
 @pytest.fixture
 def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """kopf ends with an error the first time that it runs."""
-    make, runs = watcher.kopf_registry, iter([True])
+    make, first = watcher.kopf_registry, iter([True])
 
     def registry(*arguments: Any) -> kopf.OperatorRegistry:
         made = make(*arguments)
-        if next(runs, False):
+        if next(first, False):
 
             @kopf.on.startup(registry=made)  # type: ignore[arg-type]
             async def fail(**_: Any) -> None:
