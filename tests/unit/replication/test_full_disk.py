@@ -143,3 +143,19 @@ async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> Non
     assert one.partition.high_watermark == 7
     await two.catch_up(one)
     assert two.partition.next_offset == 7
+
+
+async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
+    """It asks for what was the end when it fetched before: it had all of it then, and was taken
+    out since."""
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    await one.append(1)
+    await two.catch_up(one)
+    await one.append(5)
+    await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
+    with full_disk():
+        assert await two.fetch_once(one) is Outcome.BACK_OFF
+    await one.append(1)
+    assert one.partition.high_watermark == 7

@@ -96,8 +96,11 @@ def at_new_epoch(
 
 
 def after_leaving(progress: FollowerProgress) -> FollowerProgress:
-    """The controller has taken it out of the ISR: not waited for before it has caught up again."""
-    return replace(progress, last_caught_up_s=float("-inf"))
+    """The controller has taken it out of the ISR: not waited for before it has caught up again.
+    That it had all at its last fetch, as its next one may prove, does not count any more."""
+    return replace(
+        progress, last_caught_up_s=float("-inf"), leader_next_offset_at_last_fetch=UNKNOWN
+    )
 
 
 def is_caught_up(
