@@ -38,6 +38,8 @@ def _key(
     )
 
 
+_CLIENT_AUTH = one_of({each: each for each in ("none", "requested", "required")})
+
 # fmt: off
 CLUSTER_KEYS = (
     _key(_CLUSTER, UNDER_REPLICATED_CREATION, BOOLEAN, "false",
@@ -61,27 +63,84 @@ BROKER_KEYS = (
     _key(_BROKER, "node.id", integer(0), None, "The broker's id; required."),
     _key(_BROKER, "cluster.id", TEXT, None, "status.clusterId of the Cluster; required."),
     _key(_BROKER, "log.dir", TEXT, None, "The folder of the logs; required.", "/tmp/kafka-logs"),
-    _key(_BROKER, "listeners", TEXT, None, "host:port for clients; required.",
-        "PLAINTEXT://:9092"),
+    _key(_BROKER, "listeners", TEXT, None,
+        "NAME://host:port of each listener, with commas; required. host:port alone is one named "
+        "PLAINTEXT. REPLICATION://host:port is for other brokers; without it they get a free port "
+        "of the first one's host.", "PLAINTEXT://:9092"),
+    _key(_BROKER, "listener.security.protocol.map", TEXT,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "NAME:protocol of each listener for clients."),
+    _key(_BROKER, "tidemark.tls.directory", TEXT, None,
+        "The folder with tls.crt, tls.key and ca.crt, by which this broker, other brokers and the "
+        "operator know each other; required. listener.name.NAME.tidemark.tls.directory is the "
+        "folder of what a listener with TLS shows to clients; required there."),
+    _key(_BROKER, "tidemark.replication.encrypted", BOOLEAN, "true",
+        "Whether brokers stay in TLS once they have proven to each other who they are; the same on "
+        "all of them."),
     _key(_BROKER, "controller.addresses", TEXT, None, "host:port of each operator; required."),
-    _key(_BROKER, "advertised.listeners", TEXT, None, "What clients are told; unset: listeners."),
+    _key(_BROKER, "advertised.listeners", TEXT, None, "What clients are told, by the names of "
+        "the listeners; each hears of the address of the listener to which it came. Unset: "
+        "listeners."),
     _key(_BROKER, "broker.rack", TEXT, None, "The rack; the Broker's spec.rack goes before it."),
     _key(_BROKER, "rack", TEXT, None, "The same as broker.rack, and goes before it."),
     _key(_BROKER, "metrics.host", TEXT, "127.0.0.1", "Where metrics and health are served."),
     _key(_BROKER, "metrics.port", integer(0, 65535), 0, "Its port; 0: a free one."),
     _key(_BROKER, "log.level", TEXT, "INFO", "The level of the broker's own log."),
+    # ------------------------------------------------------------ who clients are
+    _key(_BROKER, "ssl.client.auth", _CLIENT_AUTH, "none",
+        "Whether clients of a TLS listener show a certificate; what it is issued to is "
+        "their name. Also for one listener: listener.name.NAME.ssl.client.auth."),
+    _key(_BROKER, "sasl.enabled.mechanisms", TEXT, "SCRAM-SHA-256,SCRAM-SHA-512",
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with commas. Also for one listener: "
+        "listener.name.NAME.sasl.enabled.mechanisms.", "GSSAPI"),
+    _key(_BROKER, "tidemark.sasl.unencrypted.secrets", BOOLEAN, "false",
+        "Whether PLAIN and OAUTHBEARER may be used on a listener that is not encrypted."),
+    _key(_BROKER, "sasl.server.max.receive.size", integer(1), 512 * 1024,
+        "The largest request of a client that has not proven yet who it is."),
+    _key(_BROKER, "tidemark.authentication.timeout.ms", long(1), 10_000,
+        "How long a client may take, from its connection on, to prove who it is."),
+    _key(_BROKER, "connection.failed.authentication.delay.ms", integer(0), 100,
+        "How long a client that failed to do so waits for the answer."),
+    _key(_BROKER, "connections.max.reauth.ms", long(0), 0,
+        "After how long a client of a SASL listener must prove again who it is (KIP-368); 0: only "
+        "when its token ends."),
+    _key(_BROKER, "sasl.oauthbearer.jwks.endpoint.url", TEXT, None,
+        "Where the keys are that tokens are signed with, https://, http:// or file://; required "
+        "for OAUTHBEARER."),
+    _key(_BROKER, "sasl.oauthbearer.jwks.endpoint.refresh.ms", long(1), 3_600_000,
+        "Pause between two looks at these keys."),
+    _key(_BROKER, "sasl.oauthbearer.expected.audience", TEXT, None,
+        "What a token must be meant for, one of these, with commas; unset: anything."),
+    _key(_BROKER, "sasl.oauthbearer.expected.issuer", TEXT, None,
+        "Who must have issued it; unset: anybody whose key is there."),
+    _key(_BROKER, "sasl.oauthbearer.clock.skew.seconds", integer(0), 30,
+        "How much the issuer's clock may differ."),
+    _key(_BROKER, "sasl.oauthbearer.sub.claim.name", TEXT, "sub",
+        "The claim that is the client's name."),
+    _key(_BROKER, "allow.everyone.if.no.acl.found", BOOLEAN, "false",
+        "Whether everybody may use what no ACL is about, where ACLs decide."),
     # ------------------------------------------------------------ connections
     _key(_BROKER, "socket.request.max.bytes", integer(1), 100 * _MIB,
         "The largest request of a client."),
     _key(_BROKER, "connections.max.idle.ms", long(1), 600_000,
         "After how long an idle connection is closed."),
     _key(_BROKER, "max.connections", integer(1), 10_000, "Connections at once.", 2**31 - 1),
+    _key(_BROKER, "max.connections.per.ip", integer(1), 5_000,
+        "Connections at once from one address.", 2**31 - 1),
+    _key(_BROKER, "tidemark.connection.creation.rate.per.ip", integer(1), 250,
+        "New connections a second from one address, over the last ten seconds; more are closed."),
     _key(_BROKER, "queued.max.request.bytes", long(1), 256 * _MIB,
         "Bytes of all requests that are not answered yet.", -1),
+    _key(_BROKER, "tidemark.answers.bytes.max", long(1024 * 1024), 128 * _MIB,
+        "Bytes of answers that are being made or not taken by clients yet; the nearer, the smaller "
+        "are the answers to Fetches."),
     _key(_BROKER, "tidemark.connection.requests.in.flight.max", integer(1), 8,
-        "Requests of one connection that are worked on at once."),
+        "Produce requests of one connection that are worked on at once; of all others one."),
     _key(_BROKER, "tidemark.connection.unsent.bytes.max", integer(1), _MIB,
         "Unsent bytes of a connection above which no request of it is begun."),
+    _key(_BROKER, "quota.window.num", integer(2), 11,
+        "Over how many windows clients' quotas are measured."),
+    _key(_BROKER, "quota.window.size.seconds", integer(1), 1, "How long such a window is."),
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
@@ -129,6 +188,18 @@ BROKER_KEYS = (
         "Reads that may wait for such a thread; more are refused."),
     _key(_BROKER, "remote.log.index.file.cache.total.size.bytes", long(1), 64 * _MIB,
         "Memory for indexes of remote segments.", 1024 * _MIB),
+    _key(_BROKER, "remote.log.manager.copy.max.bytes.per.second", long(1), INT64_MAX,
+        "What the broker copies to the tier, in the mean (KIP-956)."),
+    _key(_BROKER, "remote.log.manager.copy.quota.window.num", integer(2), 11,
+        "Over how many windows that is measured."),
+    _key(_BROKER, "remote.log.manager.copy.quota.window.size.seconds", integer(1), 1,
+        "How long such a window is."),
+    _key(_BROKER, "remote.log.manager.fetch.max.bytes.per.second", long(1), INT64_MAX,
+        "What the broker reads from the tier for clients, in the mean (KIP-956)."),
+    _key(_BROKER, "remote.log.manager.fetch.quota.window.num", integer(2), 11,
+        "Over how many windows that is measured."),
+    _key(_BROKER, "remote.log.manager.fetch.quota.window.size.seconds", integer(1), 1,
+        "How long such a window is."),
     _key(_BROKER, "tidemark.remote.chunk.cache.bytes", long(1), 32 * _MIB,
         "Memory for pieces of remote segments."),
     _key(_BROKER, "tidemark.remote.chunk.bytes", integer(4096), 2 * _MIB,
@@ -137,3 +208,7 @@ BROKER_KEYS = (
         "Memory for sealed pages of manifests."),
 )
 # fmt: on
+
+#: What may be set as ``listener.name.NAME.KEY``, for one listener. ``tidemark.tls.directory`` of no
+#: listener is another folder: the one by which brokers know each other.
+PER_LISTENER = frozenset({"ssl.client.auth", "sasl.enabled.mechanisms", "tidemark.tls.directory"})

@@ -3,10 +3,11 @@ of.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from tidemark.configuration.broker_keys import BROKER_KEYS, CLUSTER_KEYS
+from tidemark.configuration.broker_keys import BROKER_KEYS, CLUSTER_KEYS, PER_LISTENER
 from tidemark.configuration.key import ConfigKey, Scope
 from tidemark.configuration.topic_keys import TOPIC_KEYS
 
@@ -42,7 +43,20 @@ BROKER = _by_name(key for key in _OWN.values() if Scope.BROKER in key.scopes)
 _TOPIC_DEFAULTS = {synonym.name for key in TOPIC.values() if key.served for synonym in key.synonyms}
 
 
+_OF_LISTENER = re.compile(r"listener[.]name[.][a-z0-9_-]+[.](?P<key>.+)")
+
+
+def listener_key(listener: str, name: str) -> str:
+    """The key under which ``name`` is set for one listener alone."""
+    return f"listener.name.{listener.lower()}.{name}"
+
+
 def unread_in_broker_file(names: Iterable[str]) -> tuple[str, ...]:
     """Those that mean nothing in a broker's file."""
     read = {*BROKER, *_TOPIC_DEFAULTS, *(name for name, key in TOPIC.items() if key.served)}
-    return tuple(sorted(set(names) - read))
+    return tuple(sorted(name for name in set(names) - read if not _is_of_listener(name)))
+
+
+def _is_of_listener(name: str) -> bool:
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["key"] in PER_LISTENER

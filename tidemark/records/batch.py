@@ -24,7 +24,9 @@ HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12
 MAGIC = 2
 CRC_COVERS_FROM = 21
+ATTRIBUTES_LOW_BYTE = 22
 NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi")
@@ -103,6 +105,16 @@ class BatchHeader:
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at ``position``; :class:`CorruptBatch` if it cannot be one."""
+    header = read_header(buffer, position)
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(
+            f"negative offsets: base {header.base_offset}, last delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The same where a client made the batch: its offsets are still to be judged."""
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(
             f"{len(buffer) - position} bytes are fewer than a batch header ({HEADER_BYTES})"
@@ -127,11 +139,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(f"magic {header.magic}: only record batch version {MAGIC} is supported")
     if header.length < HEADER_BYTES - LENGTH_OVERHEAD:
         raise CorruptBatch(f"a batch length of {header.length} is shorter than its own header")
-    if header.base_offset < 0 or header.last_offset_delta < 0:
-        raise CorruptBatch(
-            f"negative offsets: base {header.base_offset}, last delta {header.last_offset_delta}"
-        )
     return header
+
+
+def codec_of(batch: Buffer) -> int:
+    """The codec that a batch names, 0 where there is no whole header."""
+    return batch[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK if len(batch) >= HEADER_BYTES else 0
 
 
 def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

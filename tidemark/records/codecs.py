@@ -15,6 +15,11 @@ from tidemark.records.batch import CorruptBatch
 #: One batch never unpacks to more than this unless the caller allows it.
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 
+#: How many bytes one packed byte can become at most. gzip: a match of 258 bytes in two bits (RFC
+#: 1951); snappy: one of 64 in three bytes; lz4: 255 for each byte of a match's length; zstd:
+#: 128 KiB in the four bytes of an RLE block (RFC 8878).
+_EXPANSION_MAX = {0: 1, 1: 1032, 2: 22, 3: 255, 4: 32 * 1024}
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_CHUNK_BYTES = 32 * 1024
@@ -35,6 +40,13 @@ class Codec(enum.IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+def most_unpacked(codec: int, packed_bytes: int) -> int:
+    """How many bytes a block of ``packed_bytes`` can become, and may."""
+    if codec == Codec.NONE:
+        return packed_bytes
+    return min(UNPACKED_BYTES_MAX, packed_bytes * _EXPANSION_MAX[codec])
 
 
 _MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}

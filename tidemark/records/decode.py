@@ -1,5 +1,11 @@
 """Look into one batch: plain Python, for where a single batch matters (ListOffsets by time,
-tools)."""
+tools).
+
+What is a record and what is not is decided as Kafka's ``DefaultRecord`` and ``DefaultRecordBatch``
+decide it: any negative length is null, but not that of a header's name; a name that is no UTF-8 is
+read with replacement characters; what a record's length says is what its fields take. Spark's
+decoder holds to the same (``tests/unit/pipeline/test_two_decoders.py``).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +19,10 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark.records.codecs import UNPACKED_BYTES_MAX, UnpackedTooLarge, decompress
-from tidemark.records.varint import VarintError, read_varint
+from tidemark.records.varint import VarintError, read_varint, read_varlong
+
+#: Length, attributes, timestamp and offset delta, two lengths of nothing, no headers.
+RECORD_BYTES_MIN = 7
 
 
 @dataclass(slots=True)
@@ -46,14 +55,17 @@ def decode_records(
     header = parse_header(batch)
     if header.size_bytes > len(batch):
         raise CorruptBatch(f"a batch of {header.size_bytes} bytes, {len(batch)} are there")
+    if not header.count:
+        return
     payload = decompress(
         header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
     )
+    _check_count(header, payload)
     position = 0
     for _ in range(header.count):
         try:
             record, position = _read_record(payload, position, header)
-        except (VarintError, IndexError, UnicodeDecodeError) as error:
+        except (VarintError, IndexError) as error:
             raise CorruptBatch(
                 f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
             ) from error
@@ -67,9 +79,9 @@ def decode_records(
 
 def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
     """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
-    the rest of a record is passed over unseen. Raises as :func:`decode_records` does, and
-    :class:`UnpackedTooLarge` for a batch beyond ``limits``, from which what is unpacked is
-    taken."""
+    the rest of a record is passed over unseen. Raises as :func:`decode_records` does,
+    :class:`CorruptBatch` for an offset that is not the batch's, and :class:`UnpackedTooLarge` for a
+    batch beyond ``limits``, from which what is unpacked is taken."""
     header = parse_header(batch)
     if header.count > limits.records_left:
         raise UnpackedTooLarge(
@@ -82,12 +94,12 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
         header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limits.bytes_left
     )
     limits.bytes_left -= len(payload)
-    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    _check_count(header, payload)
     position = 0
     for _ in range(header.count):
         try:
             size, position = read_varint(payload, position)
-            delta, behind = read_varint(payload, position + 1)
+            delta, behind = read_varlong(payload, position + 1)
             offset_delta, behind = read_varint(payload, behind)
         except VarintError as error:
             raise CorruptBatch(
@@ -96,8 +108,12 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
         position += size
         if behind > position or position > len(payload):
             raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
-        timestamp_ms = header.max_timestamp if append_time else header.base_timestamp + delta
-        yield header.base_offset + offset_delta, timestamp_ms
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise CorruptBatch(
+                f"a record with offset delta {offset_delta} in the batch at offset "
+                f"{header.base_offset}, whose last one is {header.last_offset_delta}"
+            )
+        yield header.base_offset + offset_delta, _timestamp(header, delta)
     if position != len(payload):
         raise CorruptBatch(
             f"{len(payload) - position} bytes behind the last record "
@@ -105,24 +121,41 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
         )
 
 
+def _check_count(header: BatchHeader, payload: bytes) -> None:
+    if not 0 <= header.count * RECORD_BYTES_MIN <= len(payload):
+        raise CorruptBatch(f"{header.count} records in {len(payload)} bytes")
+
+
+def _offset(header: BatchHeader, delta: int) -> int:
+    return _int64(header.base_offset + delta)
+
+
+def _timestamp(header: BatchHeader, delta: int) -> int:
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp
+    return _int64(header.base_timestamp + delta)
+
+
+def _int64(value: int) -> int:
+    """A sum as everybody else computes it: with 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[DecodedRecord, int]:
     size, position = read_varint(payload, position)
     end = position + size
     if size < 1 or end > len(payload):
         raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
-    timestamp_delta, position = read_varint(payload, position + 1)
+    timestamp_delta, position = read_varlong(payload, position + 1)
     offset_delta, position = read_varint(payload, position)
     key, position = _read_bytes(payload, position)
     value, position = _read_bytes(payload, position)
     headers, position = _read_headers(payload, position)
     if position != end:
         raise CorruptBatch(f"a record of {size} bytes holds fields of {size - end + position}")
-    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     record = DecodedRecord(
-        offset=header.base_offset + offset_delta,
-        timestamp_ms=header.max_timestamp
-        if append_time
-        else header.base_timestamp + timestamp_delta,
+        offset=_offset(header, offset_delta),
+        timestamp_ms=_timestamp(header, timestamp_delta),
         key=key,
         value=value,
         headers=headers,
@@ -142,14 +175,14 @@ def _read_headers(
         if name is None:
             raise CorruptBatch("a header without a name")
         value, position = _read_bytes(payload, position)
-        headers.append((name.decode(), value))
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), position
 
 
 def _read_bytes(payload: bytes, position: int) -> tuple[bytes | None, int]:
     size, position = read_varint(payload, position)
-    if size == -1:
+    if size < 0:
         return None, position
-    if size < 0 or position + size > len(payload):
+    if position + size > len(payload):
         raise CorruptBatch(f"a field of {size} bytes ends outside its batch")
     return payload[position : position + size], position + size

@@ -1,6 +1,13 @@
-"""Zigzag varints as records use them: 32-bit ones take at most 5 bytes, 64-bit ones at most 10."""
+"""Zigzag varints as records use them: of 32 bits in at most 5 bytes, of 64 bits in at most 10.
+
+What a last byte holds beyond the bits is dropped, as Kafka's ``ByteUtils`` drops it: whoever reads
+such bytes must find in them what other readers find.
+"""
 
 from tidemark.records.batch import Buffer
+
+_INT_BYTES, _INT_MASK = 5, 0xFFFF_FFFF
+_LONG_BYTES, _LONG_MASK = 10, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class VarintError(ValueError):
@@ -17,14 +24,25 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value, position behind it)."""
+    """(value of 32 bits, position behind it)."""
+    raw, position = _read(buffer, position, _INT_BYTES)
+    raw &= _INT_MASK
+    return (raw >> 1) ^ -(raw & 1), position
+
+
+def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """(value of 64 bits, position behind it)."""
+    raw, position = _read(buffer, position, _LONG_BYTES)
+    raw &= _LONG_MASK
+    return (raw >> 1) ^ -(raw & 1), position
+
+
+def _read(buffer: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
     raw = shift = 0
-    while True:
-        if position >= len(buffer) or shift > 63:
-            raise VarintError(f"a varint does not end before byte {position}")
-        byte = buffer[position]
-        position += 1
+    for at in range(position, min(position + bytes_max, len(buffer))):
+        byte = buffer[at]
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), position
+            return raw, at + 1
         shift += 7
+    raise VarintError(f"a varint at byte {position} does not end")

@@ -12,9 +12,10 @@ The configuration is written in several places, always with the same names:
 
 * in the options of a Spark job, in one flat map.
 
-A kind brings its names (``location_names``, ``credential_names``, and the option by which a job
-chooses it), ``parse``, ``from_options``, ``fields`` and ``moved``; here stands how it is opened and
-checked. ``tests/unit/resources/test_remote_storage.py`` compares the kinds with the CRD.
+A kind brings its names (``location_names``, ``credential_names``, ``instruction_names`` for what a
+manifest asks of the operator beside the location, and the option by which a job chooses it),
+``parse``, ``from_options``, ``endpoints``, ``fields`` and ``moved``; here stands how it is opened
+and checked. ``tests/unit/resources/test_remote_storage.py`` compares the kinds with the CRD.
 """
 
 import json
@@ -104,16 +105,16 @@ def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
             assert_never(config)
 
 
-def ensure_place(config: RemoteStorage, *, create: bool) -> None:
-    """What the store lies in exists, or is made where that may be (``create``: the store was never
-    used). Blocks; raises StoreUnavailable."""
+def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
+    """What the store lies in exists, or is made where that was asked for (``create``); what holds
+    the metadata of a store ``in_use`` is never made anew. Blocks; raises StoreUnavailable."""
     match config:
         case FilesystemConfig():
             return  # never made here: a file system that is not mounted must not look empty
         case S3Config():
             from tidemark.tier.s3_buckets import ensure_buckets
 
-            ensure_buckets(config, create=create)
+            ensure_buckets(config, create=create, in_use=in_use)
         case _:
             assert_never(config)
 

@@ -18,12 +18,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from tidemark.tier.beneath import NotAFile, file_beneath, folder_beneath
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
@@ -53,19 +55,19 @@ class DirectoryStore:
 
     def get(self, key: str) -> Got:
         """The whole object."""
-        with self._translated(key), self._file(key).open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+        with self._translated(key), self._open(key) as file:
+            size = os.fstat(file).st_size
             if size > OBJECT_BYTES_MAX:
                 raise ObjectTooLarge(key, self.describe(), size)
-            data = _read_fully(file.fileno(), 0, size)
+            data = _read_fully(file, 0, size)
         return Got(data, _digest(data))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         """Bytes of the range, cut off at the file's end."""
         if end_exclusive <= start:
             return b""
-        with self._translated(key), self._file(key).open("rb", buffering=0) as file:
-            return _read_fully(file.fileno(), start, end_exclusive - start)
+        with self._translated(key), self._open(key) as file:
+            return _read_fully(file, start, end_exclusive - start)
 
     def put(self, key: str, data: bytes) -> None:
         """Write atomically and durably."""
@@ -80,7 +82,7 @@ class DirectoryStore:
     def create(self, key: str, data: bytes) -> Version:
         """Write only if nothing stands there."""
         with self._translated(key), self._locked(key):
-            if self._file(key).exists():
+            if self._current_version(key) is not None:
                 raise AlreadyExists(f"{key} exists already in {self.describe()}")
             self._write(key, lambda temporary: _write_bytes(temporary, data))
         return _digest(data)
@@ -98,14 +100,15 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         """Remove the file, and folders that it leaves empty."""
         with self._translated(key):
-            target = self._file(key)
+            parts = self._parts(key)
             try:
-                target.unlink()
+                with folder_beneath(self._root, parts[:-1]) as folder:
+                    os.unlink(parts[-1], dir_fd=folder)
+                    os.fsync(folder)
             except FileNotFoundError:
                 self._require_root()
                 return
-            _sync_folder(target.parent)
-            self._prune(target.parent)
+            self._prune(parts[:-1])
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """One after another."""
@@ -117,87 +120,95 @@ class DirectoryStore:
         check_prefix(prefix)
         with self._translated(prefix):
             self._require_root()
-            yield from self._walk(self._root / prefix, prefix)
+            yield from self._walk(tuple(filter(None, prefix.split("/"))))
 
     def describe(self) -> str:
         """``directory /path``."""
         return f"directory {self._root}"
 
-    def _file(self, key: str) -> Path:
-        if key.split("/", 1)[0] == _INTERNAL:
+    def _parts(self, key: str) -> Sequence[str]:
+        parts = check_key(key).split("/")
+        if parts[0] == _INTERNAL:
             raise ValueError(f"{key!r}: {_INTERNAL} is the store's own folder")
-        return self._root / check_key(key)
+        return parts
 
-    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectInfo]:
-        try:
-            children = sorted(os.scandir(folder), key=lambda child: child.name)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for child in children:
-            if child.is_dir(follow_symlinks=False):
-                if prefix or child.name != _INTERNAL:
-                    yield from self._walk(folder / child.name, f"{prefix}{child.name}/")
-                continue
-            with suppress(FileNotFoundError):
-                status = child.stat()
+    def _open(self, key: str) -> AbstractContextManager[int]:
+        return file_beneath(self._root, self._parts(key))
+
+    def _walk(self, parts: Sequence[str]) -> Iterator[ObjectInfo]:
+        for name, status in self._children(parts):
+            here = (*parts, name)
+            if status is not None:
                 modified_ms = status.st_mtime_ns // 1_000_000
-                yield ObjectInfo(f"{prefix}{child.name}", status.st_size, modified_ms)
+                yield ObjectInfo("/".join(here), status.st_size, modified_ms)
+            elif here != (_INTERNAL,):
+                yield from self._walk(here)
+
+    def _children(self, parts: Sequence[str]) -> Sequence[tuple[str, os.stat_result | None]]:
+        """Names in a folder in their order, with the figures of files; None for a folder. What
+        leads somewhere else is none of ours."""
+        found: dict[str, os.stat_result | None] = {}
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            folder_beneath(self._root, parts) as folder,
+            os.scandir(folder) as children,
+        ):
+            for child in children:
+                with suppress(FileNotFoundError):
+                    status = child.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        found[child.name] = None
+                    elif stat.S_ISREG(status.st_mode):
+                        found[child.name] = status
+        return sorted(found.items())
 
     def _current_version(self, key: str) -> Version | None:
         try:
-            return _digest(self._file(key).read_bytes())
+            with self._open(key) as file:
+                return _digest(_read_fully(file, 0, os.fstat(file).st_size))
         except FileNotFoundError:
             return None
 
     def _write(self, key: str, fill: Callable[[Path], None]) -> None:
-        target = self._file(key)
+        parts = self._parts(key)
         temporary = self._internal("tmp") / uuid.uuid4().hex
         try:
             fill(temporary)
-            self._rename(temporary, target)
+            self._rename(temporary, parts)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
 
-    def _rename(self, temporary: Path, target: Path) -> None:
+    def _rename(self, temporary: Path, parts: Sequence[str]) -> None:
         """Rename into a folder that a concurrent ``delete`` may be pruning."""
+        self._require_root()
         for _ in range(_MKDIR_ATTEMPTS):
-            with suppress(FileNotFoundError):
-                self._make_folder(target.parent)
-                temporary.replace(target)
+            with (
+                suppress(FileNotFoundError),
+                folder_beneath(self._root, parts[:-1], make=True) as folder,
+            ):
+                os.rename(temporary, parts[-1], dst_dir_fd=folder)
+                os.fsync(folder)
                 return
         raise StoreUnavailable(
-            f"{self.describe()}: folder {target.parent.name} keeps disappearing; is another "
+            f"{self.describe()}: folder {'/'.join(parts[:-1])} keeps disappearing; is another "
             "program cleaning the tier's directory?",
             reason="StoreDirectoryUnstable",
             retriable=True,
         )
 
-    def _make_folder(self, folder: Path) -> None:
-        """Make a folder below the root and make the new names durable; never the root itself."""
-        if folder.is_dir():
-            return
-        if folder == self._root:
-            self._require_root()
-            return
-        self._make_folder(folder.parent)
-        with suppress(FileExistsError):
-            folder.mkdir()
-        _sync_folder(folder.parent)
-
-    def _prune(self, folder: Path) -> None:
-        while folder != self._root:
+    def _prune(self, parts: Sequence[str]) -> None:
+        for count in range(len(parts), 0, -1):
             try:
-                folder.rmdir()
+                with folder_beneath(self._root, parts[: count - 1]) as folder:
+                    os.rmdir(parts[count - 1], dir_fd=folder)
             except OSError:
                 return
-            folder = folder.parent
 
     def _internal(self, name: str) -> Path:
-        folder = self._root / _INTERNAL / name
-        self._make_folder(folder)
-        return folder
+        self._require_root()
+        with folder_beneath(self._root, (_INTERNAL, name), make=True):
+            return self._root / _INTERNAL / name
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -236,7 +247,18 @@ class DirectoryStore:
             self._require_root()
             raise ObjectNotFound(f"no object {key} in {self.describe()}") from error
         except OSError as error:
+            strange = isinstance(error, NotADirectoryError | NotAFile) or error.errno == errno.ELOOP
+            if strange and self._root.is_dir():
+                raise self._strange(key) from error
             raise self._unavailable(error) from error
+
+    def _strange(self, key: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{key} in {self.describe()} is no file, or lies behind a link: nothing there is read "
+            "or written; remove it",
+            reason="StoreNotAFile",
+            retriable=True,
+        )
 
     def _unavailable(self, error: OSError) -> StoreUnavailable:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -277,12 +299,3 @@ def _write_parts(path: Path, parts: Iterable[bytes]) -> None:
             while view:
                 view = view[file.write(view) :]
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(FileNotFoundError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tidemark.tier.config_fields import InvalidConfig, required_text
+from tidemark.tier.endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class FilesystemConfig:
     kind: ClassVar[str] = "filesystem"
     location_names: ClassVar[tuple[str, ...]] = ("path",)
     credential_names: ClassVar[tuple[str, ...]] = ()
+    instruction_names: ClassVar[tuple[str, ...]] = ()
     option: ClassVar[tuple[str, str]] = ("path", "a directory")
 
     path: Path
@@ -32,6 +34,10 @@ class FilesystemConfig:
         """From the options of a job. Raises InvalidConfig."""
         del environment
         return cls.parse(given)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """None: a directory is not talked to."""
+        return ()
 
     def fields(self) -> dict[str, object]:
         """What ``parse`` reads."""

@@ -47,8 +47,12 @@ RETRIES = 4
 _PART_BYTES = 8 << 20
 _UPLOADS_AT_ONCE = 4
 _LIST_CHUNK = 1000
+#: Nothing of ours lies there, so the answer is short.
+_NO_FOLDER = "probe"
 #: S3's limit of DeleteObjects.
 _DELETES_AT_ONCE = 1000
+#: The reason of a StoreUnavailable.
+BUCKET_MISSING = "BucketMissing"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
@@ -147,6 +151,11 @@ class S3Store:
             for meta in chunk:
                 modified_ms = int(meta["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(meta["path"], meta["size"], modified_ms)
+
+    def probe(self) -> None:
+        """The bucket is there and may be listed: one small request that only an S3 can answer.
+        Raises StoreUnavailable, ``BucketMissing`` where the service has no such bucket."""
+        self._call("", lambda _: obstore.list_with_delimiter(self._bucket, _NO_FOLDER))
 
     def describe(self) -> str:
         """``bucket NAME at ENDPOINT``; no keys."""
@@ -264,7 +273,7 @@ class _Trouble:
 _TROUBLES = (
     _Trouble(
         frozenset({"NoSuchBucket"}),
-        "BucketMissing",
+        BUCKET_MISSING,
         "the bucket does not exist: create it, or correct the name",
         False,
     ),

@@ -1,6 +1,8 @@
-"""Whether the buckets of an S3 exist, and making those of a store that was never used.
+"""Whether the buckets of an S3 exist, and making those that a manifest asks for.
 
-``obstore`` moves objects and knows no buckets, so this needs ``minio`` (the extra ``operator``).
+``obstore`` moves objects and makes no buckets, so that needs ``minio`` (the extra ``operator``).
+Whether one exists is asked through ``obstore``, whose time-outs hold for a whole answer: anything
+may stand at that address.
 """
 
 import logging
@@ -9,9 +11,10 @@ from urllib.parse import urlsplit
 import urllib3
 from minio import Minio
 from minio.credentials.providers import StaticProvider
-from minio.error import MinioException
+from minio.error import MinioException, S3Error
 
 from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.s3 import BUCKET_MISSING, S3Store
 from tidemark.tier.s3_config import S3Config
 
 logger = logging.getLogger(__name__)
@@ -19,26 +22,42 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 
 
-def ensure_buckets(config: S3Config, *, create: bool) -> None:
-    """Every bucket exists; for a store in use (``create`` False) the first, if it is missing, is a
-    problem and never made anew. Blocks; raises StoreUnavailable."""
-    client = _client(config)
+def ensure_buckets(config: S3Config, *, create: bool, in_use: bool) -> None:
+    """Every bucket exists, or is made where that was asked for (``create``). The first holds the
+    metadata: that of a store ``in_use`` is never made anew. Blocks; raises StoreUnavailable."""
     for bucket in config.buckets:
-        try:
-            if client.bucket_exists(bucket_name=bucket):
-                continue
-            if not create and bucket == config.buckets[0]:
-                raise StoreUnavailable(
-                    f"bucket {bucket} is gone", reason="BucketMissing", retriable=True
-                )
-            client.make_bucket(bucket_name=bucket, location=config.region)
-            logger.info("made bucket %s", bucket)
-        except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise StoreUnavailable(
-                f"bucket {bucket} at {config.endpoint or 'AWS'}: {error}",
-                reason="RemoteStorageUnavailable",
-                retriable=True,
-            ) from error
+        if _exists(config, bucket):
+            continue
+        if in_use and bucket == config.buckets[0]:
+            raise _missing(f"bucket {bucket} is gone")
+        if not create:
+            raise _missing(f"bucket {bucket} does not exist: make it, or set createBuckets: true")
+        _make(config, bucket)
+
+
+def _exists(config: S3Config, bucket: str) -> bool:
+    try:
+        S3Store(config, bucket).probe()
+    except StoreUnavailable as error:
+        if error.reason == BUCKET_MISSING:
+            return False
+        raise
+    return True
+
+
+def _make(config: S3Config, bucket: str) -> None:
+    try:
+        _client(config).make_bucket(bucket_name=bucket, location=config.region)
+    except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
+        code = error.code if isinstance(error, S3Error) else type(error).__name__
+        raise StoreUnavailable(
+            f"bucket {bucket} cannot be made: {code}", reason="StoreAccessDenied", retriable=True
+        ) from error
+    logger.info("made bucket %s", bucket)
+
+
+def _missing(message: str) -> StoreUnavailable:
+    return StoreUnavailable(message, reason=BUCKET_MISSING, retriable=True)
 
 
 def _client(config: S3Config) -> Minio:

@@ -1,12 +1,17 @@
 """Any S3 as remote store: its configuration."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self, cast
 
 from tidemark.tier.config_fields import InvalidConfig, optional_text, required_text
+from tidemark.tier.endpoint import Endpoint, parse_endpoint
 
 _REGION = "us-east-1"
+#: Amazon S3, "Bucket naming rules".
+_BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_IPV4 = re.compile(r"\d+(\.\d+){3}")
 #: Where a job finds its keys when its options have none.
 _KEY_VARIABLES = {
     "accessKeyId": "AWS_ACCESS_KEY_ID",
@@ -22,6 +27,7 @@ class S3Config:
     kind: ClassVar[str] = "s3"
     location_names: ClassVar[tuple[str, ...]] = ("endpoint", "region", "buckets", "prefix")
     credential_names: ClassVar[tuple[str, ...]] = tuple(_KEY_VARIABLES)
+    instruction_names: ClassVar[tuple[str, ...]] = ("createBuckets",)
     option: ClassVar[tuple[str, str]] = ("endpoint", "S3")
 
     buckets: tuple[str, ...]
@@ -35,15 +41,15 @@ class S3Config:
     def parse(cls, fields: Mapping[str, object]) -> Self:
         """From the fields of the configuration. Raises InvalidConfig."""
         endpoint = optional_text(fields, cls.kind, "endpoint", "")
-        if endpoint and not endpoint.startswith(("http://", "https://")):
-            raise InvalidConfig("remoteStorage: s3.endpoint must begin with http:// or https://")
+        if endpoint:
+            parse_endpoint(endpoint)
         return cls(
             buckets=_buckets(fields.get("buckets")),
             access_key_id=required_text(fields, cls.kind, "accessKeyId"),
             secret_access_key=required_text(fields, cls.kind, "secretAccessKey"),
             endpoint=endpoint,
             region=optional_text(fields, cls.kind, "region", _REGION) or _REGION,
-            prefix=optional_text(fields, cls.kind, "prefix", "").strip("/"),
+            prefix=_prefix(optional_text(fields, cls.kind, "prefix", "").strip("/")),
         )
 
     @classmethod
@@ -62,6 +68,10 @@ class S3Config:
                 "'accessKeyId' and 'secretAccessKey'"
             )
         return cls.parse({**given, **keys, "buckets": given["buckets"].split(",")})
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The addresses that are talked to, where the configuration names them."""
+        return (parse_endpoint(self.endpoint),) if self.endpoint else ()
 
     def fields(self) -> dict[str, object]:
         """What ``parse`` reads; with the secret."""
@@ -96,8 +106,20 @@ def _buckets(value: object) -> tuple[str, ...]:
         raise InvalidConfig("remoteStorage: s3.buckets must name at least one bucket")
     if len(set(value)) != len(value):
         raise InvalidConfig("remoteStorage: s3.buckets names a bucket twice")
+    for name in value:
+        if not _BUCKET.fullmatch(name) or ".." in name or _IPV4.fullmatch(name):
+            raise InvalidConfig(
+                f"remoteStorage: s3.buckets: {name!r} is no name of a bucket: 3 to 63 lower-case "
+                "letters, digits, dots and hyphens, not an IP address"
+            )
     return tuple(value)
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _prefix(text: str) -> str:
+    if {".", ".."} & set(text.split("/")):
+        raise InvalidConfig("remoteStorage: s3.prefix must not contain . or .. as a folder")
+    return text

@@ -6,6 +6,7 @@ import socket
 import time
 from typing import Any, Self, TypeVar
 
+from tidemark.tls.dialing import Dialer
 from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark.wire.receiver import Frame, FrameReceiver
@@ -26,11 +27,16 @@ class BlockingConnection:
         client_id: str,
         timeout_s: float,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        dialer: Dialer | None = None,
     ) -> None:
+        """``dialer``: see :meth:`KafkaConnection.connect`."""
         self._client_id = client_id
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0
-        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        if dialer is None:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        else:
+            self._socket = dialer.connect_blocking(host, port, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:

@@ -5,6 +5,10 @@ kio's native reader reserves memory for as many elements as an array claims to h
 first: an array must fit into the bytes that are left, and a message may not hold more elements in
 all than is reasonable, because each becomes an object much larger than its bytes. Runs of fields of
 fixed size are skipped in one step; the bytes of records are never touched.
+
+Two parsers must not read the same bytes as two messages. kio takes a tagged field by its content
+and ignores its declared size (KIP-482), readers that do not know it go by the size: here both have
+to agree. Where the walk ends is told, so that the caller can hold kio to it.
 """
 
 import dataclasses
@@ -18,14 +22,21 @@ Buffer = bytes | memoryview
 
 #: Elements of all arrays of a message together.
 ELEMENTS_MAX = 2_000_000
+#: Tagged fields of a header.
+HEADER_TAGS_MAX = 1024
 
 _SIZES = {
     "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "float64": 8, "bool": 1, "uuid": 16, "error_code": 2, "timedelta_i32": 4,
     "timedelta_i64": 8, "datetime_i64": 8,
 }  # fmt: skip
+_UINT32_MAX = 0xFFFF_FFFF
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+
+
+class TooManyElements(ValueError):
+    """A message has more elements than it may have here."""
 
 
 class _Fixed:
@@ -67,13 +78,15 @@ class _Legacy:
 
 
 class _Array:
-    """Elements after their number, which must be able to fit into the bytes that are left."""
+    """Elements after their number, which must be able to fit into the bytes that are left. kio
+    reads null where the schema allows none, which nobody expects who goes through the elements."""
 
-    __slots__ = ("_element", "_flexible", "least")
+    __slots__ = ("_element", "_flexible", "_nullable", "least")
 
-    def __init__(self, element: "_Part", *, flexible: bool) -> None:
+    def __init__(self, element: "_Part", *, flexible: bool, nullable: bool) -> None:
         self._element = element
         self._flexible = flexible
+        self._nullable = nullable
         self.least: int = 1 if flexible else 4
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
@@ -84,6 +97,8 @@ class _Array:
             (number,) = _INT32.unpack_from(buffer, position)
             position += 4
         if number <= 0:
+            if number < 0 and not self._nullable:
+                raise ValueError("an array is null that must not be")
             return position
         element = self._element
         if number * element.least > len(buffer) - position:
@@ -112,7 +127,7 @@ class _Nullable:
 
 
 class _Tags:
-    """Tagged fields: those that are known are walked, all are skipped by their size."""
+    """Tagged fields: all are skipped by their size, which must be that of what is known."""
 
     __slots__ = ("_known",)
     least = 1
@@ -128,9 +143,10 @@ class _Tags:
         for _ in range(number):
             tag, position = _varint(buffer, position)
             size, position = _varint(buffer, position)
-            if tag in self._known:
-                self._known[tag].skip(buffer, position, count)
-            position += size
+            end = position + size
+            if tag in self._known and self._known[tag].skip(buffer, position, count) != end:
+                raise ValueError(f"tagged field {tag} does not have the {size} bytes it claims")
+            position = end
         return position
 
 
@@ -163,16 +179,26 @@ class _Count:
     def add(self, number: int) -> None:
         self._left -= number
         if self._left < 0:
-            raise ValueError("more elements than a message may have")
+            raise TooManyElements("more elements than a message may have")
 
 
-def check_lengths(
+def end_of_entity(
     entity_type: Any, buffer: Buffer, offset: int = 0, *, elements_max: int = ELEMENTS_MAX
-) -> None:
-    """Raise ValueError, IndexError or struct.error where the entity at ``offset`` cannot be one."""
-    end = _entity(entity_type).skip(buffer, offset, _Count(elements_max))
+) -> int:
+    """Position behind the entity at ``offset``; ValueError, IndexError or struct.error where there
+    cannot be one."""
+    return _within(buffer, _entity(entity_type).skip(buffer, offset, _Count(elements_max)))
+
+
+def end_of_tagged_fields(buffer: Buffer, offset: int) -> int:
+    """The same for the tagged fields of a header, of which none is known."""
+    return _within(buffer, _Tags({}).skip(buffer, offset, _Count(HEADER_TAGS_MAX)))
+
+
+def _within(buffer: Buffer, end: int) -> int:
     if end > len(buffer):
         raise ValueError(f"{end - len(buffer)} bytes are missing")
+    return end
 
 
 @cache
@@ -198,7 +224,8 @@ def _part(field: "dataclasses.Field[Any]", *, flexible: bool) -> _Part:
     annotation, nullable = _without_none(field.type)
     if typing.get_origin(annotation) is tuple:
         inner = typing.get_args(annotation)[0]
-        return _Array(_nested(inner) or _plain(field, flexible), flexible=flexible)
+        element = _nested(inner) or _plain(field, flexible)
+        return _Array(element, flexible=flexible, nullable=nullable)
     entity = _nested(annotation)
     if entity is None:
         return _plain(field, flexible)
@@ -227,6 +254,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint of 32 bits: readers differ in what they make of more."""
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1
@@ -236,5 +264,7 @@ def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
         byte = buffer[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, position + 1
-    raise ValueError("a varint is longer than five bytes")
+            break
+    if byte >= 0x80 or value > _UINT32_MAX:
+        raise ValueError("a varint is longer than 32 bits")
+    return value, position + 1

@@ -9,10 +9,12 @@ an ``asyncio.BufferedProtocol``: a large answer is received into its own buffer,
 
 import asyncio
 import collections
+import functools
 import logging
 import socket
 from typing import Any, Self, TypeVar, cast
 
+from tidemark.tls.dialing import Dialer
 from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark.wire.receiver import Frame, FrameReceiver
@@ -56,15 +58,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client_id: str,
         timeout_s: float = 10.0,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        dialer: Dialer | None = None,
     ) -> Self:
-        """Dial; raises ``OSError`` or ``TimeoutError``."""
-        loop = asyncio.get_running_loop()
+        """Dial; raises ``OSError`` or ``TimeoutError``. With a ``dialer`` both ends prove first who
+        they are; without one the other side is a listener for clients, in clear."""
+        made = functools.partial(cls, client_id=client_id, frame_bytes_max=frame_bytes_max)
         async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: cls(client_id=client_id, frame_bytes_max=frame_bytes_max),
-                host,
-                port,
-            )
+            if dialer is not None:
+                return await dialer.connect(made, host, port)
+            _, connection = await asyncio.get_running_loop().create_connection(made, host, port)
         return connection
 
     # ------------------------------------------------------------ what a user calls

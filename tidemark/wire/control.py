@@ -94,26 +94,31 @@ class BrokerRegistrationRequest:
 class BrokerRegistrationResponse:
     """``error_code``: 0, NOT_CONTROLLER (41), DUPLICATE_BROKER_REGISTRATION (101) while another
     incarnation is alive, INCONSISTENT_CLUSTER_ID (104), BROKER_ID_NOT_REGISTERED (102) when no
-    ``Broker`` object has this id."""
+    ``Broker`` object has this id. ``session_token``: a secret of this session, which everything
+    else that is asked in it has to show."""
 
     error_code: int = wire("int16")
     error_message: str | None = wire("string")
     broker_epoch: int = wire("int64")
     controller_epoch: int = wire("int32")
     session_timeout_ms: int = wire("int32")
+    session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
 
 
 @entity(_request, BROKER_HEARTBEAT)
 class BrokerHeartbeatRequest:
     """Sent by a thread of its own every session_timeout / 4. ``loop_age_ms`` says how long ago the
     main loop last turned; ``snapshot_controller_epoch`` is the epoch whose full snapshot has been
-    applied (-1: none), which is what lets the broker be unfenced."""
+    applied (-1: none), which is what lets the broker be unfenced. ``certificates``: digest of those
+    that the broker uses for new connections."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
     snapshot_controller_epoch: int = wire("int32")
     loop_age_ms: int = wire("int32")
     want_shut_down: bool = wire("bool")
+    session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
+    certificates: str = wire("string", default="", tag=1)
 
 
 @entity(_response, BROKER_HEARTBEAT)
@@ -149,6 +154,7 @@ class AlterPartitionRequest:
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
     changes: tuple[IsrChange, ...]
+    session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
 
 
 @entity(_nested, ALTER_PARTITION)
@@ -222,6 +228,7 @@ class BrokerStatusRequest:
     store_id: str = wire("string")
     partitions: tuple[PartitionStatus, ...]
     failed_replicas: tuple[TopicPartitions, ...] = wire(None, default=(), tag=0)
+    session_token: bytes = wire("bytes", default=b"", tag=1, secret=True)
 
 
 @entity(_response, BROKER_STATUS)
@@ -237,6 +244,7 @@ class AttachRequest:
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
+    session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
 
 
 @entity(_response, ATTACH)
@@ -320,18 +328,23 @@ class PartitionStatesRequest:
     """A full snapshot (``full``: the first of a connection) or a delta. ``brokers`` is the whole
     list; in a delta an empty one says that they are as before. ``remote_storage`` is the
     JSON of the accepted storage configuration with credentials resolved, "" for none;
-    ``store_id`` the identity the store must have ("" while none was accepted: create it)."""
+    ``store_id`` the identity the store must have ("" while none was accepted: create it).
+    ``storage_as_before``, in a delta: both are as they were (credentials travel once), and empty
+    here. ``users_follow``: ACLs decide in this cluster, so nobody is served before the users are
+    known (:mod:`tidemark.wire.users`)."""
 
     controller_id: str = wire("string")
     controller_epoch: int = wire("int32")
     full: bool = wire("bool")
     cluster_id: str = wire("string")
     cluster_config: tuple[ConfigEntry, ...]
-    remote_storage: str = wire("string")
+    remote_storage: str = wire("string", secret=True)
     store_id: str = wire("string")
     brokers: tuple[BrokerState, ...]
     topics: tuple[TopicState, ...]
     removals: tuple[Removal, ...]
+    storage_as_before: bool = wire("bool", default=False, tag=0)
+    users_follow: bool = wire("bool", default=False, tag=1)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -19,13 +19,19 @@ KafkaType = Literal["int8", "int16", "int32", "int64", "bool", "string", "bytes"
 _MISSING: Any = dataclasses.MISSING
 
 
-def wire(kafka_type: KafkaType | None, *, default: Any = _MISSING, tag: int | None = None) -> Any:
+def wire(
+    kafka_type: KafkaType | None,
+    *,
+    default: Any = _MISSING,
+    tag: int | None = None,
+    secret: bool = False,
+) -> Any:
     """A field of an entity: its Kafka type (None for entities), its default, and its tag where it
-    is a tagged field."""
+    is a tagged field. What is ``secret`` is left out of the entity's ``repr``."""
     metadata: dict[str, object] = {} if kafka_type is None else {"kafka_type": kafka_type}
     if tag is not None:
         metadata["tag"] = tag
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(wire,))

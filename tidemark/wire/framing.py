@@ -16,7 +16,12 @@ from typing import Any, TypeVar, cast
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from tidemark.wire.bounds import ELEMENTS_MAX, check_lengths
+from tidemark.wire.bounds import (
+    ELEMENTS_MAX,
+    TooManyElements,
+    end_of_entity,
+    end_of_tagged_fields,
+)
 from tidemark.wire.tolerant import read_entity
 
 E = TypeVar("E")
@@ -31,6 +36,10 @@ _LARGE_BYTES = 8192
 
 class FrameError(ValueError):
     """A frame that cannot be a Kafka request or answer; the connection it came on is closed."""
+
+
+class FrameTooManyElements(FrameError):
+    """It may be one, with more elements than were allowed."""
 
 
 @functools.cache
@@ -55,10 +64,17 @@ def decode(
     """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it, or
     if its arrays hold more than ``elements_max`` elements in all."""
     try:
-        check_lengths(entity_type, buffer, offset, elements_max=elements_max)
-        value, _ = _read(entity_type, buffer, offset)
+        end = end_of_entity(entity_type, buffer, offset, elements_max=elements_max)
+        value, size = _read(entity_type, buffer, offset)
+    except TooManyElements as error:
+        raise FrameTooManyElements(f"{entity_type.__qualname__} has {error}") from error
     except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
         raise FrameError(f"{entity_type.__qualname__} cannot be read: {error}") from error
+    if offset + size != end:
+        raise FrameError(
+            f"{entity_type.__qualname__} cannot be read: it has {end - offset} bytes by its lengths"
+            f" and {size} by its fields"
+        )
     return value
 
 
@@ -97,6 +113,18 @@ def peek_request(frame: bytes | memoryview) -> tuple[int, int, int]:
     return key, version, correlation_id
 
 
+def peek_key(frame: bytes | memoryview) -> int:
+    """The api key alone; any number where the frame is too short to have one."""
+    return int.from_bytes(frame[:2], signed=True)
+
+
+def peek_client_id(frame: bytes | memoryview) -> str:
+    """The client id of a request frame; "" where it has none, or one that cannot be read."""
+    begin = _HEADER.size + 2
+    length = int.from_bytes(frame[_HEADER.size : begin], signed=True)
+    return bytes(frame[begin : begin + max(length, 0)]).decode(errors="replace")
+
+
 def decode_request(
     request_type: type[E], frame: bytes | memoryview, *, elements_max: int = ELEMENTS_MAX
 ) -> E:
@@ -113,9 +141,9 @@ def _request_body(frame: bytes | memoryview, *, flexible: bool) -> int:
         (length,) = struct.unpack_from(">h", frame, position)
         position += 2 + max(length, 0)
         if flexible:
-            position = _skip_tagged_fields(frame, position)
-    except (struct.error, IndexError) as error:
-        raise FrameError(f"a request ends inside its header: {error}") from error
+            position = end_of_tagged_fields(frame, position)
+    except (struct.error, IndexError, ValueError) as error:
+        raise FrameError(f"a request's header cannot be read: {error}") from error
     if position > len(frame):
         raise FrameError("a request ends inside its header")
     return position
@@ -189,29 +217,8 @@ def decode_response(response_type: type[E], frame: bytes | memoryview) -> tuple[
     (correlation_id,) = struct.unpack_from(">i", frame)
     position = 4
     if _has_tags(response_type):
-        position = _skip_tagged_fields(frame, position)
+        try:
+            position = end_of_tagged_fields(frame, position)
+        except (IndexError, ValueError) as error:
+            raise FrameError(f"an answer's header cannot be read: {error}") from error
     return correlation_id, decode(response_type, frame, position)
-
-
-def _skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
-    count, position = _uvarint(frame, position)
-    if count > 1024:
-        raise FrameError(f"{count} tagged fields in a header")
-    for _ in range(count):
-        _, position = _uvarint(frame, position)
-        size, position = _uvarint(frame, position)
-        position += size
-    return position
-
-
-def _uvarint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise FrameError("a varint in a header is longer than five bytes")

@@ -20,20 +20,38 @@ _AHEAD = 4
 class FrameReceiver:
     """The receiving half of one connection, in the manner of ``asyncio.BufferedProtocol``."""
 
-    __slots__ = ("_filled", "_frame", "_length", "_limit", "_prefix", "_scratch")
+    __slots__ = ("_filled", "_frame", "_length", "_prefix", "_scratch", "cautious", "limit_bytes")
 
     def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
-        self._limit = frame_bytes_max
+        #: No frame may be longer; one that has begun is not affected by a change.
+        self.limit_bytes = frame_bytes_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._prefix = b""
         self._frame: bytearray | None = None
         self._filled = 0
         self._length = 0
+        #: Whether memory is short: nothing is allocated ahead of what has arrived.
+        self.cautious = False
 
     @property
     def in_frame(self) -> bool:
         """Whether a frame has begun and not ended."""
         return self._frame is not None or bool(self._prefix)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the frame takes which has begun and not ended."""
+        return len(self._prefix) if self._frame is None else len(self._frame)
+
+    @property
+    def frame_bytes(self) -> int:
+        """The length of that frame, 0 while it is not known."""
+        return 0 if self._frame is None else self._length
+
+    @property
+    def missing_bytes(self) -> int:
+        """What is to come of it, as far as its length is known."""
+        return 0 if self._frame is None else self._length - self._filled
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream belong; never empty."""
@@ -63,7 +81,7 @@ class FrameReceiver:
         frames: list[Frame] = []
         position = 0
         while end - position >= LENGTH_BYTES:
-            length = frame_length(self._scratch, position, self._limit)
+            length = frame_length(self._scratch, position, self.limit_bytes)
             start = position + LENGTH_BYTES
             if start + length > end:
                 self._begin(length, self._scratch[start:end])
@@ -77,7 +95,7 @@ class FrameReceiver:
         self._prefix = b""
         self._length = length
         self._filled = len(head)
-        ahead = max(_FIRST_ALLOCATION_BYTES, _AHEAD * self._filled)
+        ahead = 0 if self.cautious else max(_FIRST_ALLOCATION_BYTES, _AHEAD * self._filled)
         self._frame = bytearray(max(min(length, ahead), self._filled + 1))
         self._frame[: self._filled] = head
 

@@ -1,0 +1,57 @@
+"""Files below a folder, and nowhere else: no link on the way is followed.
+
+Whoever may write into a shared tier directory could leave a link there, and have a broker read, or
+write, what only the broker may. Each part of a path is opened from the folder before it, with
+``O_NOFOLLOW``; the folder that all begins with may itself be reached over a link, since who
+configures it chose that.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class NotAFile(OSError):
+    """Something else than a file stands there: a folder, a link, a pipe, a device."""
+
+
+@contextmanager
+def folder_beneath(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """A descriptor of a folder below ``root``; with ``make`` missing ones are made, durably, but
+    never the root. Raises ``OSError`` (``NotADirectoryError`` for a link)."""
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for part in parts:
+            below = _next_folder(descriptor, part, make=make)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _next_folder(above: int, part: str, *, make: bool) -> int:
+    if make:
+        with suppress(FileExistsError):
+            os.mkdir(part, dir_fd=above)
+            os.fsync(above)
+    return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+
+
+@contextmanager
+def file_beneath(root: Path, parts: Sequence[str]) -> Iterator[int]:
+    """A descriptor of a file below ``root``, for reading. Raises ``OSError``."""
+    with folder_beneath(root, parts[:-1]) as folder:
+        # Not blocking: a pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(parts[-1], flags, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotAFile(f"{'/'.join(parts)} is no file")
+        yield descriptor
+    finally:
+        os.close(descriptor)

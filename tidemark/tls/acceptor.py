@@ -1,0 +1,171 @@
+"""Accepting connections that begin with a handshake: what it may cost before it is done.
+
+A stranger costs a socket and a handshake, for a limited time and within limits of its own: those
+that are known already have slots that no stranger takes. Each refusal is a reason in one log line,
+of which there is at most one in a while.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tidemark.tls.files import NoCertificates
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_S = 5.0
+_LOG_PAUSE_S = 10.0
+_ACCEPT_PAUSE_S = 0.1
+_ACCEPTS_PER_TURN = 16
+_KEEPALIVE_IDLE_S, _KEEPALIVE_PAUSE_S, _KEEPALIVE_PROBES = 60, 10, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptLimits:
+    """``unproven_max``: handshakes under way; ``unproven_per_address_max`` of them from one
+    address; ``per_peer_max``: connections of one identity, where connections have one."""
+
+    unproven_max: int = 128
+    unproven_per_address_max: int = 32
+    per_peer_max: int = 16
+
+
+class Refusals:
+    """Counts strangers; says so at most once in :data:`_LOG_PAUSE_S`."""
+
+    def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._now_s = now_s
+        self._next_s = 0.0
+        self._unsaid = 0
+        self.total = 0
+
+    def add(self, address: str, reason: str) -> None:
+        """One more connection was closed before anything was heard."""
+        self.total += 1
+        if self._now_s() < self._next_s:
+            self._unsaid += 1
+            return
+        more = f" (and {self._unsaid} more since the last such line)" if self._unsaid else ""
+        logger.warning("%s: closed a connection from %s: %s%s", self._what, address, reason, more)
+        self._next_s, self._unsaid = self._now_s() + _LOG_PAUSE_S, 0
+
+
+def _everybody(_: str) -> str | None:
+    return None
+
+
+class Acceptor:
+    """Belongs to the loop on which :meth:`run` is. ``shake_hands`` takes an accepted socket, and
+    the address it came from, until its connection is served, in limited time; it raises ``OSError``
+    for a stranger. ``refusal``: why nobody of an address is taken at present, None: they are."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        shake_hands: Callable[[socket.socket, str], Awaitable[None]],
+        *,
+        refusals: Refusals,
+        limits: AcceptLimits,
+        refusal: Callable[[str], str | None] = _everybody,
+    ) -> None:
+        self._socket = listening
+        self._refusal = refusal
+        self._shake_hands = shake_hands
+        self._limits = limits
+        self._unproven: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals = refusals
+        self._failed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Accept until cancelled; the socket is closed then."""
+        loop = asyncio.get_running_loop()
+        with self._socket:
+            try:
+                while True:
+                    # Not sock_accept: cancelled, it loses a socket that it has just accepted.
+                    loop.add_reader(self._socket, self._accept)
+                    await self._failed.wait()
+                    self._failed.clear()
+                    await asyncio.sleep(_ACCEPT_PAUSE_S)
+            finally:
+                loop.remove_reader(self._socket)
+                for task in self._tasks:
+                    task.cancel()
+
+    def _accept(self) -> None:
+        """Those that wait, some at a time: others are served in between."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: those that are open go on
+                self._refusals.add("?", f"accept failed: {error}")
+                asyncio.get_running_loop().remove_reader(self._socket)
+                self._failed.set()
+                return
+            self._begin(accepted, str(address[0]))
+
+    def _begin(self, accepted: socket.socket, address: str) -> None:
+        limits = self._limits
+        if (
+            self._unproven.total() >= limits.unproven_max
+            or self._unproven[address] >= limits.unproven_per_address_max
+        ):
+            self._refuse(accepted, address, "too many that have not proven who they are")
+            return
+        refusal = self._refusal(address)
+        if refusal is not None:
+            self._refuse(accepted, address, refusal)
+            return
+        self._unproven[address] += 1
+        task = asyncio.get_running_loop().create_task(self._prove(accepted, address))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._proven, accepted=accepted))
+
+    def _proven(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # it may not even have begun
+            accepted.close()
+
+    def _refuse(self, accepted: socket.socket, address: str, why: str) -> None:
+        accepted.close()
+        self._refusals.add(address, why)
+
+    async def _prove(self, accepted: socket.socket, address: str) -> None:
+        try:
+            accepted.setblocking(False)
+            _notice_its_end(accepted)
+            await self._shake_hands(accepted, address)
+        except (OSError, TimeoutError) as error:  # ssl.SSLError and WrongPeer are OSErrors
+            accepted.close()
+            self._refusals.add(address, _reason(error))
+        finally:
+            self._unproven[address] -= 1
+            if not self._unproven[address]:
+                del self._unproven[address]
+
+
+def _notice_its_end(accepted: socket.socket) -> None:
+    """Of a peer that is silent, also where its machine is gone."""
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_PAUSE_S)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, NoCertificates):
+        return f"{error}; nobody can prove who they are"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS with a certificate that is trusted here ({error.reason or error})"
+    return str(error) or "it did not prove in time who it is"

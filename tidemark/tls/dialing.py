@@ -1,0 +1,87 @@
+"""Dialling a private listener: only whom we meant to reach hears anything."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidemark.tls import identity
+from tidemark.tls.clearing import prove_and_clear
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialer:
+    """Whom to expect at the other end, and with what to prove who we are. ``encrypted`` False: both
+    sides go on in clear once that is proven (:mod:`tidemark.tls.clearing`)."""
+
+    files: TlsFiles
+    expected: Identity
+    encrypted: bool = True
+
+    async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
+        """A connected protocol. Raises ``OSError``; :class:`identity.WrongPeer` is one. The caller
+        limits the time."""
+        loop = asyncio.get_running_loop()
+        context = self.files.contexts().client
+        if not self.encrypted:
+            return await self._connect_clear(factory, host, port, context)
+        transport, protocol = await loop.create_connection(factory, host, port, ssl=context)
+        try:
+            identity.check(transport.get_extra_info("peercert"), self.expected)
+        except identity.WrongPeer:
+            transport.abort()
+            raise
+        return protocol
+
+    async def _connect_clear(
+        self, factory: Callable[[], P], host: str, port: int, context: ssl.SSLContext
+    ) -> P:
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as closing:
+            connected = await _connected(host, port)
+            closing.callback(connected.close)
+            certificate = await prove_and_clear(connected, context, server_side=False)
+            identity.check(certificate, self.expected)
+            _, protocol = await loop.create_connection(factory, sock=connected)
+            closing.pop_all()
+        return protocol
+
+    def connect_blocking(self, host: str, port: int, timeout_s: float) -> ssl.SSLSocket:
+        """The same for a thread without a loop, encrypted."""
+        raw = socket.create_connection((host, port), timeout=timeout_s)
+        try:
+            tls = self.files.contexts().client.wrap_socket(raw)
+            identity.check(tls.getpeercert(), self.expected)
+        except BaseException:
+            raw.close()
+            raise
+        return tls
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """To the first of the host's addresses that takes the connection."""
+    loop = asyncio.get_running_loop()
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        connecting = socket.socket(family, kind, protocol)
+        connecting.setblocking(False)
+        try:
+            await loop.sock_connect(connecting, address)
+        except OSError as error:
+            connecting.close()
+            problem = error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise problem or OSError(f"{host} has no address")
