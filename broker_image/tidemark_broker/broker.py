@@ -9,27 +9,35 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from tidemark.http_page import HttpPage
-from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark.tls import identity as tls_identity
+from tidemark.tls.dialing import Dialer
+from tidemark.tls.files import TlsFiles
+from tidemark.wire.receiver import Frame
+from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
-from tidemark_broker.config import Address, BrokerConfig
+from tidemark_broker.client_listeners import ClientListeners, user_store
+from tidemark_broker.config import BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
 from tidemark_broker.control.commands import Commands
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.listeners import REPLICATION, Address
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.net.replication import ReplicationServer
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -59,10 +67,11 @@ RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The broker is registered and unfenced; addresses as bound."""
+    """The broker is registered and unfenced; addresses as bound, listeners in
+    their order."""
 
     node_id: int
-    listener: Address
+    listeners: Mapping[str, Address]
     metrics: Address
 
 
@@ -83,6 +92,7 @@ def api_settings(config: BrokerConfig) -> Settings:
     return Settings(
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
+        failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
     )
 
 
@@ -114,10 +124,12 @@ class Broker:
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)
+        self.tls = TlsFiles(config.tls_directory)
         self.fetchers = Fetchers(
             node_id=config.node_id,
             metadata=self.metadata,
             limits=fetch_limits(config),
+            dialer_of=self._dialer_of,
             broker_epoch=lambda: self.client.broker_epoch,
             monotonic=time.monotonic,
         )
@@ -127,35 +139,56 @@ class Broker:
         self.disablements = DisablementTasks(self.manager)
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
+        self.users = user_store(config)
         self.dispatcher = self._dispatcher()
-        self.server = KafkaServer(
-            self.dispatcher.serve, ServerConfig.of(config.entries), self.net_metrics
-        )
+        self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
+        self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
+        self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = Upkeep(log_directory, self.manager)
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
+    def _dialer_of(self, node_id: int) -> Dialer:
+        return Dialer(
+            files=self.tls,
+            expected=tls_identity.Identity(self.config.cluster_id, node_id),
+            encrypted=self.config.replicates_encrypted,
+        )
+
+    def _replication_server(self) -> ReplicationServer:
+        fetch = PrivateApi(
+            key=REPLICA_FETCH,
+            name="ReplicaFetch",
+            request=ReplicaFetchRequest,
+            answer=ReplicaFetchResponse,
+            handler=self.fetch_service.handle,
+        )
+        return ReplicationServer(
+            PrivateDispatcher([fetch], self.net_metrics).serve,
+            me=tls_identity.Identity(self.config.cluster_id, self.config.node_id),
+            files=self.tls,
+            encrypted=self.config.replicates_encrypted,
+            config=ServerConfig.of(self.config.entries),
+            net_metrics=self.net_metrics,
+        )
+
     def _dispatcher(self) -> Dispatcher:
-        service = ReplicaFetchService(self.context, self.manager.by_id)
         return Dispatcher(
             Services(
                 replicas=self.manager,
                 cluster=self.metadata,
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
+                users=self.users,
             ),
-            private=[
-                PrivateApi(
-                    key=REPLICA_FETCH,
-                    name="ReplicaFetch",
-                    request=ReplicaFetchRequest,
-                    answer=ReplicaFetchResponse,
-                    handler=service.handle,
-                )
-            ],
             metrics=self.net_metrics,
         )
+
+    async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
+        """Kafka's own requests of the operator, which names a few partitions."""
+        memory = AnswerMemory(AnswerBudget(SMALL_BYTES))
+        return await self.dispatcher.serve(frame, memory, Client.controller(peer))
 
     # ------------------------------------------------------------ life
 
@@ -166,7 +199,9 @@ class Broker:
         done, and the process is to end without them.
         """
         self.manager.load(self.log_directory.found())
-        await self.server.bind(self.config.listener.host, self.config.listener.port)
+        await self.listeners.bind()
+        address = self.config.listeners[REPLICATION]
+        await self.replication_server.bind(address.host, address.port)
         page = self._http_page()
         metrics_port = page.start(self.config.metrics.host, self.config.metrics.port)
         try:
@@ -209,7 +244,8 @@ class Broker:
         """Serve clients once a full snapshot is in force: one that asked before would hear that its
         topic does not exist. An address that is another's by now ends the broker."""
         await self._caught_up.wait()
-        await self.server.listen()
+        await self.listeners.listen()
+        await self.replication_server.listen()
         self._listens.set()
 
     async def _snapshot_applied(self, controller_epoch: int) -> None:
@@ -220,14 +256,11 @@ class Broker:
 
     async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
-        endpoint = self.config.advertised_endpoint(self.server.port)
-        ready(
-            Ready(
-                self.config.node_id,
-                Address(endpoint.host, endpoint.port),
-                Address(self.config.metrics.host, metrics_port),
-            )
-        )
+        listeners = {
+            each.name: Address(each.host, each.port) for each in self.listeners.endpoints()
+        }
+        metrics = Address(self.config.metrics.host, metrics_port)
+        ready(Ready(self.config.node_id, listeners, metrics))
 
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
@@ -243,7 +276,9 @@ class Broker:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
         await self.manager.close()
-        store_is_left, _ = await asyncio.gather(self._leave_store(), self.server.stop())
+        store_is_left, _, _ = await asyncio.gather(
+            self._leave_store(), self.listeners.stop(), self.replication_server.stop()
+        )
         return store_is_left
 
     async def _leave_store(self) -> bool:
@@ -267,13 +302,18 @@ class Broker:
                 rack=config.rack,
             ),
             tuple((each.host, each.port) for each in config.controllers),
-            listeners=lambda: (config.advertised_endpoint(self.server.port),),
+            tls=self.tls,
+            listeners=lambda: (
+                *self.listeners.endpoints(),
+                config.advertised_endpoint(REPLICATION, self.replication_server.port),
+            ),
             manager=self.manager,
             commands=Commands(
                 self.manager,
                 self.epoch,
                 self.disablements,
-                serve_kafka=self.dispatcher.serve,
+                serve_kafka=self._serve_controller,
+                users=self.users,
                 snapshot_applied=self._snapshot_applied,
             ),
             epoch=self.epoch,

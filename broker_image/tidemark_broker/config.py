@@ -13,14 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tidemark.configuration.table import BROKER
-from tidemark.configuration.values import Number
 from tidemark.wire.control import Endpoint
+from tidemark_broker.entries import ConfigError, integer_of, text_of
+from tidemark_broker.listeners import (
+    REPLICATION,
+    Address,
+    ClientListener,
+    address_of,
+    addresses_of,
+    client_listeners,
+)
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
-LISTENER_NAME = "PLAINTEXT"
 
-_REQUIRED = ("node.id", "cluster.id", "log.dir", "listeners", "controller.addresses")
+_REQUIRED = (
+    "node.id",
+    "cluster.id",
+    "log.dir",
+    "listeners",
+    "controller.addresses",
+    "tidemark.tls.directory",
+)
 _OVERRIDABLE = (
     *_REQUIRED,
     "rack",
@@ -31,41 +44,33 @@ _OVERRIDABLE = (
 )
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot work; the text names the key and what to write."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a port; port 0 where a free one may be picked."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What the assembly needs; ``entries`` has every key as text."""
+    """What the assembly needs; ``listeners`` has the one for other brokers among them, ``clients``
+    are the others; ``entries`` has every key as text."""
 
     node_id: int
     cluster_id: str
     rack: str | None
     log_dir: Path
-    listener: Address
-    advertised: Address | None
+    tls_directory: Path
+    listeners: Mapping[str, Address]
+    clients: tuple[ClientListener, ...]
+    advertised: Mapping[str, Address]
     controllers: tuple[Address, ...]
     metrics: Address
     log_level: str
     entries: Mapping[str, str]
 
-    def advertised_endpoint(self, bound_port: int) -> Endpoint:
-        """What clients and other brokers are told to connect to."""
-        address = self.advertised or self.listener
-        return Endpoint(name=LISTENER_NAME, host=address.host, port=address.port or bound_port)
+    @property
+    def replicates_encrypted(self) -> bool:
+        """Do brokers stay in TLS once they have proven to each other who they are?"""
+        return text_of(self.entries, "tidemark.replication.encrypted") == "true"
+
+    def advertised_endpoint(self, name: str, bound_port: int) -> Endpoint:
+        """What those are told to connect to whom that listener is for."""
+        address = self.advertised.get(name, self.listeners[name])
+        return Endpoint(name=name, host=address.host, port=address.port or bound_port)
 
     def integer(self, name: str) -> int:
         """See :func:`integer_of`."""
@@ -92,60 +97,37 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
     missing = [key for key in _REQUIRED if not entries.get(key, "").strip()]
     if missing:
         raise ConfigError(f"missing in the configuration: {', '.join(missing)}")
-    advertised = entries.get("advertised.listeners", "").strip()
+    listeners = addresses_of("listeners", entries["listeners"])
+    clients = client_listeners(entries, listeners)
+    if not clients:
+        raise ConfigError(f"listeners={entries['listeners']!r}: none of them is for clients")
+    advertised = addresses_of("advertised.listeners", entries.get("advertised.listeners", ""))
+    unheard = sorted(advertised.keys() - listeners.keys() - {REPLICATION})
+    if unheard:
+        raise ConfigError(f"advertised.listeners: {', '.join(unheard)} is not in listeners")
+    # Other brokers are told where: a free port of the same interface will do.
+    listeners.setdefault(REPLICATION, Address(clients[0].address.host, 0))
     return BrokerConfig(
         node_id=integer_of(entries, "node.id"),
         cluster_id=entries["cluster.id"].strip(),
         rack=entries.get("rack", entries.get("broker.rack", "")).strip() or None,
         log_dir=Path(entries["log.dir"].strip()),
-        listener=address_of("listeners", entries["listeners"]),
-        advertised=address_of("advertised.listeners", advertised) if advertised else None,
+        tls_directory=Path(entries["tidemark.tls.directory"].strip()),
+        listeners=MappingProxyType(listeners),
+        clients=clients,
+        advertised=MappingProxyType(advertised),
         controllers=tuple(
             address_of("controller.addresses", part)
             for part in entries["controller.addresses"].split(",")
             if part.strip()
         ),
         metrics=Address(
-            _text_of(entries, "metrics.host"),
+            text_of(entries, "metrics.host"),
             integer_of(entries, "metrics.port"),
         ),
-        log_level=_text_of(entries, "log.level").upper(),
+        log_level=text_of(entries, "log.level").upper(),
         entries=MappingProxyType(dict(entries)),
     )
-
-
-def address_of(key: str, text: str) -> Address:
-    """``host:port``, with or without ``PLAINTEXT://`` before it, IPv6 in brackets."""
-    given = text.strip()
-    scheme, separator, rest = given.rpartition("://")
-    if separator and scheme != LISTENER_NAME:
-        raise ConfigError(f"{key}={text!r}: only {LISTENER_NAME} listeners are served")
-    if "," in rest:
-        raise ConfigError(f"{key}={text!r}: one listener is served; write one host:port")
-    host, colon, port = rest.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{key}={text!r}: write host:port")
-    return Address(host.strip("[]") or "0.0.0.0", int(port))
-
-
-def _text_of(entries: Mapping[str, str], name: str) -> str:
-    """What is given, else the default of the table, "" where it has none."""
-    return entries.get(name, BROKER[name].default or "").strip()
-
-
-def integer_of(entries: Mapping[str, str], name: str) -> int:
-    """A whole number of ``entries``, else the table's default; raises :class:`ConfigError` that
-    names the key, KeyError for one that is not in the table."""
-    text, type_ = _text_of(entries, name), BROKER[name].type
-    try:
-        value = int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not a whole number") from None
-    if isinstance(type_, Number) and value < type_.minimum:
-        raise ConfigError(f"{name}={value} must be at least {type_.minimum}")
-    if isinstance(type_, Number) and value > type_.maximum:
-        raise ConfigError(f"{name}={value} must be at most {type_.maximum}")
-    return value
 
 
 def _parse_json(text: str, path: Path) -> dict[str, str]:

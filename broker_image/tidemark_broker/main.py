@@ -6,6 +6,7 @@ to standard error. SIGTERM and SIGINT end it cleanly.
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -18,7 +19,8 @@ import uvloop
 from tidemark.configuration.table import unread_in_broker_file
 from tidemark_broker import descriptors
 from tidemark_broker.broker import Broker, Ready
-from tidemark_broker.config import BrokerConfig, ConfigError, load
+from tidemark_broker.config import BrokerConfig, load
+from tidemark_broker.entries import ConfigError
 from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
@@ -34,11 +36,15 @@ def announce(ready: Ready) -> None:
     line = {
         "ready": True,
         "nodeId": ready.node_id,
-        "listener": str(ready.listener),
+        "listener": str(next(iter(ready.listeners.values()))),
+        "listeners": {name: str(address) for name, address in ready.listeners.items()},
         "metrics": str(ready.metrics),
     }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+    # What a broker is made of stays until its end: no collection has to look at it again.
+    gc.collect()
+    gc.freeze()
 
 
 async def serve(config: BrokerConfig) -> None:

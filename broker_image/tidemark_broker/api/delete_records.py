@@ -6,20 +6,22 @@ the partition failed, or time is up. On time-out the pending ones answer REQUEST
 low watermark as it was when the request came.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.metadata import INTERNAL_TOPICS
+from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import named_twice
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.security.acls import Operation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +64,8 @@ class _Status:
 async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     """Delete, wait, answer."""
     services = call.services
-    statuses = [
-        _begin(topic.name, part.partition_index, part.offset, services)
-        for topic in request.topics
-        for part in topic.partitions
-    ]
+    denied = await call.denied(Operation.DELETE, (topic.name for topic in request.topics))
+    statuses = await call.turns.all_of(_statuses(request, denied, services))
     pending = [status for status in statuses if status.pending]
     if pending:
         await services.purgatory.wait(
@@ -75,9 +74,30 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
                 for status in pending
             ],
             lambda: _all_settled(pending, services),
-            milliseconds(request.timeout) / 1000,
+            call.wait_s(milliseconds(request.timeout) / 1000),
         )
-    return _answer(request, statuses)
+    return await _answer(request, call, statuses)
+
+
+def _statuses(
+    request: DeleteRecordsRequest, denied: Set[str], services: Services
+) -> Iterator[_Status]:
+    twice = named_twice(
+        [
+            (topic.name, part.partition_index)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+    )
+    for topic in request.topics:
+        for part in topic.partitions:
+            name, index = topic.name, part.partition_index
+            if name in denied:
+                yield _Status(name, index, ErrorCode.topic_authorization_failed)
+            elif (name, index) in twice:
+                yield _Status(name, index, ErrorCode.invalid_request)
+            else:
+                yield _begin(name, index, part.offset, services)
 
 
 def _begin(topic: str, index: int, offset: int, services: Services) -> _Status:
@@ -120,21 +140,22 @@ def _check(status: _Status, services: Services) -> None:
         status.error, status.low_watermark, status.pending = error, low_watermark, False
 
 
-def _answer(request: DeleteRecordsRequest, statuses: Sequence[_Status]) -> DeleteRecordsResponse:
-    remaining = iter(statuses)
-    topics = []
+async def _answer(
+    request: DeleteRecordsRequest, call: Call, statuses: Sequence[_Status]
+) -> DeleteRecordsResponse:
+    remaining, topics = iter(statuses), []
     for topic in request.topics:
-        results = []
-        for _ in topic.partitions:
-            status = next(remaining)
-            made = DeleteRecordsPartitionResult(
-                partition_index=status.partition,
-                low_watermark=status.low_watermark,
-                error_code=status.error,
-            )
-            results.append(made)
+        results = await call.turns.all_of(_result(next(remaining)) for _ in topic.partitions)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(results)))
     return DeleteRecordsResponse(topics=tuple(topics))
+
+
+def _result(status: _Status) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=status.partition,
+        low_watermark=status.low_watermark,
+        error_code=status.error,
+    )
 
 
 API = Api(

@@ -6,6 +6,7 @@ from datetime import timedelta
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api.authorized import cluster_operations
 from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
@@ -41,8 +42,8 @@ class DescribeClusterResponse:
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """Answer; the controllers' own endpoints are not to be had from a broker."""
     if request.endpoint_type != _BROKERS:
-        return _answer(call, request.endpoint_type, ErrorCode.mismatched_endpoint_type, ())
-    listener = call.services.settings.listener
+        return _answer(call, request, ErrorCode.mismatched_endpoint_type, ())
+    listener = call.client.listener
     brokers = []
     for node, row in sorted(call.services.cluster.brokers.items()):
         end = endpoint_of(row, listener)
@@ -51,20 +52,28 @@ async def handle(request: DescribeClusterRequest, call: Call) -> DescribeCluster
                 broker_id=node, host=end.host, port=end.port, rack=row.rack, is_fenced=row.fenced
             )
             brokers.append(made)
-    return _answer(call, request.endpoint_type, ErrorCode.none, tuple(brokers))
+    return _answer(call, request, ErrorCode.none, tuple(brokers))
 
 
 def _answer(
-    call: Call, endpoint_type: int, error: ErrorCode, brokers: tuple[DescribeClusterBroker, ...]
+    call: Call,
+    request: DescribeClusterRequest,
+    error: ErrorCode,
+    brokers: tuple[DescribeClusterBroker, ...],
 ) -> DescribeClusterResponse:
     cluster = call.services.cluster
     return DescribeClusterResponse(
         error_code=error,
         error_message=None if error is ErrorCode.none else "this is a broker: ask for brokers (1)",
-        endpoint_type=endpoint_type,
+        endpoint_type=request.endpoint_type,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id if error is ErrorCode.none else -1,
         brokers=brokers,
+        cluster_authorized_operations=(
+            cluster_operations(call.client)
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED
+        ),
     )
 
 

@@ -1,35 +1,49 @@
 """From a request's frame to its answer's frame: look up the Api, decode, handle, encode."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tls.identity import Identity
 from tidemark.wire.framing import (
     FrameError,
-    decode_request,
     encode_response_pieces,
+    peek_client_id,
     peek_request,
 )
 from tidemark.wire.receiver import Frame
+from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
+    acl_changes,
     api_versions,
     delete_records,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
+    describe_user_scram_credentials,
     fetch,
+    large,
     list_offsets,
     metadata,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
 )
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.large import LargeRequests
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
+from tidemark_broker.api.throttle import Throttle
+from tidemark_broker.api.turns import InOrder
 from tidemark_broker.net.metrics import NetMetrics
 
-#: Topics, partitions and all other elements that one request of a client, or of a follower, may
-#: name.
-ELEMENTS_MAX = 200_000
+#: Topics, partitions and all other elements that one request of a client may name.
+ELEMENTS_MAX = 20_000
+#: That one of a broker may: a follower names all that it follows at once.
+PEER_ELEMENTS_MAX = 200_000
 
 APIS: tuple[Api[Any, Any], ...] = (
     produce.API,
@@ -39,69 +53,154 @@ APIS: tuple[Api[Any, Any], ...] = (
     delete_records.API,
     offset_for_leader_epoch.API,
     describe_cluster.API,
+    sasl_handshake.API,
+    sasl_authenticate.API,
+    describe_acls.API,
+    describe_client_quotas.API,
+    acl_changes.CREATE,
+    acl_changes.DELETE,
+    describe_user_scram_credentials.API,
 )
 
 
+def _ignore(_: float) -> None:
+    """Nobody is limited."""
+
+
 class Dispatcher:
-    """Serves the requests of the client listener and of the control connection alike."""
+    """Serves the requests of the client listener and of the command connection alike."""
 
     def __init__(
         self,
         services: Services,
         *,
-        private: Iterable[PrivateApi[Any, Any]] = (),
         metrics: NetMetrics | None = None,
     ) -> None:
         self._services = services
         self._metrics = metrics
-        self._private = {api.key: api for api in private}
+        self._large = LargeRequests()
         table = dict(by_key(APIS))
         table[api_versions.KEY] = api_versions.api_of(table)
         self._table = table
 
-    async def serve(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
+    async def serve(
+        self, frame: Frame, memory: AnswerMemory, client: Client
+    ) -> Sequence[bytes] | None:
         """The answer's frame in pieces, None where there is none.
 
         Raises FrameError for what is no request, an unknown Api or a version that is not served;
         CloseConnection where the protocol's answer is to end the connection.
         """
+        quotas = client.quotas(peek_client_id(frame)) if client.has_quotas else None
+        if quotas is None:
+            return await self._serve(frame, memory, client, None)
+        throttle = Throttle(client, quotas)
+        return await throttle.serve(self._serve(frame, memory, client, throttle))
+
+    async def _serve(
+        self, frame: Frame, memory: AnswerMemory, client: Client, throttle: Throttle | None
+    ) -> Sequence[bytes] | None:
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
-        name, answer, answer_type = await self._handle(frame, key, version, peer)
+        api = self._served(key)
+        if not api.version_min <= version <= api.version_max:
+            answer, answer_type = self._unserved_version(api, version)
+            return encode_response_pieces(answer, correlation_id, answer_type)
+        call = Call(
+            self._services,
+            version,
+            client,
+            memory,
+            quotas=None if throttle is None else throttle.quotas,
+            order=InOrder(client.order) if api.in_order else None,
+        )
+        spent = _ignore if throttle is None else throttle.add
+        answer = await self._handle(api, frame, call, spent)
         if self._metrics is not None:
-            self._metrics.answered(name, version, time.perf_counter() - began_s)
+            self._metrics.answered(api.name, version, time.perf_counter() - began_s)
+        if throttle is not None:
+            throttle.tell(answer)
         if answer is None:
             return None
+        answer_type = api.answer_type(version)
+        if call.is_large or (api.open_ended and large.is_large(answer)):
+            threads = large.in_request_thread if call.is_large else large.in_answer_thread
+            return await large.encoded(threads, answer, correlation_id, answer_type, spent=spent)
         return encode_response_pieces(answer, correlation_id, answer_type)
 
-    async def _handle(
-        self, frame: Frame, key: int, version: int, peer: str
-    ) -> tuple[str, Any, Any]:
-        """The Api's name, the answer, and the entity as which it is written."""
-        private = self._private.get(key)
-        if private is not None:
-            answer = await _handle_private(private, frame, version)
-            return private.name, answer, private.answer
+    def _served(self, key: int) -> Api[Any, Any]:
         api = self._table.get(key)
         if api is None:
             raise FrameError(f"request of Api {key}, which is not served")
-        if not api.version_min <= version <= api.version_max:
-            return self._unserved_version(api, version)
-        request = decode_request(api.request_type(version), frame, elements_max=ELEMENTS_MAX)
-        answer = await api.handler(request, Call(self._services, version, peer))
-        return api.name, answer, api.answer_type(version)
+        return api
 
-    def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[str, Any, Any]:
+    async def _handle(
+        self, api: Api[Any, Any], frame: Frame, call: Call, spent: Callable[[float], None]
+    ) -> Any:
+        if call.order is not None:
+            await call.order.begin()
+        try:
+            request_type = api.request_type(call.version)
+            request = large.small(request_type, frame)
+            if request is not None:
+                return await api.handler(request, call)
+            call.is_large = True
+            async with self._large.turn(frame):
+                request = await large.decoded(
+                    large.in_request_thread,
+                    request_type,
+                    frame,
+                    elements_max=ELEMENTS_MAX,
+                    spent=spent,
+                )
+                return await api.handler(request, call)
+        finally:
+            if call.order is not None:
+                call.order.begun()
+
+    def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[Any, Any]:
         if api.key != api_versions.KEY:
             raise FrameError(
                 f"{api.name} version {version}, where {api.version_min} to {api.version_max} are "
                 "served"
             )
         answer = api_versions.answer(self._table, ErrorCode.unsupported_version)
-        return api.name, answer, api.answer_type(0)
+        return answer, api.answer_type(0)
 
 
-async def _handle_private(api: PrivateApi[Any, Any], frame: Frame, version: int) -> Any:
-    if version != 0:
-        raise FrameError(f"{api.name} version {version}, where only 0 is served")
-    return await api.handler(decode_request(api.request, frame, elements_max=ELEMENTS_MAX))
+class PrivateDispatcher:
+    """Serves what proven brokers ask of each other; nothing else is heard there."""
+
+    def __init__(
+        self, apis: Iterable[PrivateApi[Any, Any]], metrics: NetMetrics | None = None
+    ) -> None:
+        self._apis = {api.key: api for api in apis}
+        self._metrics = metrics
+
+    async def serve(self, frame: Frame, memory: AnswerMemory, peer: Identity) -> Sequence[bytes]:
+        """The answer's frame in pieces. Raises FrameError for what is no request of ours."""
+        began_s = time.perf_counter()
+        key, version, correlation_id = peek_request(frame)
+        api = self._apis.get(key)
+        if api is None:
+            raise FrameError(f"request of Api {key}, which is not served to brokers")
+        if version != 0:
+            raise FrameError(f"{api.name} version {version}, where only 0 is served")
+        request = large.small(api.request, frame)
+        is_large = request is None
+        if request is None:
+            request = await large.decoded(
+                large.in_peer_thread,
+                api.request,
+                frame,
+                elements_max=PEER_ELEMENTS_MAX,
+                spent=_ignore,
+            )
+        answer = await api.handler(request, peer, memory)
+        if self._metrics is not None:
+            self._metrics.answered(api.name, version, time.perf_counter() - began_s)
+        if not is_large:
+            return encode_response_pieces(answer, correlation_id, api.answer)
+        return await large.encoded(
+            large.in_peer_thread, answer, correlation_id, api.answer, spent=_ignore
+        )

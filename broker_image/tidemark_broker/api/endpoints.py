@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.wire import control
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import MetadataCache
 
 
@@ -30,15 +30,13 @@ class NodeEndpoint:
 
 
 def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | None:
-    """The endpoint of that name, else the first that the broker registered."""
-    for endpoint in row.listeners:
-        if endpoint.name == listener:
-            return endpoint
-    return row.listeners[0] if row.listeners else None
+    """The endpoint of that name; a client is never sent to another listener than its own."""
+    return next((each for each in row.listeners if each.name == listener), None)
 
 
 def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
-    """Node id -> endpoint of every broker that is registered and not fenced."""
+    """Node id -> endpoint of every broker that is registered, not fenced, and has that
+    listener."""
     found: dict[int, control.Endpoint] = {}
     for node, row in sorted(cluster.brokers.items()):
         endpoint = None if row.fenced else endpoint_of(row, listener)
@@ -47,13 +45,13 @@ def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoi
     return found
 
 
-def node_endpoints(services: Services, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
+def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
     """How to reach the leaders that an answer names."""
     node_ids = sorted({node for node in nodes if node >= 0})
     if not node_ids:
         return ()
-    cluster = services.cluster
-    live = reachable(cluster, services.settings.listener)
+    cluster = call.services.cluster
+    live = reachable(cluster, call.client.listener)
     return tuple(
         NodeEndpoint(
             node_id=node,

@@ -7,6 +7,7 @@ the log to the socket as one object.
 
 import time
 import uuid
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,11 +26,16 @@ from tidemark_broker.api.fetch_read import (
     check_leaders,
     must_wait,
     read_from_disk,
+    total_bytes,
 )
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
+from tidemark_broker.api.large import POLL_MAX_S
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import named_twice
+from tidemark_broker.quotas.table import QuotaKind
+from tidemark_broker.security.acls import Operation
 
 #: From this version on a topic is named by its id alone.
 _BY_ID = 13
@@ -100,18 +106,18 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     refusal = _refusal(request)
     if refusal is not ErrorCode.none:
         return FetchResponse(error_code=refusal)
-    services = call.services
-    max_wait_s = milliseconds(request.max_wait) / 1000
+    services, bytes_max = call.services, _bytes_max(request, call)
+    if bytes_max == 0:
+        return FetchResponse(error_code=ErrorCode.none)
+    max_wait_s = call.wait_s(milliseconds(request.max_wait) / 1000, large_most_s=POLL_MAX_S)
     deadline_s = time.monotonic() + max_wait_s
-    requests = [
-        _partition_request(topic, part, call)
-        for topic in request.topics
-        for part in topic.partitions
-    ]
+    named = [(topic, *_name_of(topic, call)) for topic in request.topics]
+    denied = await call.denied(Operation.READ, (name for _, name, _ in named if name))
+    requests = await call.turns.all_of(_partition_requests(named, denied))
     reads = await read_until_enough(
         requests,
-        services,
-        max_bytes=min(request.max_bytes, services.settings.fetch_bytes_max),
+        call,
+        max_bytes=bytes_max,
         min_bytes=request.min_bytes,
         max_wait_s=max_wait_s,
     )
@@ -119,10 +125,13 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         await read_from_disk(reads)
         await read_remote(reads, services, deadline_s)
         check_leaders(reads, services)
+        call.memory.hold(total_bytes(reads))
+    if call.quotas is not None:
+        call.quotas.use(QuotaKind.FETCH, total_bytes(reads))
     return FetchResponse(
         error_code=ErrorCode.none,
-        responses=_topics(request, reads),
-        node_endpoints=node_endpoints(services, _leaders(reads)),
+        responses=await _topics(request, call, reads),
+        node_endpoints=node_endpoints(call, _leaders(reads)),
     )
 
 
@@ -135,13 +144,39 @@ def _refusal(request: FetchRequest) -> ErrorCode:
     return ErrorCode.invalid_request if replica_id >= 0 else ErrorCode.none
 
 
-def _partition_request(topic: FetchTopic, part: v16.FetchPartition, call: Call) -> PartitionRequest:
+def _bytes_max(request: FetchRequest, call: Call) -> int:
+    """0: the quota is used up. Clients take an answer without any partition if it says that they
+    are throttled."""
+    most = max(1, min(request.max_bytes, call.services.settings.fetch_bytes_max))
+    room = None if call.quotas is None else call.quotas.room(QuotaKind.FETCH)
+    return most if room is None else int(min(most, room))
+
+
+def _partition_requests(
+    named: Sequence[tuple[FetchTopic, str, ErrorCode]], denied: Set[str]
+) -> Iterator[PartitionRequest]:
+    twice = named_twice(
+        [
+            (topic.topic_id or topic.topic, part.partition)
+            for topic, _, _ in named
+            for part in topic.partitions
+        ]
+    )
+    for topic, name, error in named:
+        refused = ErrorCode.topic_authorization_failed if name in denied else error
+        for part in topic.partitions:
+            repeated = twice and (topic.topic_id or topic.topic, part.partition) in twice
+            yield _partition_request(name, part, ErrorCode.invalid_request if repeated else refused)
+
+
+def _name_of(topic: FetchTopic, call: Call) -> tuple[str, ErrorCode]:
     if call.version < _BY_ID:
-        name, error = topic.topic, ErrorCode.none
-    else:
-        view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
-        name = "" if view is None else view.name
-        error = ErrorCode.unknown_topic_id if view is None else ErrorCode.none
+        return topic.topic, ErrorCode.none
+    view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
+    return ("", ErrorCode.unknown_topic_id) if view is None else (view.name, ErrorCode.none)
+
+
+def _partition_request(name: str, part: v16.FetchPartition, error: ErrorCode) -> PartitionRequest:
     return PartitionRequest(
         topic=name,
         partition=part.partition,
@@ -153,15 +188,19 @@ def _partition_request(topic: FetchTopic, part: v16.FetchPartition, call: Call) 
     )
 
 
-def _topics(request: FetchRequest, reads: list[Read]) -> tuple[FetchableTopicResponse, ...]:
+async def _topics(
+    request: FetchRequest, call: Call, reads: list[Read]
+) -> tuple[FetchableTopicResponse, ...]:
     remaining = iter(reads)
     topics = []
     for topic in request.topics:
-        parts = tuple(
+        parts = await call.turns.all_of(
             _partition(next(remaining), request.isolation_level) for _ in topic.partitions
         )
         topics.append(
-            FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+            FetchableTopicResponse(
+                topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(parts)
+            )
         )
     return tuple(topics)
 

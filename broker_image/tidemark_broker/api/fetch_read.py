@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.services import Services
+from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
@@ -45,22 +46,28 @@ class Read:
         )
 
 
-def read_all(
-    requests: Sequence[PartitionRequest], services: Services, max_bytes: int
-) -> list[Read]:
+async def read_all(requests: Sequence[PartitionRequest], call: Call, max_bytes: int) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
     found comes whole, however large (KIP-74)."""
     reads = []
     left = max_bytes
     for one in requests:
-        read = _read(one, services, left, min_one=left == max_bytes)
-        found = len(read.result.data)
-        need = read.result.remote or read.result.from_disk
-        if need is not None:
-            found = need.max_bytes
-        left -= found
+        read = _read(one, call.services, left, min_one=left == max_bytes)
+        left -= _found_bytes(read)
         reads.append(read)
+        if call.turns.over:
+            await call.turns.give()
     return reads
+
+
+def _found_bytes(read: Read) -> int:
+    need = read.result.remote or read.result.from_disk
+    return len(read.result.data) if need is None else need.max_bytes
+
+
+def found_bytes(reads: Sequence[Read]) -> int:
+    """Record bytes at hand, and those still to be read."""
+    return sum(map(_found_bytes, reads))
 
 
 def must_wait(reads: Sequence[Read]) -> bool:

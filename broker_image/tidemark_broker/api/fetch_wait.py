@@ -11,8 +11,14 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.fetch_read import PartitionRequest, Read, read_all, total_bytes
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.fetch_read import (
+    PartitionRequest,
+    Read,
+    found_bytes,
+    read_all,
+    total_bytes,
+)
+from tidemark_broker.api.table import Call
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
 
@@ -45,27 +51,34 @@ class _Before:
 
 async def read_until_enough(
     requests: Sequence[PartitionRequest],
-    services: Services,
+    call: Call,
     *,
     max_bytes: int,
     min_bytes: int,
     max_wait_s: float,
 ) -> list[Read]:
     """Reads with at least ``min_bytes`` of records, or an answer that must not wait, or whatever
-    there is after ``max_wait_s``."""
-    now = asyncio.get_running_loop().time
+    there is after ``max_wait_s``; never more than the answer's memory has room for, and nothing is
+    held while it waits."""
+    wished = min(max_bytes, sum(max(0, one.max_bytes) for one in requests))
+    now, memory = asyncio.get_running_loop().time, call.memory
     deadline = now() + max_wait_s
     while True:
-        reads = read_all(requests, services, max_bytes)
-        missing = min(min_bytes, max_bytes) - total_bytes(reads)
+        granted = memory.grant(wished)
+        reads = await read_all(requests, call, granted)
+        memory.hold(found_bytes(reads))
+        missing = min(min_bytes, granted) - total_bytes(reads)
         left_s = deadline - now()
         if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
             return reads
-        if not await _wait_for(reads, missing, services, left_s):
-            return read_all(requests, services, max_bytes)
+        watched = [_Before(read.partition) for read in reads if read.partition is not None]
+        del reads
+        memory.hold(0)
+        if not await _wait_for(watched, missing, call, left_s):
+            deadline = now()
 
 
-async def _wait_for(reads: Sequence[Read], missing: int, services: Services, left_s: float) -> bool:
+async def _wait_for(watched: Sequence[_Before], missing: int, call: Call, left_s: float) -> bool:
     """Whether it is worth reading again and waiting on; False once time is up."""
     watch, advanced = Watch[_Before](), set[_Before]()
 
@@ -79,11 +92,13 @@ async def _wait_for(reads: Sequence[Read], missing: int, services: Services, lef
             return True
         return sum(each.grown_bytes for each in advanced) >= missing
 
-    watched = [_Before(read.partition) for read in reads if read.partition is not None]
-    for each in watched:
-        services.purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
+    purgatory, turns = call.services.purgatory, call.turns
     try:
-        return await services.purgatory.wait([watch], enough, left_s)
+        for each in watched:
+            purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
+            if turns.over:
+                await turns.give()
+        return await purgatory.wait([watch], enough, left_s)
     finally:
         for each in watched:
-            services.purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))
+            purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))

@@ -5,6 +5,7 @@ here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,8 +14,10 @@ from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffset
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import named_twice, some
 from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.types import OffsetResult
+from tidemark_broker.security.acls import Operation
 
 #: special value -> first version that may ask for it
 _SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
@@ -52,30 +55,55 @@ class ListOffsetsResponse:
 
 async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     """Look up all partitions, a few at a time."""
+    names = [(topic.name, part) for topic in request.topics for part in topic.partitions]
+    denied = await call.denied(Operation.DESCRIBE, (topic.name for topic in request.topics))
+    refused = _refusals(request, denied)
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
+    timeout_ms = int(call.wait_s(timeout_ms / 1000) * 1000)
 
     async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
+        error = refused(topic, part.partition_index)
+        if error is not ErrorCode.none:
+            return OffsetResult(error=error)
         async with gate:
             return await _look_up(topic, part, call, timeout_ms)
 
-    async with asyncio.TaskGroup() as group:
-        found = [
-            [group.create_task(limited(topic.name, part)) for part in topic.partitions]
+    found: list[OffsetResult] = []
+    for some_names in some(names):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(topic, part)) for topic, part in some_names]
+        found += [task.result() for task in tasks]
+    return await _answer(request, call, found)
+
+
+def _refusals(request: ListOffsetsRequest, denied: Set[str]) -> Callable[[str, int], ErrorCode]:
+    twice = named_twice(
+        [
+            (topic.name, part.partition_index)
             for topic in request.topics
+            for part in topic.partitions
         ]
-    return ListOffsetsResponse(
-        topics=tuple(
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    _partition(part.partition_index, task.result())
-                    for part, task in zip(topic.partitions, tasks, strict=True)
-                ),
-            )
-            for topic, tasks in zip(request.topics, found, strict=True)
-        ),
     )
+
+    def refusal(topic: str, partition: int) -> ErrorCode:
+        if topic in denied:
+            return ErrorCode.topic_authorization_failed
+        return ErrorCode.invalid_request if (topic, partition) in twice else ErrorCode.none
+
+    return refusal
+
+
+async def _answer(
+    request: ListOffsetsRequest, call: Call, found: Iterable[OffsetResult]
+) -> ListOffsetsResponse:
+    remaining, topics = iter(found), []
+    for topic in request.topics:
+        partitions = await call.turns.all_of(
+            _partition(part.partition_index, next(remaining)) for part in topic.partitions
+        )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
+    return ListOffsetsResponse(topics=tuple(topics))
 
 
 async def _look_up(

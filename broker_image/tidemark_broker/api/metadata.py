@@ -2,7 +2,9 @@
 
 Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
 without a leader that clients can reach is LEADER_NOT_AVAILABLE. Version 10 and above carry topic
-ids, 12 can be asked by id.
+ids, 12 can be asked by id. A topic that a client may not describe is not among all topics, and is
+answered as one that is not there when it is asked for by id; by name TOPIC_AUTHORIZATION_FAILED
+says so of whatever name, be there such a topic or not.
 
 KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
 the flexible versions (9 and above), so that stock clients skip them; the tags lie far above Kafka's
@@ -11,23 +13,26 @@ own, as a later Kafka may number its own from 0.
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.metadata.v12 import request as v12
 
+from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
+from tidemark_broker.api.authorized import cluster_operations, topic_operations
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.metadata import TopicMetadata
+from tidemark_broker.security.acls import Operation, ResourceType
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TIERED_EPOCH_TAG = 10_000
 TIERED_STATE_TAG = 10_001
+_DESCRIBE = (Operation.DESCRIBE, ResourceType.TOPIC)
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 
@@ -81,11 +86,24 @@ class MetadataResponse:
     throttle_time: timedelta = ZERO
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(v12.MetadataRequest):
+    """Whether it asks for what it may do with the cluster stood here until version 10."""
+
+    include_cluster_authorized_operations: bool = False
+
+
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
     """Answer for all topics, or for those asked for."""
     cluster = call.services.cluster
-    listener = call.services.settings.listener
+    listener = call.client.listener
     live = reachable(cluster, listener)
+    if request.topics is None or (call.version == 0 and not request.topics):
+        present = dict(cluster.topics)  # what comes meanwhile was not looked at
+        hidden = await call.denied(Operation.DESCRIBE, present)
+        topics = _all_but(hidden, present, request, call, frozenset(live))
+    else:
+        topics = _asked_for(request.topics, request, call, frozenset(live))
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(
@@ -95,29 +113,53 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
-        topics=tuple(_topics(request, call, frozenset(live))),
+        topics=tuple(await call.turns.all_of(topics)),
+        cluster_authorized_operations=(
+            cluster_operations(call.client)
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED
+        ),
     )
 
 
-def _topics(
-    request: MetadataRequest, call: Call, live: frozenset[int]
-) -> Iterable[MetadataResponseTopic]:
-    if request.topics is None or (call.version == 0 and not request.topics):
-        for _, view in sorted(call.services.cluster.topics.items()):
-            yield _topic(view, live)
-        return
-    for name, topic_id in dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics):
-        yield _one(name, topic_id, call, live)
+def _all_but(
+    hidden: Set[str],
+    topics: Mapping[str, TopicMetadata],
+    request: MetadataRequest,
+    call: Call,
+    live: frozenset[int],
+) -> Iterator[MetadataResponseTopic]:
+    for name, view in sorted(topics.items()):
+        if name not in hidden:
+            yield _topic(view, live, _operations(request, call, name))
+
+
+def _asked_for(
+    topics: Iterable[v12.MetadataRequestTopic],
+    request: MetadataRequest,
+    call: Call,
+    live: frozenset[int],
+) -> Iterator[MetadataResponseTopic]:
+    for name, topic_id in dict.fromkeys((topic.name, topic.topic_id) for topic in topics):
+        yield _one(name, topic_id, request, call, live)
 
 
 def _one(
-    name: str | None, topic_id: uuid.UUID | None, call: Call, live: frozenset[int]
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    request: MetadataRequest,
+    call: Call,
+    live: frozenset[int],
 ) -> MetadataResponseTopic:
     """A topic that was asked for by name or by id."""
-    cluster = call.services.cluster
+    cluster, client = call.services.cluster, call.client
     if name is None:
         view = None if topic_id is None else cluster.by_id(topic_id)
         missing = ErrorCode.unknown_topic_id
+        if view is not None and not client.may(*_DESCRIBE, view.name):
+            view = None
+    elif not client.may(*_DESCRIBE, name):
+        view, missing = None, ErrorCode.topic_authorization_failed
     else:
         view = cluster.topics.get(name)
         legal = _LEGAL_NAME.fullmatch(name) and name not in (".", "..")
@@ -125,7 +167,7 @@ def _one(
             ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
         )
     if view is not None:
-        return _topic(view, live)
+        return _topic(view, live, _operations(request, call, view.name))
     return MetadataResponseTopic(
         error_code=missing,
         name=name if name is not None or call.version >= 12 else "",
@@ -133,13 +175,22 @@ def _one(
     )
 
 
-def _topic(view: TopicMetadata, live: frozenset[int]) -> MetadataResponseTopic:
+def _operations(request: MetadataRequest, call: Call, topic: str) -> int:
+    if not request.include_topic_authorized_operations:
+        return NOT_ASKED
+    return topic_operations(call.client, topic)
+
+
+def _topic(
+    view: TopicMetadata, live: frozenset[int], authorized_operations: int
+) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=view.name,
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
         partitions=tuple(_partition(row, live) for row in view.partitions.values()),
+        topic_authorized_operations=authorized_operations,
         tiered_epoch=view.tiering.epoch,
         tiered_state=view.tiering.state,
     )
@@ -166,4 +217,5 @@ API = Api(
     request=MetadataRequest,
     answer=MetadataResponse,
     handler=handle,
+    open_ended=True,
 )

@@ -13,6 +13,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.partition import reads
+from tidemark_broker.security.acls import Operation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,14 +44,23 @@ class OffsetForLeaderEpochResponse:
 
 async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Answer from the leader's epoch cache."""
-    return OffsetForLeaderEpochResponse(
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=tuple(_partition(topic.topic, part, call) for part in topic.partitions),
-            )
-            for topic in request.topics
-        ),
+    denied = await call.denied(Operation.DESCRIBE, (topic.topic for topic in request.topics))
+    topics = []
+    for topic in request.topics:
+        partitions = await call.turns.all_of(
+            _denied(part) if topic.topic in denied else _partition(topic.topic, part, call)
+            for part in topic.partitions
+        )
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
+    return OffsetForLeaderEpochResponse(topics=tuple(topics))
+
+
+def _denied(part: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(
+        error_code=ErrorCode.topic_authorization_failed,
+        partition=part.partition,
+        leader_epoch=-1,
+        end_offset=-1,
     )
 
 

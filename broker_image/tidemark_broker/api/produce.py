@@ -6,24 +6,38 @@ served.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11.request import ProduceRequest
 
+from tidemark.records.batch import codec_of
+from tidemark.records.codecs import Codec
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
-from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import InOrder, named_twice, some
 from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult
+from tidemark_broker.security.acls import Operation
 
 ACKS_ALL = -1
+_DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
+_TWICE = ProduceResult(
+    error=ErrorCode.invalid_request, message="the request names the partition more than once"
+)
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
+#: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
+_ZSTD_SINCE = 7
+_ZSTD_TOO_EARLY = ProduceResult(
+    error=ErrorCode.unsupported_compression_type,
+    message=f"zstd needs Produce {_ZSTD_SINCE} or newer: use a client of Kafka 2.1 or newer",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,20 +78,33 @@ class _Entry:
     topic: str
     partition: int
     records: bytes | None
+    refused: ProduceResult | None = None
 
 
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
-    entries = [
-        _Entry(topic.name, data.index, data.records)
-        for topic in request.topic_data
-        for data in topic.partition_data
-    ]
+    denied = await call.denied(Operation.WRITE, (topic.name for topic in request.topic_data))
+    entries = await call.turns.all_of(_entries(request, denied))
+    if call.quotas is not None:
+        call.quotas.use(QuotaKind.PRODUCE, sum(len(each.records or b"") for each in entries))
     results = await _append_all(request, entries, call)
     if request.acks == 0:
         _close_on_error(entries, results)
         return None
-    return _answer(request, call, results)
+    return await _answer(request, call, results)
+
+
+def _entries(request: ProduceRequest, denied: Set[str]) -> Iterator[_Entry]:
+    twice = named_twice(
+        [(topic.name, data.index) for topic in request.topic_data for data in topic.partition_data]
+    )
+    for topic in request.topic_data:
+        refused = _DENIED if topic.name in denied else None
+        for data in topic.partition_data:
+            repeated = twice and (topic.name, data.index) in twice
+            yield _Entry(
+                topic.name, data.index, data.records, refused or (_TWICE if repeated else None)
+            )
 
 
 async def _append_all(
@@ -88,12 +115,32 @@ async def _append_all(
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
+    results: list[ProduceResult] = []
+    for part in some(entries):
+        is_last = len(results) + len(part) == len(entries)
+        results += await _append_some(request, part, call, call.order if is_last else None)
+        if call.turns.over:
+            await call.turns.give()
+    return results
+
+
+async def _append_some(
+    request: ProduceRequest, entries: Sequence[_Entry], call: Call, order: InOrder | None
+) -> Sequence[ProduceResult]:
     if request.acks != ACKS_ALL:
-        return await _finished([_begin(entry, request.acks, call) for entry in entries])
-    timeout_ms = milliseconds(request.timeout)
+        begun = [_begin(entry, request.acks, call) for entry in entries]
+        _all_begun(order)
+        return await _finished(begun)
+    timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_append(entry, timeout_ms, call)) for entry in entries]
+        _all_begun(order)
     return [task.result() for task in tasks]
+
+
+def _all_begun(order: InOrder | None) -> None:
+    if order is not None:
+        order.begun()
 
 
 async def _finished(begun: Sequence[ProduceResult | DelayedAppend]) -> Sequence[ProduceResult]:
@@ -118,26 +165,31 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
 
 
 def _begin(entry: _Entry, acks: int, call: Call) -> ProduceResult | DelayedAppend:
-    partition, refused = _found(entry, call.services)
+    partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
-    return produce.begin(partition, entry.records, acks=acks, peer=call.peer)
+    return produce.begin(partition, entry.records, acks=acks, peer=call.client.peer)
 
 
 async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
-    partition, refused = _found(entry, call.services)
+    partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
     return await produce.append(
-        partition, entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.peer
+        partition, entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.client.peer
     )
 
 
-def _found(entry: _Entry, services: Services) -> tuple[Partition | None, ProduceResult]:
-    """The partition; what to answer where there is none, or nothing to append."""
-    partition = services.replicas.get(entry.topic, entry.partition)
+def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
+    """The partition; what to answer where there is none, or nothing that may be appended."""
+    if entry.refused is not None:
+        return None, entry.refused
+    replicas = call.services.replicas
+    partition = replicas.get(entry.topic, entry.partition)
     if partition is None:
-        return None, ProduceResult(error=services.replicas.error_of(entry.topic, entry.partition))
+        return None, ProduceResult(error=replicas.error_of(entry.topic, entry.partition))
+    if call.version < _ZSTD_SINCE and codec_of(entry.records or b"") == Codec.ZSTD:
+        return None, _ZSTD_TOO_EARLY
     return partition, _NOTHING
 
 
@@ -151,21 +203,19 @@ def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult])
             )
 
 
-def _answer(
+async def _answer(
     request: ProduceRequest, call: Call, results: Sequence[ProduceResult]
 ) -> ProduceResponse:
     remaining = iter(results)
     leaders: set[int] = set()
     topics = []
     for topic in request.topic_data:
-        answers = tuple(
+        answers = await call.turns.all_of(
             _partition(topic.name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
         )
-        topics.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
-    return ProduceResponse(
-        responses=tuple(topics), node_endpoints=node_endpoints(call.services, leaders)
-    )
+        topics.append(TopicProduceResponse(name=topic.name, partition_responses=tuple(answers)))
+    return ProduceResponse(responses=tuple(topics), node_endpoints=node_endpoints(call, leaders))
 
 
 def _partition(
@@ -200,6 +250,7 @@ API = Api(
     version_min=3,
     version_max=11,
     advertised_min=0,
+    in_order=True,
     request=ProduceRequest,
     answer=ProduceResponse,
     handler=handle,

@@ -8,6 +8,7 @@ from tidemark.configuration.table import BROKER
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.security.user_store import UserStore
 
 
 def _default(name: str) -> Any:
@@ -17,11 +18,12 @@ def _default(name: str) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
-    ``remote.fetch.max.wait.ms``; ``listener`` names the endpoint that clients are told of."""
+    ``remote.fetch.max.wait.ms``; ``failed_authentication_delay_ms`` is
+    ``connection.failed.authentication.delay.ms``."""
 
     fetch_bytes_max: int = _default("fetch.max.bytes")
     remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
-    listener: str = "PLAINTEXT"
+    failed_authentication_delay_ms: int = _default("connection.failed.authentication.delay.ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +34,4 @@ class Services:
     cluster: MetadataCache
     purgatory: Purgatory
     settings: Settings
+    users: UserStore

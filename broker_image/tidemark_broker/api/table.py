@@ -5,25 +5,59 @@ ApiVersions is derived from the table of them, so what is advertised cannot diff
 served.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from tidemark.tls.identity import Identity
+from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import schema
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.large import WAIT_MAX_S
 from tidemark_broker.api.services import Services
+from tidemark_broker.api.turns import InOrder, Turns
+from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.security.authorizer import NOBODY
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """What a handler is given beside the request; ``peer`` is the client's address."""
+    """What a handler is given beside the request; ``memory`` is that of the answer: whoever makes a
+    large one asks it how large that may be; ``quotas``: what limits the client, None: nothing;
+    ``turns``: who goes through many entries lets others have theirs; ``order``: to be told once all
+    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large`."""
 
     services: Services
     version: int
-    peer: str
+    client: Client
+    memory: AnswerMemory
+    quotas: RequestQuotas | None = None
+    turns: Turns = field(default_factory=Turns)
+    order: InOrder | None = None
+    is_large: bool = False
+
+    def wait_s(self, wished_s: float, *, large_most_s: float = WAIT_MAX_S) -> float:
+        """How long it may wait for something to happen: others wait for a large one's turn."""
+        return min(wished_s, large_most_s) if self.is_large else wished_s
+
+    async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
+        """Those topics that the client may not use so; they are not looked at where it may do
+        everything."""
+        permissions = self.client.permissions
+        if permissions is None:
+            return NOBODY
+        denied = set()
+        for topic in set(topics):
+            if not permissions.allows(operation, ResourceType.TOPIC, topic):
+                denied.add(topic)
+            if self.turns.over:
+                await self.turns.give()
+        return denied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +65,9 @@ class Api(Generic[Q, A]):
     """``version_min`` to ``version_max`` are served; ``advertised_min`` is what ApiVersions says
     (Produce is advertised from 0: librdkafka before 2.11 does not compress otherwise). ``request``
     and ``answer`` have the fields of all these versions (see :mod:`tidemark_broker.api.schema`); a
-    ``handler`` gives None where the protocol has no answer."""
+    ``handler`` gives None where the protocol has no answer. ``in_order``: several requests of a
+    connection may be under way at once, and are begun in their order. ``open_ended``:
+    the answer may have many more elements than the request."""
 
     key: int
     name: str
@@ -40,6 +76,8 @@ class Api(Generic[Q, A]):
     request: type[Q]
     answer: type[A]
     handler: Callable[[Q, Call], Awaitable[A | None]]
+    in_order: bool = False
+    open_ended: bool = False
     advertised_min: int | None = None
 
     def request_type(self, version: int) -> type[Q]:
@@ -56,13 +94,13 @@ class Api(Generic[Q, A]):
 @dataclass(frozen=True, slots=True)
 class PrivateApi(Generic[Q, A]):
     """An Api between our own brokers, in version 0 only; never advertised. One entity in, one
-    out."""
+    out; the handler is told who asks, and given the answer's memory."""
 
     key: int
     name: str
     request: type[Q]
     answer: type[A]
-    handler: Callable[[Q], Awaitable[A]]
+    handler: Callable[[Q, Identity, AnswerMemory], Awaitable[A]]
 
 
 def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:

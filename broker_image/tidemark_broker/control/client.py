@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
+from tidemark.tls import identity as tls_identity
+from tidemark.tls.dialing import Dialer
+from tidemark.tls.files import TlsFiles
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
@@ -33,6 +36,7 @@ from tidemark_broker.control.errors import (
 )
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.control.session import Session
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -67,6 +71,7 @@ class ControlClient:
         identity: Identity,
         addresses: tuple[Address, ...],
         *,
+        tls: TlsFiles,
         listeners: Callable[[], tuple[control.Endpoint, ...]],
         manager: ReplicaManager,
         commands: Commands,
@@ -78,6 +83,8 @@ class ControlClient:
     ) -> None:
         self._identity = identity
         self._addresses = addresses
+        self._dialer = Dialer(files=tls, expected=tls_identity.Identity(identity.cluster_id))
+        self._session_token = b""
         self._listeners = listeners
         self._manager = manager
         self._commands = commands
@@ -162,6 +169,7 @@ class ControlClient:
             *address,
             client_id=f"broker-{self._identity.broker_id}-{purpose}",
             timeout_s=_TIMEOUT_S,
+            dialer=self._dialer,
         )
 
     async def _serve(
@@ -170,13 +178,13 @@ class ControlClient:
         commands: KafkaConnection,
         ended: "asyncio.Future[None]",
     ) -> None:
-        node, epoch = self._identity.broker_id, self.broker_epoch
+        session = Session(self._identity.broker_id, self.broker_epoch, self._session_token)
         reporter = StatusReporter(self._manager, self._storage_error)
         self._manager.context.failures.changed = reporter.kick
         await first_of(
-            self._commands.run(commands, epoch),
-            self._isr_changes.run(requests, node, epoch),
-            reporter.run(requests, node, epoch),
+            self._commands.run(commands, session.broker_epoch),
+            self._isr_changes.run(requests, session),
+            reporter.run(requests, session),
             _wait(ended),
         )
 
@@ -208,6 +216,7 @@ class ControlClient:
             )
         if self._identity is not me:
             raise SessionEnded("records were lost while it was being registered")
+        self._session_token = answer.session_token
         self._note_registration(answer.broker_epoch, connection.peer)
         return max(answer.session_timeout_ms, 1000) / 1000
 
@@ -239,7 +248,9 @@ class ControlClient:
     async def _attach(self, connection: KafkaConnection) -> None:
         answer = await connection.request(
             control.AttachRequest(
-                broker_id=self._identity.broker_id, broker_epoch=self.broker_epoch
+                broker_id=self._identity.broker_id,
+                broker_epoch=self.broker_epoch,
+                session_token=self._session_token,
             ),
             control.AttachResponse,
             _TIMEOUT_S,
@@ -255,7 +266,9 @@ class ControlClient:
                 port=address[1],
                 broker_id=self._identity.broker_id,
                 broker_epoch=self.broker_epoch,
+                session_token=self._session_token,
                 session_timeout_s=session_timeout_s,
+                dialer=self._dialer,
             ),
             self._clock,
             answered=lambda answer: self._heartbeat_answered(thread, answer),

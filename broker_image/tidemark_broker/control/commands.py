@@ -1,11 +1,11 @@
 """What the controller sends over the command connection, and how it is answered.
 
-``PartitionStates`` are applied in the order in which they come, and nothing that came after one
-begins before it was applied; everything else runs beside the rest and may be answered out of
-order. States never wait for commands, however many of these take their time: beyond those at work
-commands wait for their turn (not those that an election waits for), and beyond those that wait they
-are dropped. The controller repeats what was not answered. Requests of an older controller epoch are
-refused.
+``PartitionStates`` and ``UserStates`` are applied in the order in which they come, and nothing that
+came after one begins before it was applied; everything else runs beside the rest and may be
+answered out of order. States never wait for commands, however many of these take their time: beyond
+those at work commands wait for their turn (not those that an election waits for), and beyond those
+that wait they are dropped. The controller repeats what was not answered. Requests of an older
+controller epoch are refused.
 """
 
 import asyncio
@@ -25,12 +25,14 @@ from tidemark.wire.framing import (
     peek_request,
 )
 from tidemark.wire.receiver import Frame
+from tidemark.wire.users import USER_STATES, UserStatesRequest, UserStatesResponse
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
+from tidemark_broker.security.user_store import UserStore
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q")
@@ -102,12 +104,14 @@ class Commands:
         *,
         serve_kafka: Serve,
         snapshot_applied: Callable[[int], Awaitable[None]],
+        users: UserStore,
     ) -> None:
         self._manager = manager
         self._epoch = epoch
         self._disablements = disablements
         self._serve_kafka = serve_kafka
         self._snapshot_applied = snapshot_applied
+        self._users = users
 
     async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
         """Serve until the connection ends (raises) or the task is cancelled."""
@@ -120,6 +124,9 @@ class Commands:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
                     connection.write(encode_response(answer, correlation_id))
+                elif key == USER_STATES:
+                    users = self._user_states(_body(UserStatesRequest, frame), broker_epoch)
+                    connection.write(encode_response(users, correlation_id))
                 elif not turns.take(frame, urgent=key in URGENT):
                     logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
         finally:
@@ -169,6 +176,7 @@ class Commands:
                 self._epoch.highest,
             )
             return _states_answer(_STALE, broker_epoch)
+        self._users.awaited = request.users_follow
         errors = await self._manager.apply(request)
         logger.info(
             "applied a %s of controller epoch %d: %d topics, %d removals, %d errors",
@@ -181,6 +189,19 @@ class Commands:
         if request.full:
             await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
+
+    def _user_states(self, request: UserStatesRequest, broker_epoch: int) -> UserStatesResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        if stale:
+            logger.warning("refused users of controller epoch %d", request.controller_epoch)
+        else:
+            self._users.apply(request)
+            logger.info(
+                "%d users are known, ACLs %s",
+                len(request.users),
+                "decide" if request.authorize else "do not decide",
+            )
+        return UserStatesResponse(error_code=_STALE if stale else 0, broker_epoch=broker_epoch)
 
     async def _disable(
         self, request: control.DisableRemoteTopicRequest, broker_epoch: int

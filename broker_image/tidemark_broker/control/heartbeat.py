@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.tls.dialing import Dialer
 from tidemark.wire import control
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
@@ -56,7 +57,9 @@ class Target:
     port: int
     broker_id: int
     broker_epoch: int
+    session_token: bytes
     session_timeout_s: float
+    dialer: Dialer
 
     @property
     def interval_s(self) -> float:
@@ -141,6 +144,7 @@ class HeartbeatThread:
             client_id=f"broker-{self._target.broker_id}-heartbeat",
             timeout_s=self._target.interval_s,
             frame_bytes_max=_ANSWER_BYTES_MAX,
+            dialer=self._target.dialer,
         )
 
     def _beat(self, connection: BlockingConnection) -> None:
@@ -148,9 +152,11 @@ class HeartbeatThread:
             control.BrokerHeartbeatRequest(
                 broker_id=self._target.broker_id,
                 broker_epoch=self._target.broker_epoch,
+                session_token=self._target.session_token,
                 snapshot_controller_epoch=self.snapshot_controller_epoch,
                 loop_age_ms=self._clock.age_ms(),
                 want_shut_down=self.want_shut_down,
+                certificates=self._target.dialer.files.contexts().digest,
             ),
             control.BrokerHeartbeatResponse,
             self._target.interval_s,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
+from tidemark_broker.control.session import Session
 from tidemark_broker.replication.partition import in_sync
 from tidemark_broker.replication.types import TopicIdPartition
 
@@ -40,7 +41,7 @@ class IsrChanges:
         self._waiting[change.topic_id, change.partition] = (partition, change)
         self._arrived.set()
 
-    async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
+    async def run(self, connection: KafkaConnection, session: Session) -> None:
         """Send until the session ends (raises) or the task is cancelled."""
         self._arrived.set()
         while True:
@@ -48,8 +49,9 @@ class IsrChanges:
             self._arrived.clear()
             while batch := self._batch():
                 request = control.AlterPartitionRequest(
-                    broker_id=broker_id,
-                    broker_epoch=broker_epoch,
+                    broker_id=session.broker_id,
+                    broker_epoch=session.broker_epoch,
+                    session_token=session.token,
                     changes=tuple(change for _, change in batch),
                 )
                 answer = await connection.request(

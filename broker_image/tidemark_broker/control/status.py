@@ -16,6 +16,7 @@ from math import inf
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
+from tidemark_broker.control.session import Session
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary
@@ -111,14 +112,14 @@ class StatusReporter:
         """Report what has changed now."""
         self._kicked.set()
 
-    async def run(self, connection: KafkaConnection, broker_id: int, broker_epoch: int) -> None:
+    async def run(self, connection: KafkaConnection, session: Session) -> None:
         """Report until the session ends (raises) or the task is cancelled."""
         while True:
             self._kicked.clear()
             changed = self._changed()
             health = self._measured()
             if changed or health != self._health:
-                await self._send(connection, broker_id, broker_epoch, health, changed)
+                await self._send(connection, session, health, changed)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -176,14 +177,14 @@ class StatusReporter:
     async def _send(
         self,
         connection: KafkaConnection,
-        broker_id: int,
-        broker_epoch: int,
+        session: Session,
         health: _Health,
         changed: list[control.PartitionStatus],
     ) -> None:
         request = control.BrokerStatusRequest(
-            broker_id=broker_id,
-            broker_epoch=broker_epoch,
+            broker_id=session.broker_id,
+            broker_epoch=session.broker_epoch,
+            session_token=session.token,
             log_bytes=health.log_bytes,
             replicas=health.replicas,
             storage_error=health.storage_error,

@@ -9,6 +9,7 @@ from tidemark_broker.log.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
     StorageError,
+    UnsupportedCompression,
 )
 from tidemark_broker.log.files import probe_room
 from tidemark_broker.log.log_manager import LogManager
@@ -53,6 +54,7 @@ __all__ = [
     "TieredRetention",
     "TimestampOffset",
     "TimestampsInDoubt",
+    "UnsupportedCompression",
     "create_log",
     "probe_room",
     "read_state",

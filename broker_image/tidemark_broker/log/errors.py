@@ -31,6 +31,12 @@ class InvalidRecords(LogError):
     error_code = ErrorCode.invalid_record
 
 
+class UnsupportedCompression(LogError):
+    """A codec that does not exist, or that the client's request version may not use."""
+
+    error_code = ErrorCode.unsupported_compression_type
+
+
 class InvalidTimestamp(LogError):
     """A timestamp outside what ``message.timestamp.*`` allows."""
 
@@ -59,8 +65,11 @@ RESTORE_OR_COPY = (
 
 @contextmanager
 def storage_errors(action: str) -> Iterator[None]:
-    """Turn an ``OSError`` into a :class:`StorageError` that says what was being done."""
+    """Turn an ``OSError``, and a file of text that is none, into a :class:`StorageError` that says
+    what was being done."""
     try:
         yield
     except OSError as error:
         raise StorageError(f"{action}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{action}: it is damaged ({error})") from error

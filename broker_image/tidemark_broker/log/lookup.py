@@ -2,14 +2,13 @@
 
 A client made that batch, and the header by which it was chosen: where the records do not bear the
 header out the look-up goes on behind it. All that one look-up unpacks and passes has a limit;
-beyond it the headers are believed, and what is found may begin a little early, never late.
+beyond it, and where records cannot be read, the headers are believed, and what is found may begin
+a little early, never late. So nothing that one client wrote keeps others from their look-ups.
 """
 
 from tidemark.logfiles.offset_index import IndexFormatError
 from tidemark.records.batch import CorruptBatch, TimestampType, parse_header
-from tidemark.records.codecs import UnpackedTooLarge
 from tidemark.records.decode import UnpackLimits, decode_timestamps
-from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.types import TimestampOffset
 from tidemark_broker.log.walk import BatchAt, walk_batches
@@ -71,9 +70,7 @@ def _first_in_batch(
         for offset, record_ms in decode_timestamps(data, limits):
             if offset >= start_offset and record_ms >= timestamp_ms:
                 return TimestampOffset(offset, record_ms, batch.leader_epoch)
-    except UnpackedTooLarge:
-        # The record is in here: who reads on from the batch's start will find it.
+    except CorruptBatch:
+        # The record is in here: who reads on from the batch's start will find it, or the reason.
         return _begin_of(batch, start_offset)
-    except CorruptBatch as error:
-        raise CorruptRecords(f"the batch at offset {batch.base_offset}: {error}") from error
     return None

@@ -14,7 +14,7 @@ from tidemark.records.batch import NO_TIMESTAMP, BatchHeader, Buffer, CorruptBat
 from tidemark.records.codecs import UnpackedTooLarge
 from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.errors import CorruptRecords, InvalidTimestamp, RecordTooLarge
+from tidemark_broker.log.errors import InvalidRecords, InvalidTimestamp, RecordTooLarge
 
 #: What a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to
 #: gigabytes.
@@ -41,7 +41,7 @@ class RecordTimes:
 
 
 def record_times(data: Buffer) -> RecordTimes:
-    """T: read the records of one batch. :class:`CorruptRecords` if they cannot be read,
+    """T: read the records of one batch, whose CRC holds. :class:`InvalidRecords` if they are none,
     :class:`RecordTooLarge` if they unpack to more than a broker looks into."""
     smallest = largest = NO_TIMESTAMP
     try:
@@ -55,7 +55,7 @@ def record_times(data: Buffer) -> RecordTimes:
             "set timestamps, or send smaller batches"
         ) from error
     except CorruptBatch as error:
-        raise CorruptRecords(str(error)) from error
+        raise InvalidRecords(str(error)) from error
     return RecordTimes(smallest, largest)
 
 

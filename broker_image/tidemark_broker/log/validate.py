@@ -1,28 +1,39 @@
-"""What may be appended: pure checks over batch headers, for leaders and for followers."""
+"""What may be appended: pure checks over batch headers, for leaders and for followers.
+
+A leader refuses what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` refuse, with
+their error codes, as far as the header tells; records are not parsed (see
+:mod:`tidemark_broker.log.timestamps` for the exception).
+"""
 
 from collections.abc import Iterator, Sequence
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
+    HEADER_BYTES,
     MAGIC,
+    NO_PRODUCER_ID,
     BatchHeader,
     Buffer,
     CorruptBatch,
     check_crc,
     iter_headers,
-    parse_header,
+    read_header,
 )
+from tidemark.records.codecs import Codec, most_unpacked
+from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     CorruptRecords,
     InvalidRecords,
     OffsetOutOfRange,
     RecordTooLarge,
+    UnsupportedCompression,
 )
 from tidemark_broker.log.timestamps import RecordTimes, check_timestamps
 from tidemark_broker.log.walk import BatchAt
 
 _MAGIC_POSITION = 16
+_CODECS = frozenset(Codec)
 
 
 def check_leader_batch(
@@ -36,21 +47,44 @@ def check_leader_batch(
             "or newer (record batches of version 2)"
         )
     try:
-        header = parse_header(data)
+        header = read_header(data)
         if header.size_bytes < len(data):
             raise InvalidRecords("a produce request carries exactly one record batch per partition")
         _check_size(header.size_bytes, config)
         check_crc(data, 0, header)
     except CorruptBatch as error:
         raise CorruptRecords(str(error)) from error
+    _check_producer(header)
+    _check_count(header)
+    check_timestamps(header, config, now_ms, times)
+    return header
+
+
+def _check_producer(header: BatchHeader) -> None:
+    if header.is_control:
+        raise InvalidRecords("clients may not write control records")
+    if header.is_transactional:
+        raise InvalidRecords("transactional records need a transaction, and none is under way")
+    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
+        raise InvalidRecords(
+            f"sequence number {header.base_sequence} of the producer {header.producer_id}"
+        )
+
+
+def _check_count(header: BatchHeader) -> None:
+    """As far as the header alone tells: can these be so many records? A reader would find out, for
+    every consumer and every job anew."""
+    if header.base_offset != 0:
+        raise InvalidRecords(f"the base offset is {header.base_offset}, a client's is 0")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise InvalidRecords(
             f"{header.count} records, but the last offset delta is {header.last_offset_delta}"
         )
-    if header.is_control:
-        raise InvalidRecords("clients may not write control records")
-    check_timestamps(header, config, now_ms, times)
-    return header
+    if header.codec not in _CODECS:
+        raise UnsupportedCompression(f"compression type {header.codec} does not exist")
+    packed = header.size_bytes - HEADER_BYTES
+    if not packed or header.count * RECORD_BYTES_MIN > most_unpacked(header.codec, packed):
+        raise InvalidRecords(f"{header.count} records do not fit into {packed} bytes")
 
 
 def _check_size(size_bytes: int, config: LogConfig) -> None:

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tidemark.configuration.table import BROKER
-from tidemark_broker.config import integer_of
+from tidemark_broker.entries import integer_of
 
 _KEYS = {
     "request_bytes_max": "socket.request.max.bytes",
     "idle_ms_max": "connections.max.idle.ms",
     "connections_max": "max.connections",
+    "connections_per_address_max": "max.connections.per.ip",
+    "connection_rate_per_address_max": "tidemark.connection.creation.rate.per.ip",
     "queued_request_bytes_max": "queued.max.request.bytes",
+    "answer_bytes_max": "tidemark.answers.bytes.max",
     "requests_in_flight_max": "tidemark.connection.requests.in.flight.max",
     "unsent_bytes_max": "tidemark.connection.unsent.bytes.max",
 }
@@ -24,12 +27,16 @@ def _default(field: str) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """``queued_request_bytes_max`` bounds what all connections together hold of requests that are
-    not answered yet; ``unsent_bytes_max`` is per connection: above it no request is begun."""
+    not answered yet, ``answer_bytes_max`` what they hold of answers; ``unsent_bytes_max`` is per
+    connection: above it no request is begun."""
 
     request_bytes_max: int = _default("request_bytes_max")
     idle_ms_max: int = _default("idle_ms_max")
     connections_max: int = _default("connections_max")
+    connections_per_address_max: int = _default("connections_per_address_max")
+    connection_rate_per_address_max: int = _default("connection_rate_per_address_max")
     queued_request_bytes_max: int = _default("queued_request_bytes_max")
+    answer_bytes_max: int = _default("answer_bytes_max")
     requests_in_flight_max: int = _default("requests_in_flight_max")
     unsent_bytes_max: int = _default("unsent_bytes_max")
 

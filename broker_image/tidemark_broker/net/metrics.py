@@ -12,6 +12,7 @@ CONNECTIONS = "tidemark_broker_connections"
 CONNECTIONS_OPENED = "tidemark_broker_connections_opened"
 CONNECTIONS_CLOSED = "tidemark_broker_connections_closed_by_broker"
 QUEUED_BYTES = "tidemark_broker_queued_request_bytes"
+ANSWER_BYTES = "tidemark_broker_answer_bytes"
 
 #: name -> help text
 TABLE = {
@@ -22,10 +23,12 @@ TABLE = {
     CONNECTIONS_OPENED: "Client connections accepted so far.",
     CONNECTIONS_CLOSED: "Client connections that the broker ended, by reason.",
     QUEUED_BYTES: "Bytes of requests that are held and not answered yet.",
+    ANSWER_BYTES: "Bytes of answers that are being made, or that clients have not taken yet.",
 }
 
 #: Reasons of CONNECTIONS_CLOSED.
 MALFORMED, IDLE, FAILED, LIMIT, ASKED = "malformed", "idle", "failed", "limit", "asked"
+SLOW, AUTHENTICATION = "slow", "authentication"
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 
@@ -47,6 +50,7 @@ class NetMetrics:
             CONNECTIONS_CLOSED, TABLE[CONNECTIONS_CLOSED], ["reason"], registry=registry
         )
         self.queued_bytes = Gauge(QUEUED_BYTES, TABLE[QUEUED_BYTES], registry=registry)
+        self.answer_bytes = Gauge(ANSWER_BYTES, TABLE[ANSWER_BYTES], registry=registry)
         self._by_api: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, api: str, version: int, seconds: float) -> None:

@@ -91,6 +91,7 @@ class Copier:
 
     async def _copy(self, segment: SegmentInfo) -> None:
         writer, shared, by = self._writer, self._shared, self._writer.term.by
+        await shared.quotas.copy.take(segment.size_bytes)
         shared.metrics.add(metrics.COPY_REQUESTS)
         try:
             await self._abandon_left_over()

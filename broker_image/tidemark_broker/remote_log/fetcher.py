@@ -74,6 +74,7 @@ class Fetcher:
         """See :class:`RemoteLog`; ``TimeoutError`` when the deadline passes."""
         if max_bytes <= 0:
             return RemoteRead(b"", offset)
+        await self._shared.quotas.fetch.wait(deadline_s)
         self._shared.metrics.add(metrics.FETCH_REQUESTS)
         snapshot = self._snapshot(partition)
 
@@ -84,6 +85,7 @@ class Fetcher:
             partition, ("read", offset, max_bytes), work, deadline_s, offset
         )
         self._shared.metrics.add(metrics.FETCH_BYTES, len(found.data))
+        self._shared.quotas.fetch.record(len(found.data))
         if ahead is not None:
             self._fetch_ahead(ahead)
         return found

@@ -34,6 +34,8 @@ MANAGER_IDLE = _MANAGER + "remotelogmanagertasksavgidlepercent"
 COPIER_IDLE = _MANAGER + "remotelogmanagercopiertasksavgidlepercent"
 READER_QUEUE = _READER + "remotelogreadertaskqueuesize"
 READER_IDLE = _READER + "remotelogreaderavgidlepercent"
+COPY_THROTTLED = "tidemark_broker_remote_copy_throttled_seconds"
+FETCH_THROTTLED = "tidemark_broker_remote_fetch_throttled_seconds"
 CACHE_BYTES = "tidemark_broker_remote_cache_bytes"
 INTEGRITY_ERRORS = "tidemark_broker_remote_integrity_errors"
 PARTITION_ERRORS = "tidemark_broker_remote_partitions_in_error"
@@ -47,6 +49,8 @@ COUNTERS: Mapping[str, str] = {
     COPY_BYTES: "Bytes of segments copied to the tier.",
     COPY_REQUESTS: "Segments whose copy was begun.",
     COPY_ERRORS: "Copies that failed.",
+    COPY_THROTTLED: "Seconds that copies have waited for their quota.",
+    FETCH_THROTTLED: "Seconds that reads of the tier have waited for their quota.",
     DELETE_REQUESTS: "Segments whose objects were to be deleted.",
     DELETE_ERRORS: "Deletions that failed.",
     AUX_REQUESTS: "Replicas that were to start from the tier.",
@@ -74,15 +78,15 @@ class RemoteMetrics:
     """Counters; safe between threads."""
 
     def __init__(self) -> None:
-        self._values = dict.fromkeys(COUNTERS, 0)
+        self._values = dict.fromkeys(COUNTERS, 0.0)
         self._lock = Lock()
 
-    def add(self, name: str, amount: int = 1) -> None:
+    def add(self, name: str, amount: float = 1) -> None:
         """Count one of :data:`COUNTERS`."""
         with self._lock:
             self._values[name] += amount
 
-    def values(self) -> dict[str, int]:
+    def values(self) -> dict[str, float]:
         """All counters now."""
         with self._lock:
             return dict(self._values)

@@ -29,7 +29,7 @@ from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
 from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
-from tidemark_broker.remote_log.shared import Pools, Shared
+from tidemark_broker.remote_log.shared import Pools, RemoteQuotas, Shared
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
@@ -55,14 +55,15 @@ class RemoteLogManager:
 
     def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
         self._context = context
-        pools = Pools.of(settings)
+        pools, counters = Pools.of(settings), RemoteMetrics()
         self._shared = Shared(
             context=context,
             settings=settings,
             dynamic=DynamicSettings(settings, lambda: context.metadata.cluster_config),
             guard=StoreGuard(settings, context.monotonic, self._store_is_back),
             pools=pools,
-            metrics=RemoteMetrics(),
+            quotas=RemoteQuotas.of(settings, counters, context.monotonic),
+            metrics=counters,
             uploads=Uploads(pools.copier, pools.expiration),
         )
         self._fetcher = Fetcher(self._shared, self._snapshot_of)

@@ -20,7 +20,6 @@ from tidemark.records.batch import (
     TimestampType,
     parse_header,
 )
-from tidemark.records.codecs import UnpackedTooLarge
 from tidemark.records.decode import UnpackLimits, decode_timestamps
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.integrity import PIECE_BYTES, BatchLine, ObjectDamaged, damaged, wrong_piece
@@ -206,10 +205,8 @@ class SegmentReader:
             for offset, record_ms in decode_timestamps(data, limits):
                 if offset >= start_offset and record_ms >= timestamp_ms:
                     return RemoteOffset(offset, record_ms, epoch)
-        except UnpackedTooLarge:
+        except CorruptBatch:  # unpacks to too much, or written so: its CRC holds
             return self._begin_of(batch, start_offset)
-        except CorruptBatch as error:
-            raise self._damaged(f"the batch at byte {batch.position}: {error}") from error
         return None
 
     def _find(self, offset: int) -> tuple[BatchLine, _Batch]:

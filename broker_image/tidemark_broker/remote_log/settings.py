@@ -17,6 +17,12 @@ _KEYS = {
     "interval_s": "remote.log.manager.task.interval.ms",
     "backoff_s": "remote.log.manager.task.retry.backoff.ms",
     "backoff_max_s": "remote.log.manager.task.retry.backoff.max.ms",
+    "copy_bytes_per_second": "remote.log.manager.copy.max.bytes.per.second",
+    "copy_windows": "remote.log.manager.copy.quota.window.num",
+    "copy_window_seconds": "remote.log.manager.copy.quota.window.size.seconds",
+    "fetch_bytes_per_second": "remote.log.manager.fetch.max.bytes.per.second",
+    "fetch_windows": "remote.log.manager.fetch.quota.window.num",
+    "fetch_window_seconds": "remote.log.manager.fetch.quota.window.size.seconds",
     "index_cache_bytes": "remote.log.index.file.cache.total.size.bytes",
     "chunk_cache_bytes": "tidemark.remote.chunk.cache.bytes",
     "chunk_bytes": "tidemark.remote.chunk.bytes",
@@ -46,6 +52,12 @@ class RemoteSettings:
     backoff_s: float = _default("backoff_s")
     backoff_max_s: float = _default("backoff_max_s")
     jitter: float = 0.2
+    copy_bytes_per_second: int = _default("copy_bytes_per_second")
+    copy_windows: int = _default("copy_windows")
+    copy_window_seconds: int = _default("copy_window_seconds")
+    fetch_bytes_per_second: int = _default("fetch_bytes_per_second")
+    fetch_windows: int = _default("fetch_windows")
+    fetch_window_seconds: int = _default("fetch_window_seconds")
     index_cache_bytes: int = _default("index_cache_bytes")
     chunk_cache_bytes: int = _default("chunk_cache_bytes")
     chunk_bytes: int = _default("chunk_bytes")

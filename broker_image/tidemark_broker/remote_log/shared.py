@@ -3,10 +3,14 @@
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidemark_broker.purgatory import DelayedOperationKey, Signal
+from tidemark_broker.quotas.rate import Windows
+from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.metrics import RemoteMetrics
 from tidemark_broker.remote_log.pools import Pool
+from tidemark_broker.remote_log.quota import RemoteQuota
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.uploads import Uploads
@@ -47,6 +51,36 @@ class Pools:
         await asyncio.gather(*(pool.close() for pool in pools))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteQuotas:
+    """KIP-956's two."""
+
+    copy: RemoteQuota
+    fetch: RemoteQuota
+
+    @classmethod
+    def of(
+        cls, settings: RemoteSettings, counters: RemoteMetrics, now: Callable[[], float]
+    ) -> "RemoteQuotas":
+        """As configured."""
+        copy = Windows(settings.copy_windows, settings.copy_window_seconds)
+        fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)
+        return cls(
+            copy=RemoteQuota(
+                settings.copy_bytes_per_second,
+                copy,
+                partial(counters.add, metrics.COPY_THROTTLED),
+                now,
+            ),
+            fetch=RemoteQuota(
+                settings.fetch_bytes_per_second,
+                fetch,
+                partial(counters.add, metrics.FETCH_THROTTLED),
+                now,
+            ),
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Shared:
     """``uploads``: those that run in this process; under ``store_key`` wait those whose store
@@ -57,6 +91,7 @@ class Shared:
     dynamic: DynamicSettings
     guard: StoreGuard
     pools: Pools
+    quotas: RemoteQuotas
     metrics: RemoteMetrics
     uploads: Uploads
     store_key: Signal = field(default_factory=Signal)

@@ -9,7 +9,7 @@ noticed also while nothing is copied; who waits for the store is woken when it i
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.backoff import Backoff
 from tidemark.tier.config import from_json
@@ -27,9 +27,9 @@ _CHECK_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """What the controller has accepted."""
+    """What the controller has accepted; ``remote_storage`` holds credentials."""
 
-    remote_storage: str = ""
+    remote_storage: str = field(default="", repr=False)
     store_id: str = ""
     cluster_id: str = ""
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
+from tidemark_broker.listeners import REPLICATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,10 @@ class MetadataCache:
         return -1 if row is None else row.broker_epoch
 
     def endpoint(self, node_id: int) -> control.Endpoint | None:
-        """Where other brokers reach a broker: its first listener."""
+        """Where other brokers reach a broker."""
         row = self.brokers.get(node_id)
-        return row.listeners[0] if row is not None and row.listeners else None
+        listeners = () if row is None else row.listeners
+        return next((each for each in listeners if each.name == REPLICATION), None)
 
     def apply(self, request: control.PartitionStatesRequest) -> None:
         """Take over a snapshot or a delta. ``brokers`` is the whole list; none in a delta: as

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
+from tidemark.tls.dialing import Dialer
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
@@ -69,6 +70,7 @@ class Fetcher:
         node_id: int,
         metadata: MetadataCache,
         limits: FetchLimits,
+        dialer: Dialer,
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
         from_tier: FromTier,
@@ -78,6 +80,7 @@ class Fetcher:
         self._node_id = node_id
         self._metadata = metadata
         self._limits = limits
+        self._dialer = dialer
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self._from_tier = from_tier
@@ -146,7 +149,10 @@ class Fetcher:
         if endpoint is None:
             raise ConnectionError(f"broker {self.leader_id} has no known address")
         connection = await KafkaConnection.connect(
-            endpoint.host, endpoint.port, client_id=f"broker-{self._node_id}-fetcher"
+            endpoint.host,
+            endpoint.port,
+            client_id=f"broker-{self._node_id}-fetcher",
+            dialer=self._dialer,
         )
         self._handler.reset()
         try:

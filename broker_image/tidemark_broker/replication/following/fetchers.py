@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from tidemark.tls.dialing import Dialer
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
@@ -19,12 +20,15 @@ class Fetchers:
         node_id: int,
         metadata: MetadataCache,
         limits: FetchLimits,
+        dialer_of: Callable[[int], Dialer],
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
+        """``dialer_of``: how a broker is reached, by its id."""
         self._node_id = node_id
         self._metadata = metadata
         self._limits = limits
+        self._dialer_of = dialer_of
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self.from_tier = FromTier()
@@ -66,6 +70,7 @@ class Fetchers:
             node_id=self._node_id,
             metadata=self._metadata,
             limits=self._limits,
+            dialer=self._dialer_of(leader_id),
             broker_epoch=self._broker_epoch,
             monotonic=self._monotonic,
             from_tier=self.from_tier,

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tls.identity import Identity
+from tidemark.wire.framing import FrameError
+from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import answers
 from tidemark_broker.replication.following.fetch_session import (
@@ -51,8 +54,13 @@ class ReplicaFetchService:
         self._find = find
         self._sessions = FetchSessionCache(context.purgatory)
 
-    async def handle(self, request: ReplicaFetchRequest) -> ReplicaFetchResponse:
-        """Answer at once if anything is there, else wait for records or a raised log start."""
+    async def handle(
+        self, request: ReplicaFetchRequest, peer: Identity, memory: AnswerMemory
+    ) -> ReplicaFetchResponse:
+        """Answer at once if anything is there, else wait for records or a raised log start; with no
+        more than ``memory`` has room for."""
+        if request.replica_id != peer.node_id:
+            raise FrameError(f"{peer} fetches as broker {request.replica_id}")
         if not self._known(request):
             return _refused(ErrorCode.stale_broker_epoch)
         now_s = self._context.monotonic()
@@ -60,7 +68,7 @@ class ReplicaFetchService:
         if isinstance(session, ErrorCode):
             return _refused(session)
         try:
-            results = await _Round(self._find, request, session, now_s).answer(
+            results = await _Round(self._find, request, session, memory, now_s).answer(
                 self._context.purgatory
             )
         finally:
@@ -69,9 +77,10 @@ class ReplicaFetchService:
         return ReplicaFetchResponse(error_code=0, partitions=results, session_id=session.session_id)
 
     def _known(self, request: ReplicaFetchRequest) -> bool:
-        """A broker that registered again since is another one; one we do not know yet may fetch."""
-        known = self._context.metadata.broker_epoch(request.replica_id)
-        return request.broker_epoch >= known
+        """A broker that registered again since is another one; of a registration that we have not
+        heard of yet nothing counts either: it asks again."""
+        row = self._context.metadata.brokers.get(request.replica_id)
+        return row is not None and row.broker_epoch == request.broker_epoch
 
 
 class _Round:
@@ -82,11 +91,13 @@ class _Round:
         find: Find,
         request: ReplicaFetchRequest,
         session: FetchSession,
+        memory: AnswerMemory,
         now_s: float,
     ) -> None:
         self._find = find
         self._request = request
         self._session = session
+        self._memory = memory
         self._now_s = now_s
         self._named: set[CachedPartition] = set()
 
@@ -96,6 +107,8 @@ class _Round:
         self._take()
         results = await self._collect(arrived=True)
         if not self._is_enough(results):
+            results = {}
+            self._memory.hold(0)
             wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS)
             await purgatory.wait([self._session.watch], self._has_news, wait_ms / 1000)
             results = await self._collect(arrived=False)
@@ -153,7 +166,8 @@ class _Round:
     async def _collect(self, *, arrived: bool) -> Results:
         """A result of each partition that is due. On arrival the fetch counts: the follower has
         everything below its offsets; of partitions at rest the time of the round says so."""
-        session, left = self._session, min(self._request.max_bytes, RESPONSE_BYTES_MAX)
+        session = self._session
+        left = granted = self._memory.grant(min(self._request.max_bytes, RESPONSE_BYTES_MAX))
         results: Results = {}
         for cached in tuple(session.due):
             if session.ended:
@@ -162,6 +176,7 @@ class _Round:
             result = await self._one(partition, cached.requested, left, arrived=arrived)
             results[cached] = (partition, result)
             left -= len(result.records)
+        self._memory.hold(granted - left)
         if arrived:
             session.rounds.last_s = self._now_s
         return {} if session.ended else results

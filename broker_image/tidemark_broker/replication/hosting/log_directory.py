@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.configuration.layers import effective
-from tidemark_broker.config import BrokerConfig, ConfigError
+from tidemark_broker.config import BrokerConfig
+from tidemark_broker.entries import ConfigError
 from tidemark_broker.log import (
     LogConfig,
     LogManager,

@@ -133,7 +133,7 @@ class ReplicaManager:
         brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
         views = {each.topic_id: self.metadata.by_id(each.topic_id) for each in request.topics}
         self.metadata.apply(request)
-        if self.context.remote is not None:
+        if self.context.remote is not None and not request.storage_as_before:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )

@@ -1,0 +1,90 @@
+"""CreateAcls (30) and DeleteAcls (31): refused, with where ACLs are to be written instead.
+
+ACLs are part of ``User`` objects; what a client wrote here would be lost with the next of them.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.create_acls.v3.request import CreateAclsRequest
+from kio.schema.delete_acls.v3.request import DeleteAclsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+MESSAGE = "ACLs are declared in User objects: change spec.acls there (kubectl apply)"
+
+
+@dataclass(slots=True, kw_only=True)
+class AclCreationResult:
+    """One ACL."""
+
+    error_code: ErrorCode
+    error_message: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateAclsResponse:
+    """In the order of the request."""
+
+    results: tuple[AclCreationResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsFilterResult:
+    """One filter; nothing is deleted."""
+
+    error_code: ErrorCode
+    error_message: str | None
+    matching_acls: tuple[()] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsResponse:
+    """In the order of the request."""
+
+    filter_results: tuple[DeleteAclsFilterResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
+    if call.client.may(Operation.ALTER, ResourceType.CLUSTER):
+        return ErrorCode.policy_violation, MESSAGE
+    return ErrorCode.cluster_authorization_failed, None
+
+
+async def create(request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
+    """Refuse each."""
+    code, message = _refusal(call)
+    refused = AclCreationResult(error_code=code, error_message=message)
+    return CreateAclsResponse(results=(refused,) * len(request.creations))
+
+
+async def delete(request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
+    """Refuse each."""
+    code, message = _refusal(call)
+    refused = DeleteAclsFilterResult(error_code=code, error_message=message)
+    return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))
+
+
+CREATE = Api(
+    key=30,
+    name="CreateAcls",
+    version_min=1,
+    version_max=3,
+    request=CreateAclsRequest,
+    answer=CreateAclsResponse,
+    handler=create,
+)
+DELETE = Api(
+    key=31,
+    name="DeleteAcls",
+    version_min=1,
+    version_max=3,
+    request=DeleteAclsRequest,
+    answer=DeleteAclsResponse,
+    handler=delete,
+)

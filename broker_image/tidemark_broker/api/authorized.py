@@ -1,0 +1,27 @@
+"""``*_authorized_operations`` of answers: what the client that asks may do with what it is told of
+(KIP-430), a bit for each operation."""
+
+from tidemark_broker.api.client import Client
+from tidemark_broker.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    Operation,
+    ResourceType,
+    bits,
+)
+
+
+def topic_operations(client: Client, topic: str) -> int:
+    """With a topic that it may describe."""
+    return _operations(client, ResourceType.TOPIC, topic)
+
+
+def cluster_operations(client: Client) -> int:
+    """With the cluster: nothing for whoever may not describe it."""
+    if not client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return _operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _operations(client: Client, kind: ResourceType, name: str) -> int:
+    return bits(each for each in OPERATIONS_OF[kind] if client.may(each, kind, name))

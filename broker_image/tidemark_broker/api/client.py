@@ -1,0 +1,96 @@
+"""Whom a handler answers: where it is, who it is, and what it may do.
+
+One for each connection, made once. What it may do is looked up again only when the users have
+changed: a handler asks for it once in a request, and where it may do everything that is all.
+"""
+
+import asyncio
+from typing import Protocol, Self
+
+from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.security.acls import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
+from tidemark_broker.security.authorizer import Authorizer, Permissions
+from tidemark_broker.security.principal import user_name
+from tidemark_broker.security.sasl import SaslState
+from tidemark_broker.security.user_store import UserStore
+
+
+class _Connection(Protocol):
+    def rest(self, for_s: float) -> None: ...
+
+
+class Client:
+    """``peer`` is its address, ``listener`` where it came. ``sasl`` is None where that has no SASL.
+    ``users`` None: whoever is there may do everything. ``connection``: what rests once a quota is
+    used up."""
+
+    __slots__ = (
+        "_authorizer", "_connection", "_host", "_permissions", "_users", "listener", "order",
+        "peer", "principal", "sasl",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        peer: str,
+        listener: str,
+        users: UserStore | None = None,
+        *,
+        principal: str = ANONYMOUS,
+        sasl: SaslState | None = None,
+        connection: _Connection | None = None,
+    ) -> None:
+        self._connection = connection
+        #: Of those that have not begun all of what they ask for.
+        self.order = asyncio.Lock()
+        self.peer = peer
+        self.listener = listener
+        self.sasl = sasl
+        self._users = users
+        self._host = peer.rpartition(":")[0]
+        self._authorizer: Authorizer | None = None
+        self._permissions: Permissions | None = None
+        self.principal = principal
+
+    @classmethod
+    def controller(cls, peer: str) -> Self:
+        """The controller, whose connection this broker made: it has proven who it is."""
+        return cls(peer, "")
+
+    def is_now(self, principal: str) -> None:
+        """It has proven who it is."""
+        self.principal, self._authorizer = principal, None
+
+    @property
+    def users_changed(self) -> bool:
+        """Have the users changed since it was last asked what it may do?"""
+        return self._users is not None and self._authorizer is not self._users.authorizer
+
+    @property
+    def permissions(self) -> Permissions | None:
+        """None: everything."""
+        users = self._users
+        if users is not None and self._authorizer is not users.authorizer:
+            self._authorizer = users.authorizer
+            self._permissions = self._authorizer.permissions(self.principal, self._host)
+        return self._permissions
+
+    @property
+    def has_quotas(self) -> bool:
+        """Is anybody limited at all?"""
+        return self._users is not None and not self._users.quotas.is_empty
+
+    def quotas(self, client_id: str) -> RequestQuotas | None:
+        """What limits a request of its; None: nothing."""
+        if self._users is None:
+            return None
+        return self._users.quotas.of(user_name(self.principal), client_id)
+
+    def rest(self, for_s: float) -> None:
+        """It has used up a quota: see :meth:`ServerConnection.rest`."""
+        if self._connection is not None:
+            self._connection.rest(for_s)
+
+    def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """May it use that one?"""
+        permissions = self.permissions
+        return permissions is None or permissions.allows(operation, kind, name)

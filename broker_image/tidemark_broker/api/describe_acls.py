@@ -1,0 +1,114 @@
+"""DescribeAcls (29): the ACLs as the controller told of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.users import UserState
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acl_filter import AclFilter
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: (type, name, type of the pattern)
+_Resource: TypeAlias = tuple[int, str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class AclDescription:
+    """Who may, or may not, do what, from where."""
+
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsResource:
+    """What that is about."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    acls: tuple[AclDescription, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsResponse:
+    """A resource stands once."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    resources: tuple[DescribeAclsResource, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
+    """Answer to whoever may describe the cluster."""
+    if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return DescribeAclsResponse(error_code=ErrorCode.cluster_authorization_failed)
+    users = call.services.users
+    if not users.authorizer.decides:
+        return DescribeAclsResponse(
+            error_code=ErrorCode.security_disabled, error_message="no ACLs decide in this cluster"
+        )
+    wanted = AclFilter(
+        resource_type=request.resource_type_filter,
+        resource_name=request.resource_name_filter,
+        pattern_type=request.pattern_type_filter,
+        principal=request.principal_filter,
+        host=request.host_filter,
+        operation=request.operation,
+        permission=request.permission_type,
+    )
+    if not wanted.is_known:
+        return DescribeAclsResponse(
+            error_code=ErrorCode.invalid_request, error_message="a type that is not known"
+        )
+    grouped: dict[_Resource, list[AclDescription]] = {}
+    everybody = users.users
+    for user in everybody.values():
+        _add(wanted, user, grouped)
+        if call.turns.over:
+            await call.turns.give()
+    return DescribeAclsResponse(resources=tuple(await call.turns.all_of(_resources(grouped))))
+
+
+def _add(
+    wanted: AclFilter, user: UserState, grouped: dict[_Resource, list[AclDescription]]
+) -> None:
+    for principal, acl in wanted.select(user):
+        made = AclDescription(
+            principal=principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission,
+        )
+        resource = acl.resource_type, acl.resource_name, acl.pattern_type
+        grouped.setdefault(resource, []).append(made)
+
+
+def _resources(
+    grouped: Mapping[_Resource, list[AclDescription]],
+) -> Iterator[DescribeAclsResource]:
+    for (kind, name, pattern), acls in grouped.items():
+        yield DescribeAclsResource(
+            resource_type=kind, resource_name=name, pattern_type=pattern, acls=tuple(acls)
+        )
+
+
+API = Api(
+    key=29,
+    name="DescribeAcls",
+    version_min=1,
+    version_max=3,
+    request=DescribeAclsRequest,
+    answer=DescribeAclsResponse,
+    handler=handle,
+    open_ended=True,
+)

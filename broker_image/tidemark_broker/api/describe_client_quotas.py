@@ -1,0 +1,123 @@
+"""DescribeClientQuotas (48): the quotas as the controller told of them (KIP-546)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_client_quotas.v1.request import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+)
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.users import ClientQuota
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.quotas.table import DEFAULT, QuotaKind
+from tidemark_broker.security.acls import Operation, ResourceType
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+
+@dataclass(slots=True, kw_only=True)
+class EntityData:
+    """``entity_name`` None: each that has no quota of its own."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ValueData:
+    """By Kafka's keys."""
+
+    key: str
+    value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class EntryData:
+    """One entity."""
+
+    entity: tuple[EntityData, ...]
+    values: tuple[ValueData, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClientQuotasResponse:
+    """``entries`` None with an error."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    entries: tuple[EntryData, ...] | None = None
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeClientQuotasResponse:
+    """Answer to whoever may describe the cluster's configuration."""
+    if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return DescribeClientQuotasResponse(error_code=ErrorCode.cluster_authorization_failed)
+    wanted = {each.entity_type: each for each in request.components}
+    problem = _problem(request, wanted)
+    if problem is not None:
+        return DescribeClientQuotasResponse(
+            error_code=ErrorCode.invalid_request, error_message=problem
+        )
+    entries = await call.turns.all_of(_entries(request, wanted, call))
+    return DescribeClientQuotasResponse(entries=tuple(each for each in entries if each is not None))
+
+
+def _problem(
+    request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData]
+) -> str | None:
+    if len(wanted) < len(request.components):
+        return "an entity type is asked for twice"
+    unknown = wanted.keys() - {USER, CLIENT_ID, IP}
+    if unknown:
+        return f"there are quotas of {USER} and {CLIENT_ID}, not of {', '.join(sorted(unknown))}"
+    if any(not _EXACT <= each.match_type <= _ANY for each in request.components):
+        return "a match type that is not known"
+    return None
+
+
+def _entries(
+    request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData], call: Call
+) -> Iterator[EntryData | None]:
+    for quota in call.services.users.quotas.entries:
+        given = {USER: quota.user, CLIENT_ID: quota.client_id, IP: None}
+        is_wanted = all(_fits(each, given[kind]) for kind, each in wanted.items())
+        is_more = any(name is not None for kind, name in given.items() if kind not in wanted)
+        yield _entry(quota, given) if is_wanted and not (request.strict and is_more) else None
+
+
+def _fits(wanted: ComponentData, name: str | None) -> bool:
+    if name is None:
+        return False
+    if wanted.match_type == _ANY:
+        return True
+    return name == (DEFAULT if wanted.match_type == _DEFAULT else wanted.match)
+
+
+def _entry(quota: ClientQuota, given: Mapping[str, str | None]) -> EntryData:
+    values = ((kind.value, getattr(quota, kind.value)) for kind in QuotaKind)
+    return EntryData(
+        entity=tuple(
+            EntityData(entity_type=kind, entity_name=None if name == DEFAULT else name)
+            for kind, name in given.items()
+            if name is not None
+        ),
+        values=tuple(ValueData(key=key, value=float(value)) for key, value in values if value > 0),
+    )
+
+
+API = Api(
+    key=48,
+    name="DescribeClientQuotas",
+    version_min=0,
+    version_max=1,
+    request=DescribeClientQuotasRequest,
+    answer=DescribeClientQuotasResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,91 @@
+"""DescribeUserScramCredentials (50): who has a password, of which mechanism (KIP-554); never any of
+it."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_user_scram_credentials.v0.request import (
+    DescribeUserScramCredentialsRequest,
+)
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.users import UserState
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+
+@dataclass(slots=True, kw_only=True)
+class CredentialInfo:
+    """``mechanism`` by its number in ``ScramMechanism``."""
+
+    mechanism: int
+    iterations: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsResult:
+    """One user."""
+
+    user: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    credential_infos: tuple[CredentialInfo, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponse:
+    """Those asked for, each once."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    results: tuple[DescribeUserScramCredentialsResult, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(
+    request: DescribeUserScramCredentialsRequest, call: Call
+) -> DescribeUserScramCredentialsResponse:
+    """Answer to whoever may describe the cluster."""
+    if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return DescribeUserScramCredentialsResponse(
+            error_code=ErrorCode.cluster_authorization_failed
+        )
+    users = call.services.users.users
+    asked = Counter(user.name for user in request.users or ())
+    if not asked:
+        asked = Counter(name for name, user in users.items() if user.scram)
+    results = await call.turns.all_of(
+        _result(name, times, users.get(name)) for name, times in asked.items()
+    )
+    return DescribeUserScramCredentialsResponse(results=tuple(results))
+
+
+def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramCredentialsResult:
+    if times > 1:
+        return DescribeUserScramCredentialsResult(
+            user=name, error_code=ErrorCode.duplicate_resource, error_message="asked for twice"
+        )
+    if user is None or not user.scram:
+        return DescribeUserScramCredentialsResult(
+            user=name,
+            error_code=ErrorCode.resource_not_found,
+            error_message="there is no such user with a SCRAM credential",
+        )
+    infos = tuple(
+        CredentialInfo(mechanism=each.mechanism, iterations=each.iterations) for each in user.scram
+    )
+    return DescribeUserScramCredentialsResult(user=name, credential_infos=infos)
+
+
+API = Api(
+    key=50,
+    name="DescribeUserScramCredentials",
+    version_min=0,
+    version_max=0,
+    request=DescribeUserScramCredentialsRequest,
+    answer=DescribeUserScramCredentialsResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,67 @@
+"""SaslAuthenticate (36): messages of the mechanism, back and forth (KIP-152); how long the proof is
+good (KIP-368).
+
+Whoever fails hears so after a pause (KIP-306), and the same whatever the reason; then
+:mod:`tidemark_broker.api.sessions` ends the connection.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.net import metrics
+from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.security.errors import AuthenticationFailed, IllegalState
+
+KEY = 36
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """``session_lifetime``: 0 without an end."""
+
+    error_code: ErrorCode
+    error_message: str | None = None
+    auth_bytes: bytes = b""
+    session_lifetime: timedelta = ZERO
+
+
+async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthenticateResponse:
+    """Take the client's next message."""
+    sasl = call.client.sasl
+    if sasl is None:
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.illegal_sasl_state, error_message="this listener has no SASL"
+        )
+    try:
+        step = await sasl.step(bytes(request.auth_bytes))
+    except IllegalState as error:
+        raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
+    except AuthenticationFailed:
+        await asyncio.sleep(call.services.settings.failed_authentication_delay_ms / 1000)
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.sasl_authentication_failed,
+            error_message=f"{sasl.chosen}: who you are is not proven by what you sent",
+        )
+    lifetime_ms = 0 if step.proven is None else sasl.lifetime_ms
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.none,
+        auth_bytes=step.answer,
+        session_lifetime=timedelta(milliseconds=lifetime_ms),
+    )
+
+
+API = Api(
+    key=KEY,
+    name="SaslAuthenticate",
+    version_min=0,
+    version_max=2,
+    request=SaslAuthenticateRequest,
+    answer=SaslAuthenticateResponse,
+    handler=handle,
+)

@@ -1,0 +1,50 @@
+"""SaslHandshake (17): the mechanism by which a client will prove who it is (KIP-43, KIP-152).
+
+Version 0, after which messages come without Kafka's framing, is advertised and not served:
+librdkafka authenticates without a handshake where it is not advertised.
+"""
+
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.net import metrics
+from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.security.errors import IllegalState
+
+KEY = 17
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """``mechanisms`` are those of the listener."""
+
+    error_code: ErrorCode
+    mechanisms: tuple[str, ...]
+
+
+async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResponse:
+    """Begin with it, if it is served here."""
+    sasl = call.client.sasl
+    if sasl is None:
+        return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+    try:
+        served = sasl.choose(request.mechanism)
+    except IllegalState as error:
+        raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
+    error_code = ErrorCode.none if served else ErrorCode.unsupported_sasl_mechanism
+    return SaslHandshakeResponse(error_code=error_code, mechanisms=sasl.mechanisms)
+
+
+API = Api(
+    key=KEY,
+    name="SaslHandshake",
+    version_min=1,
+    version_max=1,
+    advertised_min=0,
+    request=SaslHandshakeRequest,
+    answer=SaslHandshakeResponse,
+    handler=handle,
+)

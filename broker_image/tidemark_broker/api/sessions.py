@@ -1,0 +1,157 @@
+"""Who answers a connection, decided once when it is up, and again when its client has proven who it
+is.
+
+A listener without SASL: the dispatcher, at once. One with SASL: only ApiVersions, SaslHandshake and
+SaslAuthenticate are heard at first, in small frames, one after another and not for long; whatever
+else comes ends the connection. Later nothing but these is heard once the proof has ended
+(KIP-368), or once the user is gone or has another password.
+"""
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tidemark.wire.framing import peek_request
+from tidemark.wire.receiver import Frame
+from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.api import api_versions, sasl_authenticate, sasl_handshake
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark_broker.entries import integer_of
+from tidemark_broker.listeners import ClientListener, SecurityProtocol
+from tidemark_broker.net import metrics
+from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
+from tidemark_broker.security import principal
+from tidemark_broker.security.acls import ANONYMOUS
+from tidemark_broker.security.errors import AuthenticationFailed
+from tidemark_broker.security.sasl import SaslState, Verifier
+
+_PROVING = frozenset({api_versions.KEY, sasl_handshake.KEY, sasl_authenticate.KEY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofLimits:
+    """What a client may cost until it has proven who it is, and how long that is good: Kafka's
+    ``sasl.server.max.receive.size`` and ``connections.max.reauth.ms``, our time-out."""
+
+    frame_bytes_max: int
+    timeout_s: float
+    reauth_s: float
+
+    @classmethod
+    def of(cls, entries: Mapping[str, str]) -> Self:
+        """Raises :class:`~tidemark_broker.entries.ConfigError`."""
+        return cls(
+            frame_bytes_max=integer_of(entries, "sasl.server.max.receive.size"),
+            timeout_s=integer_of(entries, "tidemark.authentication.timeout.ms") / 1000,
+            reauth_s=integer_of(entries, "connections.max.reauth.ms") / 1000,
+        )
+
+
+class Sessions:
+    """Of one listener. ``waits_for_users``: nobody is let in before they are known."""
+
+    def __init__(
+        self,
+        listener: ClientListener,
+        dispatcher: Dispatcher,
+        verifier: Verifier,
+        limits: ProofLimits,
+        *,
+        waits_for_users: bool,
+    ) -> None:
+        self._listener = listener
+        self._dispatcher = dispatcher
+        self._verifier = verifier
+        self._limits = limits
+        self._waits_for_users = waits_for_users
+
+    def open(self, connection: ServerConnection) -> Serve:
+        """What answers it."""
+        users = self._verifier.users
+        if not users.known and (self._waits_for_users or users.awaited):
+            return _end(connection, "the controller has not told of the users yet")
+        if self._listener.protocol.is_sasl:
+            return self._sasl(connection).serve
+        try:
+            client = self._client(connection, who=self._shown(connection))
+        except AuthenticationFailed as error:
+            return _end(connection, str(error))
+        return functools.partial(self._dispatcher.serve, client=client)
+
+    def _shown(self, connection: ServerConnection) -> str:
+        """The principal of the certificate that it has shown."""
+        if self._listener.protocol is not SecurityProtocol.SSL:
+            return ANONYMOUS
+        return principal.of_certificate(connection.certificate())
+
+    def _client(
+        self, connection: ServerConnection, *, who: str = ANONYMOUS, sasl: SaslState | None = None
+    ) -> Client:
+        users = self._verifier.users
+        return Client(
+            connection.peer,
+            self._listener.name,
+            users,
+            principal=who,
+            sasl=sasl,
+            connection=connection,
+        )
+
+    def _sasl(self, connection: ServerConnection) -> "SaslSession":
+        limits = self._limits
+        sasl = SaslState(self._verifier, self._listener.mechanisms, reauth_s=limits.reauth_s)
+        connection.confine(limits.frame_bytes_max, limits.timeout_s)
+        client = self._client(connection, sasl=sasl)
+        return SaslSession(connection, self._dispatcher, client, sasl)
+
+
+class SaslSession:
+    """One connection of a listener with SASL."""
+
+    def __init__(
+        self, connection: ServerConnection, dispatcher: Dispatcher, client: Client, sasl: SaslState
+    ) -> None:
+        self._connection = connection
+        self._dispatcher = dispatcher
+        self._client = client
+        self._sasl = sasl
+        self._is_in = False
+
+    async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
+        """Raises :class:`CloseConnection` for what may not be asked now."""
+        key, _, _ = peek_request(frame)
+        if key not in _PROVING:
+            self._check(key)
+            return await self._dispatcher.serve(frame, memory, self._client)
+        answer = await self._dispatcher.serve(frame, memory, self._client)
+        if self._sasl.failure:
+            raise _closing(self._sasl.failure, answer)
+        if self._sasl.proven is not None and not self._is_in:
+            self._is_in = True
+            self._client.is_now(principal.of_user(self._sasl.proven.name))
+            self._connection.release()
+        return answer
+
+    def _check(self, key: int) -> None:
+        if not self._is_in:
+            raise _closing(f"a request of Api {key} before it has proven who it is")
+        if time.monotonic() >= self._sasl.ends_s:
+            raise _closing(f"a request of Api {key}, where it should prove again who it is")
+        if self._client.users_changed and not self._sasl.is_current:
+            raise _closing("its user is gone, or has another password")
+
+
+def _end(connection: ServerConnection, text: str) -> Serve:
+    connection.end(metrics.AUTHENTICATION, text)
+    return _nobody
+
+
+async def _nobody(_: Frame, __: AnswerMemory) -> Sequence[bytes] | None:
+    raise _closing("nobody answers it")
+
+
+def _closing(text: str, answer: Sequence[bytes] | None = None) -> CloseConnection:
+    return CloseConnection(text, reason=metrics.AUTHENTICATION, answer=answer)

@@ -1,0 +1,82 @@
+"""A request and its client's quotas: its time on the broker's one thread, and what it is told.
+
+What a handler waits for is not counted as time, what it does in between is: each of its steps is
+timed (KIP-124's request time). The answer goes out at once and says for how long the client is
+throttled; so long its connection rests (KIP-219).
+"""
+
+import math
+import time
+from collections.abc import Callable, Coroutine, Generator
+from datetime import timedelta
+from types import coroutine
+from typing import Any, TypeVar
+
+from tidemark_broker.api.client import Client
+from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.quotas.table import QuotaKind
+
+T = TypeVar("T")
+
+
+class Throttle:
+    """Of one request. ``now`` in seconds."""
+
+    __slots__ = ("_began_s", "_client", "_counted_s", "_now", "_spent_s", "quotas")
+
+    def __init__(
+        self,
+        client: Client,
+        quotas: RequestQuotas,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.quotas = quotas
+        self._client = client
+        self._now = now
+        self._spent_s = self._counted_s = 0.0
+        self._began_s: float | None = None
+
+    async def serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """Serve the request; all of its time is counted, also of one that failed."""
+        try:
+            return await self._timed(work)
+        finally:
+            self._count()
+            if self.quotas.rest_s > 0:
+                self._client.rest(self.quotas.rest_s)
+
+    def add(self, spent_s: float) -> None:
+        """So long a thread was busy with it."""
+        self._spent_s += spent_s
+
+    def tell(self, answer: Any) -> None:
+        """Write into the answer for how long the client is throttled, where it has room for it."""
+        self._count()
+        if self.quotas.rest_s > 0 and hasattr(answer, "throttle_time"):
+            answer.throttle_time = timedelta(milliseconds=math.ceil(self.quotas.rest_s * 1000))
+
+    def _count(self) -> None:
+        spent_s = self._spent_s
+        if self._began_s is not None:
+            spent_s += self._now() - self._began_s
+        self.quotas.use(QuotaKind.REQUEST, 100 * (spent_s - self._counted_s))
+        self._counted_s = spent_s
+
+    @coroutine
+    def _timed(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        error: BaseException | None = None
+        while True:
+            self._began_s = self._now()
+            try:
+                awaited = work.send(None) if error is None else work.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._spent_s += self._now() - self._began_s
+                self._began_s = None
+            error = None
+            try:
+                yield awaited
+            except BaseException as raised:  # noqa: BLE001 - the work's to handle, a cancellation too
+                error = raised

@@ -1,0 +1,93 @@
+"""A broker's listeners for clients, put together from its configuration."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+
+from tidemark.tls.files import ListenerFiles
+from tidemark.wire.control import Endpoint
+from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark_broker.api.sessions import ProofLimits, Sessions
+from tidemark_broker.config import BrokerConfig
+from tidemark_broker.entries import accepted
+from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.connections import Connections
+from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.quotas.rate import Windows
+from tidemark_broker.security.sasl import Verifier
+from tidemark_broker.security.tokens import TokenChecker, TokenSettings
+from tidemark_broker.security.user_store import UserStore
+
+_VERIFY = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+def user_store(config: BrokerConfig) -> UserStore:
+    """Without users yet."""
+    everyone = accepted(config.entries, "allow.everyone.if.no.acl.found")
+    windows = Windows(
+        config.integer("quota.window.num"), config.integer("quota.window.size.seconds")
+    )
+    return UserStore(if_none=everyone == "true", windows=windows)
+
+
+class ClientListeners:
+    """All of them, by name, in the order of ``listeners``."""
+
+    def __init__(
+        self, config: BrokerConfig, dispatcher: Dispatcher, users: UserStore, metrics: NetMetrics
+    ) -> None:
+        self._config = config
+        self._verifier = Verifier(users, _token_checker(config))
+        connections = Connections(ServerConfig.of(config.entries), metrics)
+        limits = ProofLimits.of(config.entries)
+        waits = any(each.authenticates for each in config.clients)
+        self.servers: Mapping[str, KafkaServer] = {
+            each.name: KafkaServer(
+                Sessions(each, dispatcher, self._verifier, limits, waits_for_users=waits).open,
+                connections,
+                each.name,
+                _contexts(each),
+            )
+            for each in config.clients
+        }
+
+    async def bind(self) -> None:
+        """Take the addresses. Raises ``OSError``."""
+        for name, server in self.servers.items():
+            address = self._config.listeners[name]
+            await server.bind(address.host, address.port)
+
+    async def listen(self) -> None:
+        """Raises ``OSError``."""
+        for server in self.servers.values():
+            await server.listen()
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """See :meth:`KafkaServer.stop`."""
+        await asyncio.gather(*(server.stop(grace_s) for server in self.servers.values()))
+        self._verifier.close()
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told, ports as bound."""
+        return tuple(
+            self._config.advertised_endpoint(name, server.port)
+            for name, server in self.servers.items()
+        )
+
+
+def _token_checker(config: BrokerConfig) -> TokenChecker | None:
+    if not any(OAUTHBEARER in each.mechanisms for each in config.clients):
+        return None
+    return TokenChecker(TokenSettings.of(config.entries))
+
+
+def _contexts(listener: ClientListener) -> Callable[[], ssl.SSLContext] | None:
+    if listener.tls_directory is None:
+        return None
+    return ListenerFiles(listener.tls_directory, _VERIFY[listener.client_auth]).context

@@ -1,0 +1,199 @@
+"""Where a broker is reached, and how: each of Kafka's ``listeners`` has a name, and by
+``listener.security.protocol.map`` a protocol.
+
+Several listeners may have the same protocol (KIP-103). What belongs to one of them is read from
+``listener.name.<name>.<key>``, the name in lower case. ``REPLICATION`` is none of them: other
+brokers come there, always with certificates of the cluster.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.configuration.table import listener_key
+from tidemark_broker.entries import ConfigError, accepted, list_of, text_of, text_of_listener
+
+#: The name of a listener that is given without one, and of the one for other brokers.
+CLIENTS, REPLICATION = "PLAINTEXT", "REPLICATION"
+
+_MAP = "listener.security.protocol.map"
+_TLS_DIRECTORY = "tidemark.tls.directory"
+_MECHANISMS = "sasl.enabled.mechanisms"
+_CLIENT_AUTH = "ssl.client.auth"
+_JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+_UNENCRYPTED = "tidemark.sasl.unencrypted.secrets"
+_NAME = re.compile(r"[A-Z0-9][A-Z0-9_-]{0,62}")
+
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+#: With these whoever listens on the way learns what a client proves itself by.
+_SHOWS_SECRET = frozenset({PLAIN, OAUTHBEARER})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port; port 0 where a free one may be picked."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class SecurityProtocol(enum.Enum):
+    """Kafka's, by its names: (is it TLS, is it SASL)."""
+
+    PLAINTEXT = (False, False)
+    SSL = (True, False)
+    SASL_PLAINTEXT = (False, True)
+    SASL_SSL = (True, True)
+
+    @property
+    def is_tls(self) -> bool:
+        """Is what is sent encrypted?"""
+        return self.value[0]
+
+    @property
+    def is_sasl(self) -> bool:
+        """Do clients prove who they are by SASL?"""
+        return self.value[1]
+
+
+class ClientAuth(enum.Enum):
+    """Kafka's ``ssl.client.auth``."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientListener:
+    """One listener for clients. ``tls_directory`` is None without TLS, ``mechanisms`` is empty
+    without SASL."""
+
+    name: str
+    address: Address
+    protocol: SecurityProtocol
+    tls_directory: Path | None = None
+    client_auth: ClientAuth = ClientAuth.NONE
+    mechanisms: tuple[str, ...] = ()
+
+    @property
+    def authenticates(self) -> bool:
+        """Does anybody have to prove here who they are?"""
+        by_certificate = self.protocol is SecurityProtocol.SSL and self.client_auth is not (
+            ClientAuth.NONE
+        )
+        return self.protocol.is_sasl or by_certificate
+
+
+def address_of(key: str, text: str) -> Address:
+    """``host:port``, IPv6 in brackets. Raises :class:`ConfigError`."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"{key}={text!r}: write host:port")
+    return Address(host.strip("[]") or "0.0.0.0", int(port))
+
+
+def addresses_of(key: str, text: str) -> dict[str, Address]:
+    """``NAME://host:port`` with commas, in their order; one without a name is :data:`CLIENTS`.
+    Raises :class:`ConfigError`."""
+    found: dict[str, Address] = {}
+    for part in list_of(text):
+        before, separator, rest = part.rpartition("://")
+        name = before.upper() if separator else CLIENTS
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{key}={text!r}: {before!r} is no name of a listener")
+        if name in found:
+            raise ConfigError(f"{key}={text!r}: two listeners are named {name}")
+        found[name] = address_of(key, rest)
+    return found
+
+
+def client_listeners(
+    entries: Mapping[str, str], addresses: Mapping[str, Address]
+) -> tuple[ClientListener, ...]:
+    """Those of ``addresses`` that are for clients, in their order. Raises :class:`ConfigError`."""
+    protocols = _protocols(entries)
+    return tuple(
+        _listener(entries, name, address, protocols)
+        for name, address in addresses.items()
+        if name != REPLICATION
+    )
+
+
+def _protocols(entries: Mapping[str, str]) -> dict[str, SecurityProtocol]:
+    text = text_of(entries, _MAP)
+    found = {}
+    for part in list_of(text):
+        name, _, protocol = (each.strip() for each in part.partition(":"))
+        if name.upper() == REPLICATION:
+            raise ConfigError(f"{_MAP}={text!r}: {REPLICATION} is for brokers, leave it out")
+        if protocol not in SecurityProtocol.__members__:
+            known = ", ".join(SecurityProtocol.__members__)
+            raise ConfigError(f"{_MAP}={text!r}: {protocol!r} is none of {known}")
+        found[name.upper()] = SecurityProtocol[protocol]
+    return found
+
+
+def _listener(
+    entries: Mapping[str, str],
+    name: str,
+    address: Address,
+    protocols: Mapping[str, SecurityProtocol],
+) -> ClientListener:
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise ConfigError(f"listeners: {name} has no protocol; add {name}:SASL_SSL to {_MAP}")
+    return ClientListener(
+        name=name,
+        address=address,
+        protocol=protocol,
+        tls_directory=_tls_directory(entries, name) if protocol.is_tls else None,
+        client_auth=_client_auth(entries, name) if protocol.is_tls else ClientAuth.NONE,
+        mechanisms=_mechanisms(entries, name, protocol) if protocol.is_sasl else (),
+    )
+
+
+def _tls_directory(entries: Mapping[str, str], name: str) -> Path:
+    """Of its own: by the broker's own certificate brokers know each other, clients do not."""
+    key = listener_key(name, _TLS_DIRECTORY)
+    text = entries.get(key, "").strip()
+    if not text:
+        raise ConfigError(f"missing in the configuration: {key}, the folder of its certificate")
+    return Path(text)
+
+
+def _client_auth(entries: Mapping[str, str], name: str) -> ClientAuth:
+    text = text_of_listener(entries, name, _CLIENT_AUTH)
+    try:
+        return ClientAuth(text)
+    except ValueError:
+        known = ", ".join(each.value for each in ClientAuth)
+        raise ConfigError(f"{_CLIENT_AUTH}={text!r} of {name} is none of {known}") from None
+
+
+def _mechanisms(
+    entries: Mapping[str, str], name: str, protocol: SecurityProtocol
+) -> tuple[str, ...]:
+    found = list_of(text_of_listener(entries, name, _MECHANISMS))
+    unknown = [each for each in found if each not in MECHANISMS]
+    if unknown or not found:
+        raise ConfigError(
+            f"{_MECHANISMS}={','.join(found)!r} of {name}: served are {', '.join(MECHANISMS)}"
+        )
+    shown = _SHOWS_SECRET.intersection(found)
+    if shown and not protocol.is_tls and accepted(entries, _UNENCRYPTED) != "true":
+        raise ConfigError(
+            f"{name} would have {' and '.join(sorted(shown))} send secrets in clear: make it "
+            f"SASL_SSL, or set {_UNENCRYPTED}=true where nobody listens on the way"
+        )
+    if OAUTHBEARER in found and not text_of(entries, _JWKS_URL):
+        raise ConfigError(f"missing in the configuration: {_JWKS_URL}, for {OAUTHBEARER}")
+    return found

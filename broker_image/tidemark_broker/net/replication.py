@@ -1,0 +1,133 @@
+"""The listener for other brokers of the cluster: mutual TLS, and one request that it serves.
+
+A follower is heard once it has proven which broker it is (:mod:`tidemark.tls`). It has its address
+from the start, since a registration names it, and listens later, as the clients' one does.
+"""
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, Self
+
+from tidemark.tls.accepting import PrivateListener
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
+from tidemark.wire.receiver import SCRATCH_BYTES, Frame
+from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
+from tidemark_broker.net.budget import RequestBudget
+from tidemark_broker.net.config import ServerConfig
+from tidemark_broker.net.connection import Serve, ServerConnection, Shared
+from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.net.sockets import bound_socket
+from tidemark_broker.net.unfinished import UnfinishedFrames
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 128
+#: A fetch names partitions by id: ten thousand of them are less than a megabyte.
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+
+
+class ServePeer(Protocol):
+    """Answers a frame of a broker that has proven which one it is."""
+
+    def __call__(
+        self, frame: Frame, memory: AnswerMemory, peer: Identity
+    ) -> Awaitable[Sequence[bytes] | None]: ...
+
+
+class ReplicationServer:
+    """One listening address. Belongs to the loop on which it was started."""
+
+    def __init__(
+        self,
+        serve: ServePeer,
+        *,
+        me: Identity,
+        files: TlsFiles,
+        encrypted: bool,
+        config: ServerConfig,
+        net_metrics: NetMetrics,
+    ) -> None:
+        self._serve = serve
+        self._me = me
+        self._files = files
+        self._encrypted = encrypted
+        self._config = config
+        self._metrics = net_metrics
+        self._budget = RequestBudget(config.queued_request_bytes_max)
+        self._answers = AnswerBudget(config.answer_bytes_max)
+        self._unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
+        self._connections: dict[ServerConnection, Identity] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._socket: socket.socket
+        self._listener: PrivateListener
+        self.host = ""
+        self.port = 0
+
+    async def bind(self, host: str, port: int) -> Self:
+        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``."""
+        self._socket = await bound_socket(host, port)
+        self.host, self.port = self._socket.getsockname()[:2]
+        return self
+
+    async def listen(self) -> Self:
+        """Accept brokers on the address that was bound; once is enough. Raises ``OSError``."""
+        if self._listening is None:
+            self._socket.listen(_BACKLOG)
+            shared = self._shared()
+            self._listener = PrivateListener(
+                self._socket,
+                self._files,
+                self._why_not,
+                lambda peer: self._connection(shared, peer),
+                name="replication listener",
+                encrypted=self._encrypted,
+            )
+            self._listening = asyncio.get_running_loop().create_task(self._listener.run())
+            logger.info("brokers are heard on %s:%d", self.host, self.port)
+        return self
+
+    def _why_not(self, peer: Identity) -> str | None:
+        if peer.cluster_id != self._me.cluster_id:
+            return f"it is {peer}, which is another cluster"
+        return f"it is {peer}, no broker" if peer.node_id is None else None
+
+    def _connection(self, shared: Shared, peer: Identity) -> ServerConnection:
+        made = ServerConnection(shared)
+        self._connections[made] = peer
+        return made
+
+    def _shared(self) -> Shared:
+        return Shared(
+            open_session=self._open_session,
+            config=self._config,
+            metrics=self._metrics,
+            budget=self._budget,
+            answers=self._answers,
+            unfinished=self._unfinished,
+            scratch=bytearray(SCRATCH_BYTES),
+            loop=asyncio.get_running_loop(),
+            opened=lambda _: None,
+            lost=self._lost,
+        )
+
+    def _open_session(self, connection: ServerConnection) -> Serve:
+        return functools.partial(self._serve, peer=self._connections[connection])
+
+    def _lost(self, connection: ServerConnection) -> None:
+        peer = self._connections.pop(connection, None)
+        if peer is not None:
+            self._listener.left(peer)
+
+    async def stop(self) -> None:
+        """Accept no more and close every connection."""
+        if self._listening is None:
+            self._socket.close()
+            return
+        self._listening.cancel()
+        for connection in tuple(self._connections):
+            connection.close()
+        await asyncio.gather(self._listening, return_exceptions=True)

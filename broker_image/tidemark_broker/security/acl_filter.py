@@ -1,0 +1,66 @@
+"""Which ACLs somebody asks for: Kafka's ``AclBindingFilter``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.wire.users import Acl, UserState
+from tidemark_broker.security.acls import (
+    PRINCIPAL_PREFIX,
+    WILDCARD,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+_KNOWN = tuple(
+    frozenset(int(each) for each in kind)
+    for kind in (ResourceType, PatternType, Operation, Permission)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """None, and ANY, is whatever there is; a pattern of type MATCH is every one that is about the
+    resource of that name."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    @property
+    def is_known(self) -> bool:
+        """Does it ask for kinds of things that there are?"""
+        asked = self.resource_type, self.pattern_type, self.operation, self.permission
+        return all(number in known for number, known in zip(asked, _KNOWN, strict=True))
+
+    def select(self, user: UserState) -> Iterator[tuple[str, Acl]]:
+        """(principal, ACL) of a user's that are asked for."""
+        principal = PRINCIPAL_PREFIX + user.name
+        if self.principal in (None, principal):
+            yield from ((principal, acl) for acl in user.acls if self._is_asked_for(acl))
+
+    def _is_asked_for(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self._has_name(acl)
+        )
+
+    def _has_name(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        name = self.resource_name
+        if name is None or name == acl.resource_name:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return False
+        if acl.pattern_type == PatternType.LITERAL:
+            return acl.resource_name == WILDCARD
+        return name.startswith(acl.resource_name)

@@ -1,0 +1,152 @@
+"""Which principal may do what, from where: the semantics of Kafka's ``AclAuthorizer``.
+
+An ACL counts for a resource if it names it literally, by ``*``, or by a prefix of its name; for a
+client if it is its user's or everybody's (``User:*``), and for its host or every host. One that
+denies goes before all that allow. Where no ACL at all is about a resource, the configuration
+decides. Super users may do everything.
+
+What concerns one principal on one host is picked out once and kept: operations are bits, names are
+keys, so a decision costs a few look-ups, one for each length that a prefix has.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from types import MappingProxyType
+
+from tidemark.lru import Lru
+from tidemark.wire.users import Acl, UserStatesRequest
+from tidemark_broker.security.acls import (
+    IMPLIED_BY,
+    PRINCIPAL_PREFIX,
+    WILDCARD,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    bits,
+)
+
+#: Principals and hosts whose ACLs are kept picked out.
+KEPT_MAX = 10_000
+
+_PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
+NOBODY: frozenset[str] = frozenset()
+
+
+def _granting(operation: Operation) -> int:
+    """The operations of which an ACL that allows one allows ``operation``, as bits."""
+    return bits((operation, Operation.ALL, *IMPLIED_BY.get(operation, ())))
+
+
+_GRANTING = {operation: _granting(operation) for operation in Operation}
+_DENYING = {operation: bits((operation, Operation.ALL)) for operation in Operation}
+
+
+class _Names:
+    """Of one resource type: name -> operations, literal ones, and prefixes by their length."""
+
+    __slots__ = ("_lengths", "_literal", "_prefixed")
+
+    def __init__(self) -> None:
+        self._literal: dict[str, int] = {}
+        self._prefixed: dict[str, int] = {}
+        self._lengths: tuple[int, ...] = ()
+
+    def add(self, acl: Acl) -> None:
+        """What an ACL says, whomever it concerns."""
+        names = self._literal if acl.pattern_type == PatternType.LITERAL else self._prefixed
+        names[acl.resource_name] = names.get(acl.resource_name, 0) | 1 << max(0, acl.operation)
+        if names is self._prefixed and len(acl.resource_name) not in self._lengths:
+            self._lengths = tuple(sorted((*self._lengths, len(acl.resource_name))))
+
+    def of(self, name: str) -> int:
+        """The operations of all that match ``name``, as bits."""
+        literal = self._literal
+        found = literal.get(name, 0) | literal.get(WILDCARD, 0)
+        for length in self._lengths:
+            if length > len(name):
+                break
+            found |= self._prefixed.get(name[:length], 0)
+        return found
+
+
+_NOTHING = _Names()
+
+
+class _Permissions:
+    """What some ACLs say, by resource type."""
+
+    __slots__ = ("_allowed", "_denied")
+
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self._allowed: dict[int, _Names] = {}
+        self._denied: dict[int, _Names] = {}
+        for acl in acls:
+            # What this broker does not know shall not open a door.
+            allows = acl.permission == Permission.ALLOW
+            if allows and acl.pattern_type not in _PATTERNS:
+                continue
+            of = self._allowed if allows else self._denied
+            of.setdefault(acl.resource_type, _Names()).add(acl)
+
+    def denied(self, kind: ResourceType, name: str) -> int:
+        """As bits."""
+        return self._denied.get(kind, _NOTHING).of(name)
+
+    def allowed(self, kind: ResourceType, name: str) -> int:
+        """As bits."""
+        return self._allowed.get(kind, _NOTHING).of(name)
+
+
+class Permissions:
+    """Of one principal on one host, until the users change."""
+
+    def __init__(self, own: Iterable[Acl], everybodys: _Permissions, *, if_none: bool) -> None:
+        self._own = _Permissions(own)
+        self._of_all = everybodys
+        self._if_none = if_none
+
+    def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """May it?"""
+        own = self._own
+        if own.denied(kind, name) & _DENYING[operation]:
+            return False
+        if own.allowed(kind, name) & _GRANTING[operation]:
+            return True
+        if not self._if_none:
+            return False
+        return not (self._of_all.denied(kind, name) | self._of_all.allowed(kind, name))
+
+
+class Authorizer:
+    """The ACLs of one state of the users. ``if_none``: ``allow.everyone.if.no.acl.found``."""
+
+    def __init__(self, states: UserStatesRequest, *, if_none: bool) -> None:
+        self.decides = states.authorize
+        self._super_users: Set[str] = frozenset(
+            PRINCIPAL_PREFIX + name for name in states.super_users
+        )
+        self._acls: Mapping[str, tuple[Acl, ...]] = MappingProxyType(
+            {PRINCIPAL_PREFIX + user.name: user.acls for user in states.users}
+        )
+        self._of_all = _Permissions(acl for acls in self._acls.values() for acl in acls)
+        self._if_none = if_none
+        self._kept: Lru[tuple[str, str], Permissions] = Lru(KEPT_MAX)
+
+    def permissions(self, principal: str, host: str) -> Permissions | None:
+        """What a client may do; None: everything."""
+        if not self.decides or principal in self._super_users:
+            return None
+        kept = self._kept.get((principal, host))
+        if kept is None:
+            own = self._concerning(principal, host)
+            kept = Permissions(own, self._of_all, if_none=self._if_none)
+            self._kept.put((principal, host), kept)
+            self._kept.evict()
+        return kept
+
+    def _concerning(self, principal: str, host: str) -> Iterable[Acl]:
+        everybody = PRINCIPAL_PREFIX + WILDCARD
+        for whose in {principal, everybody}:
+            for acl in self._acls.get(whose, ()):
+                if acl.host in (WILDCARD, host):
+                    yield acl
