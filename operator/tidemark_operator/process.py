@@ -16,6 +16,9 @@ import uuid
 from collections.abc import Callable
 
 from tidemark.http_page import HttpPage, Verdict
+from tidemark_operator.certificates.certificates import OwnLeaf
+from tidemark_operator.certificates.keepers import FolderKeeper, Keeper, SecretKeeper
+from tidemark_operator.clock import utc_now
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import verdict
 from tidemark_operator.kube.access import Access
@@ -63,12 +66,28 @@ class OperatorProcess:
             on_started=lambda: self._post(self._leader.won),
             on_stopped=lambda: self._post(self._leader.lost),
         )
+        self._own_leaf = OwnLeaf(utc_now)
         self._leader = TermLoop(
-            settings, identity, metrics, leads=self._elector.leads, requests=requests
+            settings,
+            identity,
+            metrics,
+            leads=self._elector.leads,
+            requests=requests,
+            own_leaf=self._own_leaf,
+            keeper_of=self._keeper_of,
         )
-        self._server = ControlServer(requests, self._loop)
+        self._server = ControlServer(
+            requests,
+            self._loop,
+            files=self._own_leaf.files,
+            cluster_id=lambda: self._own_leaf.cluster_id,
+        )
         self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._page = HttpPage(metrics=metrics.render, health=self._health)
+
+    def _keeper_of(self, api: KubeApi) -> Keeper:
+        folder = self._settings.certificates
+        return FolderKeeper(folder) if folder else SecretKeeper(api, self._settings.namespace)
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT."""
@@ -89,12 +108,14 @@ class OperatorProcess:
             await asyncio.to_thread(self._server.stop)
             await asyncio.to_thread(self._watcher.stop)
             await asyncio.to_thread(self._page.stop)
+            self._own_leaf.close()
             logger.info("stopped")
 
     async def _serve(self, ready: Callable[[], None]) -> None:
         async with await KubeApi.open(self._access) as api:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),
+                asyncio.create_task(self._leader.follow_authority(api)),
                 asyncio.create_task(self._watch_threads()),
                 asyncio.create_task(self._stopping.wait()),
             ]

@@ -38,8 +38,8 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``kubeconfig`` None: the pod's account. ``cluster`` "": the oldest Cluster of the namespace.
-    Times in seconds."""
+    """``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``cluster`` "":
+    the oldest Cluster of the namespace. Times in seconds."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -52,6 +52,8 @@ class Settings:
     session_timeout_s: float = 9.0
     resync_s: float = 300.0
     stand_still_s: float = 120.0
+    allowed_endpoints: frozenset[str] = frozenset()
+    certificates: Path | None = None
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -82,6 +84,10 @@ _HELP = {
     "session-timeout-s": "how long a silent broker counts as alive",
     "resync-s": "how often everything is listed and looked at again",
     "stand-still-s": "/healthz fails when nothing was reconciled for so long",
+    "allowed-endpoints": "hosts of S3 endpoints that may be link-local or a cloud's metadata "
+    "address, with commas; any other host may not",
+    "certificates": "folder for keys and certificates of a local cluster; without it they are kept "
+    "in Secrets",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
 }
 
@@ -123,8 +129,10 @@ def _convert(name: str, value: Any) -> Any:
     try:
         if name in ("control", "metrics"):
             return Address.parse(str(value))
-        if name == "kubeconfig":
+        if name in ("kubeconfig", "certificates"):
             return Path(str(value)).expanduser()
+        if name == "allowed_endpoints":
+            return frozenset(filter(None, map(str.strip, str(value).split(","))))
         if name.endswith("_s"):
             return float(value)
     except (TypeError, ValueError) as error:

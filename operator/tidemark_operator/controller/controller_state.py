@@ -25,6 +25,7 @@ from tidemark_operator.controller.model import (
     min_insync_replicas,
 )
 from tidemark_operator.controller.rows import encode_row, slice_of
+from tidemark_operator.controller.users import Users
 
 #: JSON around a string of a list: two quotes and a comma.
 JSON_BYTES = 3
@@ -59,6 +60,7 @@ class ControllerState:
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
         self._failed: dict[int, frozenset[RowKey]] = {}
         self.broker_epoch_max = 0
+        self.users = Users()
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
         self._preferred: dict[int, int] = {}

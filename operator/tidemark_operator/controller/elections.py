@@ -21,6 +21,7 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal, numbers, warning
 from tidemark_operator.controller.model import (
     NO_LEADER,
+    BrokerInfo,
     LogEnd,
     PartitionRow,
     RowKey,
@@ -144,12 +145,27 @@ def shut_down(draft: Draft, node_id: int) -> None:
     draft.emit(normal("Broker", broker.key, "BrokerShutdown", text))
 
 
+def stay(draft: Draft, node_id: int) -> None:
+    """A broker that asked to stop asks for it no more: as unfencing, once it is not fenced."""
+    broker = draft.broker(node_id)
+    if broker is None or not broker.shutting_down:
+        return
+    draft.put_broker(dataclasses.replace(broker, shutting_down=False))
+    if not broker.fenced:
+        _lead_again(draft, broker)
+
+
 def unfence(draft: Draft, node_id: int) -> None:
     """A broker may lead again: offline partitions that it can lead elect it."""
     broker = draft.broker(node_id)
     if broker is None or not broker.fenced:
         return
     draft.put_broker(dataclasses.replace(broker, fenced=False))
+    _lead_again(draft, broker)
+
+
+def _lead_again(draft: Draft, broker: BrokerInfo) -> None:
+    node_id = broker.node_id
     waiting = [row for row in draft.rows_on(node_id) if row.leader == NO_LEADER]
     moved, _ = _settle(draft, waiting)
     text = (

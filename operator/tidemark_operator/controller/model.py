@@ -18,6 +18,7 @@ from tidemark.configuration.broker_keys import (
 )
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
+from tidemark.wire.users import ClientQuota
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -228,7 +229,9 @@ class ClusterInfo:
     """A ``Cluster`` object. ``config`` as in spec; ``remote_storage`` is the JSON of the accepted
     storage configuration with credentials resolved ("" for none); ``storage_problem`` says why
     remote storage cannot be used at present ("" when it can, or none is configured); ``store_id``
-    is the accepted identity ("" while there is none)."""
+    is the accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
+    but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
+    their own."""
 
     key: str
     cluster_id: str
@@ -236,10 +239,19 @@ class ClusterInfo:
     remote_storage: str = ""
     store_id: str = ""
     storage_problem: str = ""
+    authorize: bool = False
+    super_users: tuple[str, ...] = ()
+    quotas: tuple[ClientQuota, ...] = ()
+
     orphans: tuple[OrphanedTopic, ...] = ()
     slices: int = 64
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)
+
+    @property
+    def told_with_users(self) -> tuple[object, ...]:
+        """What brokers are told of it with the users."""
+        return self.authorize, self.super_users, self.quotas
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.config.get(name)

@@ -24,7 +24,7 @@ from tidemark.wire.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from tidemark_operator.controller import elections, eligible
+from tidemark_operator.controller import elections, eligible, epochs
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, normal, warning
@@ -75,6 +75,9 @@ def _refusal(
     if broker is None:
         text = f"no Broker object has nodeId {request.broker_id}: create one"
         return ErrorCode.broker_id_not_registered, text
+    strange = epochs.too_far_ahead(state, request)
+    if strange is not None:
+        return ErrorCode.invalid_registration, f"broker {request.broker_id} is refused: {strange}"
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
         text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
@@ -222,8 +225,9 @@ def heartbeat(
     if request.want_shut_down:
         elections.shut_down(draft, request.broker_id)
         return _beat(draft.state, ErrorCode.none, fenced=broker.fenced, stop=True), alive
+    elections.stay(draft, request.broker_id)  # it stays after all, if it wanted to stop
     snapshot = request.snapshot_controller_epoch == draft.state.controller_epoch
-    if broker.fenced and alive and snapshot and not broker.shutting_down:
+    if broker.fenced and alive and snapshot:
         elections.unfence(draft, request.broker_id)
     now = draft.broker(request.broker_id) or broker
     return _beat(draft.state, ErrorCode.none, fenced=now.fenced, stop=False), alive

@@ -18,6 +18,7 @@ from tidemark.wire.control import (
     Removal,
     TopicState,
 )
+from tidemark.wire.users import UserStatesRequest
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
@@ -58,6 +59,21 @@ def delta(
         topics=[topic_state(topic, own) for topic, own in changed if _served(state, topic)],
         removals=list(removals),
     )
+
+
+def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
+    """All users, and the version of them; None until each has been looked at."""
+    if not state.users.complete:
+        return None
+    states, quotas = state.users.told()
+    request = UserStatesRequest(
+        controller_epoch=state.controller_epoch,
+        authorize=state.cluster.authorize,
+        super_users=state.cluster.super_users,
+        users=states,
+        quotas=(*state.cluster.quotas, *quotas),
+    )
+    return state.users.version, request
 
 
 def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple[Removal, ...]]:
@@ -103,6 +119,7 @@ def _request(
         ),
         topics=tuple(topics),
         removals=tuple(removals),
+        users_follow=cluster.authorize,
     )
 
 

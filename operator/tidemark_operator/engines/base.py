@@ -54,6 +54,13 @@ class Engine(Protocol):
         """Rows and Topics (by object key) that changed, or brokers when both are empty: every
         broker is told the present state until it has acknowledged it."""
 
+    def publish_users(self) -> None:
+        """Users, or who is authorised, may have changed: every broker is told the present ones
+        until it has acknowledged them."""
+
+    def users_behind(self, version: int) -> list[int]:
+        """The connected brokers that have not acknowledged the users of a version, by id."""
+
     def connected(self, node_id: int) -> bool:
         """Whether requests can be sent to a broker right now."""
 

@@ -82,15 +82,25 @@ class Link:
     ) -> None:
         self.channel = channel
         self.node_id = channel.broker_id
-        self.snapshot_applied = False
         self.errors: dict[RowKey, PartitionError] = {}
         self._listener = listener
         self._full = full
         self._delta = delta
         self._change = Change()
         self._brokers: tuple[BrokerState, ...] = ()
+        self._storage = ("", "")
         self._refused: dict[RowKey, Removal] = {}
         self._wake = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    @property
+    def snapshot_applied(self) -> bool:
+        """Whether the broker has applied its snapshot."""
+        return self._ready.is_set()
+
+    async def until_ready(self) -> None:
+        """Wait until the broker has applied its snapshot."""
+        await self._ready.wait()
 
     def add(
         self,
@@ -140,20 +150,28 @@ class Link:
             self._change.add(rows=rows, removals=self._refused.values())
 
     async def _send(self, whole: PartitionStatesRequest) -> None:
-        request = self._without_known_brokers(whole)
+        request = self._without_known(whole)
         response = await self.channel.call(request, PartitionStatesResponse, SEND_TIMEOUT_S)
         if response.error_code != int(ErrorCode.none):
             if response.error_code == int(ErrorCode.stale_controller_epoch):
                 self._listener.on_stale(self.node_id)
             raise ConnectionAbortedError(f"PartitionStates was answered {response.error_code}")
-        self._brokers = whole.brokers
+        self._brokers, self._storage = whole.brokers, _storage(whole)
         self._take(request, response)
 
-    def _without_known_brokers(self, whole: PartitionStatesRequest) -> PartitionStatesRequest:
-        """A delta names the brokers only where they differ from what was acknowledged."""
-        if whole.full or whole.brokers != self._brokers:
+    def _without_known(self, whole: PartitionStatesRequest) -> PartitionStatesRequest:
+        """A delta names the brokers, and the storage with its credentials, only where they differ
+        from what was acknowledged."""
+        if whole.full:
             return whole
-        return dataclasses.replace(whole, brokers=())
+        request = whole
+        if whole.brokers == self._brokers:
+            request = dataclasses.replace(request, brokers=())
+        if _storage(whole) == self._storage:
+            request = dataclasses.replace(
+                request, remote_storage="", store_id="", storage_as_before=True
+            )
+        return request
 
     def _take(self, request: PartitionStatesRequest, response: PartitionStatesResponse) -> None:
         failed = {(error.topic_id, error.partition): error for error in response.errors}
@@ -169,5 +187,9 @@ class Link:
         removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
         kept = {key: removal for key, removal in self._refused.items() if key not in removals}
         self._refused = kept | {key: removals[key] for key in removals if key in failed}
-        self.snapshot_applied = True
+        self._ready.set()
         self._listener.on_states(self.node_id, request, response)
+
+
+def _storage(request: PartitionStatesRequest) -> tuple[str, str]:
+    return request.remote_storage, request.store_id

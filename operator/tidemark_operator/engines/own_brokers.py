@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
@@ -36,6 +36,7 @@ from tidemark_operator.engines.base import (
     EngineUnavailable,
 )
 from tidemark_operator.engines.link import Change, Link, LinkListener
+from tidemark_operator.engines.user_link import DEAF, UserLink, UserListener
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -45,13 +46,20 @@ CALL_TIMEOUT_S = 15.0
 DISABLE_TIMEOUT_MS = 30_000
 
 
+class EngineListener(LinkListener, UserListener, Protocol):
+    """Who is told what brokers answered to what they were told."""
+
+
 class OwnBrokers(Engine):
     """The engine of one controller term. Belongs to the main loop."""
 
-    def __init__(self, state: ControllerState, listener: LinkListener) -> None:
+    def __init__(self, state: ControllerState, listener: EngineListener) -> None:
         self._state = state
         self._listener = listener
         self._links: dict[int, Link] = {}
+        self._users: dict[int, UserLink] = {}
+        #: By node id: its epoch, and its connections in a row that ended while users were told.
+        self._deaf: dict[int, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._landed: Change = Change()
         self._removals: dict[int, list[Removal]] = {}
@@ -61,15 +69,48 @@ class OwnBrokers(Engine):
     def attach(self, channel: Channel) -> None:
         """A broker opened its command connection: a full snapshot goes first."""
         link = Link(channel, self._listener, full=self._full, delta=self._delta)
-        self._links[channel.broker_id] = link
-        task = asyncio.get_running_loop().create_task(link.run())
+        users = UserLink(channel, self._listener, lambda: snapshot.users(self._state))
+        self._links[channel.broker_id], self._users[channel.broker_id] = link, users
+        task = asyncio.get_running_loop().create_task(self._serve(link, users))
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(ended, link))
+
+    async def _serve(self, link: Link, users: UserLink) -> None:
+        telling = asyncio.create_task(self._tell_users(link, users))
+        try:
+            await link.run()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            if users.is_under_way:
+                self._deaf[link.node_id] = link.channel.broker_epoch, self._failures(link) + 1
+            elif users.told:
+                self._deaf.pop(link.node_id, None)
+
+    def _failures(self, link: Link) -> int:
+        broker_epoch, failures = self._deaf.get(link.node_id, (-1, 0))
+        return failures if broker_epoch == link.channel.broker_epoch else 0
+
+    async def _tell_users(self, link: Link, users: UserLink) -> None:
+        await link.until_ready()
+        if failures := self._failures(link):
+            pause_s = DEAF.pause_s(failures)
+            logger.warning(
+                "broker %d ended its connection when it was told of users: again in %.0f s",
+                link.node_id,
+                pause_s,
+            )
+            await asyncio.sleep(pause_s)
+        try:
+            await users.run()
+        except Exception:
+            logger.exception("telling broker %d of users failed", link.node_id)
+            link.channel.close_threadsafe()
 
     def _ended(self, task: asyncio.Task[None], link: Link) -> None:
         self._tasks.discard(task)
         if self._links.get(link.node_id) is link:
-            del self._links[link.node_id]
+            del self._links[link.node_id], self._users[link.node_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the link to broker %d failed", link.node_id, exc_info=error)
 
@@ -109,6 +150,15 @@ class OwnBrokers(Engine):
                 rows.update((topic.id, partition) for partition in self._state.rows_of(topic.id))
         for link in self._links.values():
             link.add(rows=rows, topics=topics)
+
+    def publish_users(self) -> None:
+        """Tell every broker the users, where they are not what it was told last."""
+        for users in self._users.values():
+            users.wake()
+
+    def users_behind(self, version: int) -> list[int]:
+        """Connected brokers that do not know the users of a version yet."""
+        return sorted(node_id for node_id, users in self._users.items() if users.told < version)
 
     def _full(self) -> PartitionStatesRequest:
         return snapshot.full(self._state)

@@ -3,8 +3,16 @@ names from ``resources``."""
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from tidemark_operator.resources import broker, cluster, partition_slice, record_deletion, topic
+from tidemark_operator.resources import (
+    broker,
+    cluster,
+    partition_slice,
+    record_deletion,
+    topic,
+    user,
+)
 from tidemark_operator.resources.names import GROUP, VERSION
 from tidemark_operator.resources.schema import ResourceKind
 
@@ -30,13 +38,21 @@ class Kind:
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, of one object, or of its subresource."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        parts = [root, "namespaces", namespace, self.plural]
-        return "/".join(parts + [part for part in (name, subresource) if part])
+        parts = [root, "namespaces", _segment(namespace), self.plural]
+        return "/".join(parts + [_segment(part) for part in (name, subresource) if part])
 
     def key(self, namespaced_name: str) -> "Key":
         """The key of ``namespace/name``."""
         namespace, _, name = namespaced_name.partition("/")
         return Key(self.kind, namespace, name)
+
+
+def _segment(name: str) -> str:
+    """One segment of a path, whatever stands in it: ``a/../b`` names one object, not another one's
+    path. Raises ValueError for what no object can be called and a path would make something of."""
+    if name in (".", ".."):
+        raise ValueError(f"{name!r} is no name of an object")
+    return quote(name, safe="")
 
 
 def _own(resource: ResourceKind) -> Kind:
@@ -47,13 +63,14 @@ TOPIC = _own(topic.TOPIC)
 BROKER = _own(broker.BROKER)
 RECORD_DELETION = _own(record_deletion.RECORD_DELETION)
 CLUSTER = _own(cluster.CLUSTER)
+USER = _own(user.USER)
 PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
 #: The kinds whose objects wake the reconcilers.
-WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION)
+WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER)
 
 
 @dataclass(frozen=True, slots=True, order=True)

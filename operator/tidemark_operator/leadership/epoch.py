@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, Invalid, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.leadership.terms import NotLeading
+from tidemark_operator.leadership.terms import EpochsExhausted, NotLeading
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ async def raise_epoch(
     leads: Callable[[], bool],
 ) -> Json:
     """Write ourselves in as the controller, one above the stored epoch and above ``floor``; the
-    Cluster as written. Raises ``NotFound`` without a Cluster, ``NotLeading`` without the Lease."""
+    Cluster as written. Raises ``NotFound`` without a Cluster, ``NotLeading`` without the Lease,
+    ``EpochsExhausted``."""
     tried = 0
     for _ in range(TRIES_MAX):
         if not leads():
@@ -51,6 +53,11 @@ async def raise_epoch(
         if tried and _controller(cluster) == {"identity": identity, "epoch": tried}:
             return cluster  # the write that seemed to fail
         tried = max(stored_epoch(cluster), floor) + 1
+        if tried > EPOCH_MAX:
+            raise EpochsExhausted(
+                f"controller epoch {EPOCH_MAX} is the last one: nobody can take over any more. "
+                "Make another Cluster and move the topics there"
+            )
         body = with_controller(cluster, identity, tried, cluster_id(cluster))
         try:
             return await api.replace_status(CLUSTER, body)

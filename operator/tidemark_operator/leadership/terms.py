@@ -19,3 +19,9 @@ class EpochTooLow(TermEnded):
     def __init__(self, floor: int) -> None:
         super().__init__(f"a broker has seen controller epoch {floor}")
         self.floor = floor
+
+
+class EpochsExhausted(Exception):
+    """There is no higher controller epoch: nobody can take over any more."""
+
+    reason = "EpochsExhausted"

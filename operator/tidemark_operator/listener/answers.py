@@ -3,7 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_operator.listener.frames import Request, Response
+from tidemark_operator.listener.frames import Request, Response, SessionRequest
 
 
 def heartbeat_response(
@@ -24,21 +24,30 @@ def heartbeat_response(
 
 def not_controller(request: Request) -> Response:
     """The answer of a process that does not lead; the broker then tries another address."""
-    code = int(ErrorCode.not_controller)
+    if isinstance(request, control.BrokerRegistrationRequest):
+        return control.BrokerRegistrationResponse(
+            error_code=int(ErrorCode.not_controller),
+            error_message="this operator does not lead, or has not taken over yet",
+            broker_epoch=-1,
+            controller_epoch=-1,
+            session_timeout_ms=0,
+        )
+    return _refused(request, ErrorCode.not_controller, -1)
+
+
+def stale(request: SessionRequest, controller_epoch: int) -> Response:
+    """The answer to what is asked in the name of another registration than the present one, or
+    without its secret: the broker registers again."""
+    return _refused(request, ErrorCode.stale_broker_epoch, controller_epoch)
+
+
+def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) -> Response:
     match request:
-        case control.BrokerRegistrationRequest():
-            return control.BrokerRegistrationResponse(
-                error_code=code,
-                error_message="this operator does not lead, or has not taken over yet",
-                broker_epoch=-1,
-                controller_epoch=-1,
-                session_timeout_ms=0,
-            )
         case control.BrokerHeartbeatRequest():
-            return heartbeat_response(ErrorCode.not_controller, -1)
+            return heartbeat_response(code, controller_epoch)
         case control.AlterPartitionRequest():
-            return control.AlterPartitionResponse(error_code=code, results=())
+            return control.AlterPartitionResponse(error_code=int(code), results=())
         case control.BrokerStatusRequest():
-            return control.BrokerStatusResponse(error_code=code)
+            return control.BrokerStatusResponse(error_code=int(code))
         case control.AttachRequest():
-            return control.AttachResponse(error_code=code, controller_epoch=-1)
+            return control.AttachResponse(error_code=int(code), controller_epoch=controller_epoch)

@@ -8,6 +8,7 @@ fails once is closed: the broker attaches again and gets a full snapshot.
 import asyncio
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tidemark.wire import control, framing
@@ -52,7 +53,27 @@ class Channel:
     async def call(self, request: Any, response_type: type[R], timeout_s: float) -> R:
         """Send a request from another loop and wait for its answer. Raises
         :class:`ChannelClosed`, or ``TimeoutError`` (the connection stays open)."""
-        future = asyncio.run_coroutine_threadsafe(self._exchange(request, timeout_s), self._loop)
+        number = next(self._numbers)
+        return await self._call(
+            number,
+            lambda: framing.encode_request(request, number, CLIENT_ID),
+            response_type,
+            timeout_s,
+        )
+
+    async def call_large(self, request: Any, response_type: type[R], timeout_s: float) -> R:
+        """The same for what takes long to encode: that is done in a thread, so that no heartbeat
+        waits for it."""
+        number = next(self._numbers)
+        frame = await asyncio.to_thread(framing.encode_request, request, number, CLIENT_ID)
+        return await self._call(number, lambda: frame, response_type, timeout_s)
+
+    async def _call(
+        self, number: int, encoded: Callable[[], bytes], response_type: type[R], timeout_s: float
+    ) -> R:
+        future = asyncio.run_coroutine_threadsafe(
+            self._exchange(number, encoded, timeout_s), self._loop
+        )
         frame = await asyncio.wrap_future(future)
         try:
             return framing.decode_response(response_type, frame)[1]
@@ -67,15 +88,14 @@ class Channel:
 
     # ------------------------------------------------------------ the intake's loop
 
-    async def _exchange(self, request: Any, timeout_s: float) -> bytes:
+    async def _exchange(self, number: int, encoded: Callable[[], bytes], timeout_s: float) -> bytes:
         if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
             raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")
-        number = next(self._numbers)
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._waiting[number] = answer
         try:
             async with asyncio.timeout(timeout_s):
-                self._writer.write(framing.encode_request(request, number, CLIENT_ID))
+                self._writer.write(encoded())
                 await self._writer.drain()
                 return await answer
         except (ConnectionError, OSError) as error:

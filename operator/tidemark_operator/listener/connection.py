@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemark.wire import control, framing
-from tidemark.wire.streams import read_frame
-from tidemark_operator.listener.frames import (
-    REQUEST_BYTES_MAX,
-    Request,
-    Response,
-    decode_request,
-)
+from tidemark_operator.listener.frames import Request, Response, decode_request
 
 R = TypeVar("R")
 PIPELINED_MAX = 64
@@ -35,17 +29,17 @@ class Attached:
 
 
 async def serve_requests(
-    reader: asyncio.StreamReader,
+    read: Callable[[], Awaitable[bytes | None]],
     writer: asyncio.StreamWriter,
     answer: Callable[[Request], Answer],
 ) -> Attached | None:
-    """Serve requests until the connection ends (None) or an Attach is accepted. Raises
-    :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``."""
+    """Serve requests until the connection ends (``read`` gives None) or an Attach is accepted.
+    Raises :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``."""
     answers: Answers = asyncio.Queue(PIPELINED_MAX)
     writing = asyncio.create_task(_write(answers, writer))
     try:
         while True:
-            frame = await _unless_failed(writing, read_frame(reader, REQUEST_BYTES_MAX))
+            frame = await _unless_failed(writing, read())
             if frame is None:
                 await _unless_failed(writing, answers.join())
                 return None

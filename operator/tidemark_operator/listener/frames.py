@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from tidemark.wire import control, framing
 
-#: A broker's requests are small; a whole BrokerStatus of 10,000 partitions is about 2 MB.
-REQUEST_BYTES_MAX = 16 * 1024 * 1024
-
 _REQUESTS: dict[int, type] = {
     control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
     control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
@@ -15,13 +12,14 @@ _REQUESTS: dict[int, type] = {
     control.ATTACH: control.AttachRequest,
 }
 
-Request = (
-    control.BrokerRegistrationRequest
-    | control.BrokerHeartbeatRequest
+#: What is asked in a session, with its secret.
+SessionRequest = (
+    control.BrokerHeartbeatRequest
     | control.AlterPartitionRequest
     | control.BrokerStatusRequest
     | control.AttachRequest
 )
+Request = control.BrokerRegistrationRequest | SessionRequest
 Response = (
     control.BrokerRegistrationResponse
     | control.BrokerHeartbeatResponse

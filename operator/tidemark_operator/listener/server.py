@@ -10,7 +10,9 @@ connection with one log line.
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -20,17 +22,21 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.tls.accepting import PrivateListener
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
 from tidemark.wire import control, framing
-from tidemark_operator.listener.answers import heartbeat_response, not_controller
+from tidemark_operator.listener.answers import heartbeat_response, not_controller, stale
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Answer, Attached, serve_requests
 from tidemark_operator.listener.frames import Request, Response
+from tidemark_operator.listener.intake import Intake
 from tidemark_operator.listener.sessions import Beat, Sessions
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 1024
 TICK_S = 0.25
+TOKEN_BYTES = 16
 
 
 class ControlHandler(Protocol):
@@ -77,14 +83,18 @@ class _Term:
 class _Peer:
     """The far end of one connection: the registrations for which it has spoken, of one term."""
 
+    identity: Identity
     sessions: Sessions | None = None
     spoke_for: tuple[int, int] | None = None
+    #: It was told the secret of a session here, or has shown it.
+    has_secret: bool = False
 
     def speaks(self, sessions: Sessions, broker_id: int, broker_epoch: int) -> None:
         """It sent something in the name of a registration."""
         if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
             return
         self.left(time.monotonic())
+        self.has_secret = True
         if sessions.connected(broker_id, broker_epoch):
             self.sessions, self.spoke_for = sessions, (broker_id, broker_epoch)
 
@@ -99,15 +109,26 @@ class ControlServer:
     """Owns the thread, the socket and the sessions. Methods marked (main) are called from the
     main loop's thread and only hand over."""
 
-    def __init__(self, handler: ControlHandler, main_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        handler: ControlHandler,
+        main_loop: asyncio.AbstractEventLoop,
+        *,
+        files: TlsFiles,
+        cluster_id: Callable[[], str | None],
+    ) -> None:
+        """``cluster_id``: of the cluster whose brokers are heard; None while there is none."""
         self._handler = handler
         self._main = main_loop
+        self._files = files
+        self._cluster_id = cluster_id
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._term: _Term | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: dict[int, Channel] = {}
         self._stopping = asyncio.Event()
+        self._intake = Intake()
         self._socket: socket.socket | None = None
 
     # ------------------------------------------------------------ main
@@ -210,14 +231,18 @@ class ControlServer:
     async def _serve(self) -> None:
         ticking = asyncio.create_task(self._tick())
         stopping = asyncio.create_task(self._stopping.wait())
-        server = await asyncio.start_server(self._accept, sock=self._socket)
+        assert self._socket is not None
+        self._listener = PrivateListener(
+            self._socket, self._files, self._why_not, self._protocol, name="control listener"
+        )
+        listening = asyncio.create_task(self._listener.run())
         try:
-            await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if ticking.done():
-                ticking.result()
+            await asyncio.wait({ticking, stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (ticking, listening):
+                if ended.done():
+                    ended.result()
         finally:
-            server.close()
-            tasks = [ticking, stopping, *self._tasks]
+            tasks = [ticking, stopping, listening, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -235,29 +260,40 @@ class ControlServer:
         with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends
             self._main.call_soon_threadsafe(call, *arguments)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= CONNECTIONS_MAX:
-            logger.warning("refused a control connection: %d are open", len(self._tasks))
-            writer.close()
-            return
-        task = self._loop.create_task(self._connection(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def _why_not(self, identity: Identity) -> str | None:
+        if identity.cluster_id != self._cluster_id():
+            return f"it is {identity}, which is another cluster"
+        return f"it is {identity}, no broker" if identity.node_id is None else None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _protocol(self, identity: Identity) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader()
+        return asyncio.StreamReaderProtocol(
+            reader, lambda reader, writer: self._accept(identity, reader, writer)
+        )
+
+    def _accept(
+        self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = self._loop.create_task(self._connection(identity, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._ended(identity, ended))
+
+    def _ended(self, identity: Identity, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._listener.left(identity)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a control connection failed", exc_info=error)
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connection(
+        self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         address = writer.get_extra_info("peername")
-        peer = _Peer()
-        raw = writer.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer = _Peer(identity)
         try:
             attached = await serve_requests(
-                reader, writer, lambda request: self._answer(request, peer)
+                lambda: self._intake.read(reader, proven=peer.has_secret),
+                writer,
+                lambda request: self._answer(request, peer),
             )
             if attached is not None and (channel := self._attach(attached, reader, writer)):
                 await channel.run()
@@ -275,19 +311,19 @@ class ControlServer:
         term = self._term
         if term is None:
             return not_controller(request)
-        if not isinstance(request, control.BrokerRegistrationRequest):
-            peer.speaks(term.sessions, request.broker_id, request.broker_epoch)
+        if request.broker_id != peer.identity.node_id:
+            raise ConnectionAbortedError(f"{peer.identity} speaks for broker {request.broker_id}")
+        if isinstance(request, control.BrokerRegistrationRequest):
+            return self._register(term, request, peer)
+        session = term.sessions.get(request.broker_id, request.broker_epoch)
+        if session is None or not session.proves(request.session_token):
+            return stale(request, term.controller_epoch)
+        peer.speaks(term.sessions, request.broker_id, request.broker_epoch)
         match request:
             case control.BrokerHeartbeatRequest():
                 return self._heartbeat(term, request)
             case control.AttachRequest():
-                known = term.sessions.get(request.broker_id, request.broker_epoch) is not None
-                code = ErrorCode.none if known else ErrorCode.stale_broker_epoch
-                return control.AttachResponse(
-                    error_code=int(code), controller_epoch=term.controller_epoch
-                )
-            case control.BrokerRegistrationRequest():
-                return self._register(term, request, peer)
+                return control.AttachResponse(error_code=0, controller_epoch=term.controller_epoch)
             case control.AlterPartitionRequest():
                 self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.alter_partition(request))
@@ -322,7 +358,12 @@ class ControlServer:
         """Before the broker hears that it may ask over this connection, no other is heard."""
         answer = await decided
         if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
+            token = secrets.token_bytes(TOKEN_BYTES)
+            if not term.sessions.give_token(broker_id, answer.broker_epoch, token):
+                raise ConnectionAbortedError(f"broker {broker_id} is not registered any more")
             term.requests[broker_id] = peer
+            peer.has_secret = True
+            return dataclasses.replace(answer, session_token=token)
         return answer
 
     def _in_main(self, work: Coroutine[Any, Any, Response]) -> Awaitable[Response]:
@@ -344,6 +385,7 @@ class ControlServer:
             snapshot_controller_epoch=request.snapshot_controller_epoch,
             want_shut_down=request.want_shut_down,
             loop_age_s=request.loop_age_ms / 1000,
+            certificates=request.certificates,
         )
         if taken is None:
             return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)

@@ -10,8 +10,9 @@ connections have ended is under suspicion, and is out unless it comes back withi
 live one does so at once.
 """
 
+import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: How long a broker without any connection may take to come back.
 GRACE_S = 1.5
@@ -24,6 +25,8 @@ class Beat:
     snapshot_controller_epoch: int = -1
     want_shut_down: bool = False
     loop_stalled: bool = False
+    #: Of the certificates that it uses (see :class:`tidemark.tls.files.Contexts`).
+    certificates: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +43,12 @@ class Session:
     #: Open connections over which this registration has spoken, and when the last of them ended.
     connections: int = 0
     lost_s: float | None = None
+    #: What this registration was answered with, and has to show; b"" until then.
+    token: bytes = field(default=b"", repr=False)
+
+    def proves(self, token: bytes) -> bool:
+        """Does whoever shows this token speak for the registration?"""
+        return bool(self.token) and hmac.compare_digest(self.token, token)
 
 
 class Sessions:
@@ -61,6 +70,14 @@ class Sessions:
             is_fenced=fenced,
             connections=0 if former is None else former.connections,
         )
+
+    def give_token(self, broker_id: int, broker_epoch: int, token: bytes) -> bool:
+        """The registration is answered with this secret; a former one holds no more. False: there
+        is no such session by now."""
+        session = self.get(broker_id, broker_epoch)
+        if session is not None:
+            session.token = token
+        return session is not None
 
     def close(self, broker_id: int) -> None:
         """The broker's object is gone, or it has shut down."""
@@ -131,6 +148,7 @@ class Sessions:
         snapshot_controller_epoch: int,
         want_shut_down: bool,
         loop_age_s: float,
+        certificates: str = "",
     ) -> tuple[Session, bool] | None:
         """Take a heartbeat in; the session and whether it says anything new. None: the broker
         has to register again."""
@@ -142,6 +160,7 @@ class Sessions:
             snapshot_controller_epoch=snapshot_controller_epoch,
             want_shut_down=want_shut_down,
             loop_stalled=stalled,
+            certificates=certificates,
         )
         news = beat != session.beat or (session.expired and not stalled)
         session.beat = beat

@@ -22,6 +22,7 @@ from tidemark_operator.controller.model import (
     TopicInfo,
 )
 from tidemark_operator.kube.kinds import Json
+from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
@@ -59,7 +60,7 @@ def is_paused(meta: ObjectMeta) -> bool:
 def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
     """A ``Cluster`` with what was found out about its storage."""
     cluster = parse_cluster(body)
-    status = cluster.status
+    status, authorization = cluster.status, cluster.spec.authorization
     orphans = tuple(
         OrphanedTopic(
             topic_id=parse_id(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
@@ -73,6 +74,9 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         remote_storage=remote_storage,
         store_id=status.store_id or "",
         storage_problem=storage_problem,
+        authorize=authorization is not None,
+        quotas=cluster_quotas(cluster.spec.quotas),
+        super_users=tuple(sorted((authorization and authorization.super_users) or ())),
         orphans=orphans,
         slices=status.slices or SLICES_DEFAULT,
         generation=cluster.metadata.generation,

@@ -48,6 +48,7 @@ class BrokerReconciler:
         if broker.deleting:
             return await self._remove(key, body, broker)
         await services.client.hold(BROKER, body, BROKER_FINALIZER)
+        await services.certificates.leaf(broker.node_id, key.name, body)
         return await self._write(key, broker.node_id)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:

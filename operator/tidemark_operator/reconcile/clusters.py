@@ -145,8 +145,12 @@ class ClusterReconciler:
             accepted = await remote_storage.accept(
                 text,
                 place,
-                cluster_id=services.state.cluster.cluster_id,
-                expected_store_id=expected,
+                remote_storage.Terms(
+                    cluster_id=services.state.cluster.cluster_id,
+                    store_id=expected,
+                    create=remote_storage.asks_to_create(spec),
+                    allowed_endpoints=services.allowed_endpoints,
+                ),
             )
         except remote_storage.RemoteStorageProblem as problem:
             usable = text if former and not why else self._known.remote_storage

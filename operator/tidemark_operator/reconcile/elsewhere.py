@@ -1,4 +1,4 @@
-"""Topics and Brokers whose Cluster this operator does not control: said in a condition, once."""
+"""What belongs to a Cluster that this operator does not control: said in a condition, once."""
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import Condition, render, summary

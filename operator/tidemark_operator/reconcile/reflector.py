@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from tidemark_operator.controller import elections
-from tidemark_operator.kube.kinds import BROKER, TOPIC, WATCHED, Json, Key, key_of
+from tidemark_operator.kube.kinds import BROKER, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
@@ -38,6 +38,8 @@ class Reflector:
                 self._topic_changed(body)
             elif key.kind == BROKER.kind and cluster_of(body) == cluster_key.name:
                 self._broker_changed(body)
+            elif key.kind == USER.kind and body["metadata"].get("deletionTimestamp"):
+                self._user_gone(key)
         except InvalidResource as error:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
@@ -52,6 +54,9 @@ class Reflector:
                 if broker.key == name:
                     self._broker_gone(broker.node_id)
 
+        if key.kind == USER.kind:
+            self._user_gone(key)
+
     def catch_up(self) -> None:
         """What came while the take-over was under way is in the store, but not in the state: let
         the state know all of it, and reconcile everything."""
@@ -62,6 +67,7 @@ class Reflector:
                 services.queue.add(key_of(body))
         known = [TOPIC.key(name) for name in services.state.topics]
         known += [BROKER.key(broker.key) for broker in services.state.brokers.values()]
+        known += [USER.key(name) for name in services.state.users.known()]
         for key in known:
             if services.objects.get(key) is None:
                 self.gone(key)
@@ -112,6 +118,12 @@ class Reflector:
             f"what broker {node_id} led, which is gone,",
         )
 
+    def _user_gone(self, key: Key) -> None:
+        """Whoever is being deleted may do nothing more, whatever else holds the object."""
+        self._services.state.users.drop(key.namespaced_name)
+        self._services.client_certificates.forget(key.name)
+        self._services.engine.publish_users()
+
     def _cluster_changed(self, body: Json) -> None:
         """What was found out about the storage stays; topics follow the new defaults."""
         services, former = self._services, self._services.state.cluster
@@ -120,7 +132,12 @@ class Reflector:
             remote_storage=former.remote_storage,
             storage_problem=former.storage_problem,
         )
-        if dict(former.config) != dict(services.state.cluster.config):
+        present = services.state.cluster
+        if former.told_with_users != present.told_with_users:
+            services.engine.publish_users()
+            for user in services.objects.keys(USER):
+                services.queue.add(user)
+        if dict(former.config) != dict(present.config):
             for topic in list(services.objects.of_kind(TOPIC)):
                 self.changed(topic)
                 services.queue.add(key_of(topic))

@@ -11,12 +11,14 @@ import asyncio
 import base64
 import binascii
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
 from tidemark.tier.config_fields import InvalidConfig
+from tidemark.tier.endpoint import Endpoint, hands_out_credentials
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.open import open_store
@@ -24,11 +26,17 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
 
+logger = logging.getLogger(__name__)
+
 CHECK_TIMEOUT_S = 30.0
 
 
 class RemoteStorageProblem(Exception):
     """The storage cannot be used; the message goes into a condition and says what to do."""
+
+
+#: Reasons of what is no S3, or not there; all others are answers of one, or of a folder.
+_NO_ANSWERS_OF_S3 = frozenset({"StoreUnreachable", "StoreNotS3", "StoreError"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,11 @@ class Accepted:
     text: str
     location: Json
     store_id: str
+
+
+def asks_to_create(spec: Mapping[str, Any]) -> bool:
+    """Whether the manifest asks for buckets that are missing."""
+    return any(bool(section.get("createBuckets")) for section in spec.values() if section)
 
 
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
@@ -74,22 +87,61 @@ def _decoded(data: Mapping[str, str], secret: str, key: str) -> str:
         raise RemoteStorageProblem(f"key {key} of Secret {secret} is no text") from error
 
 
-async def accept(text: str, location: Json, *, cluster_id: str, expected_store_id: str) -> Accepted:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which a storage is accepted: whose it must be (``store_id`` "": nobody's yet), whether
+    what is missing is made, and which hosts may be where credentials are handed out."""
+
+    cluster_id: str
+    store_id: str
+    create: bool
+    allowed_endpoints: frozenset[str]
+
+
+async def accept(text: str, location: Json, terms: Terms) -> Accepted:
     """Reach the store and check, or make, its identity; in a thread, within a time limit. Raises
     :class:`RemoteStorageProblem`."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            store_id = await asyncio.to_thread(_check, text, cluster_id, expected_store_id)
+            store_id = await asyncio.to_thread(_check, text, terms)
     except TimeoutError as error:
         raise RemoteStorageProblem(
             f"the store did not answer in {CHECK_TIMEOUT_S:.0f} s"
         ) from error
-    except (StoreUnavailable, InvalidConfig) as error:
+    except InvalidConfig as error:
         raise RemoteStorageProblem(str(error)) from error
+    except StoreUnavailable as error:
+        raise RemoteStorageProblem(_shown(error, terms)) from error
     return Accepted(text, location, store_id)
 
 
-def _check(text: str, cluster_id: str, expected_store_id: str) -> str:
+def _shown(error: StoreUnavailable, terms: Terms) -> str:
+    """What a status says. Of an address that was never accepted it must not tell an open port from
+    a closed one, nor what is behind it: who may write a manifest may not look around in our
+    network."""
+    if terms.store_id or error.reason not in _NO_ANSWERS_OF_S3:
+        return str(error)
+    logger.warning("remote storage was not accepted: %s", error)
+    return (
+        "nothing there answers as an S3 service does: check the endpoint and the network (the "
+        "operator's log says more)"
+    )
+
+
+def _check(text: str, terms: Terms) -> str:
     config = from_json(text)
-    ensure_place(config, create=not expected_store_id)
-    return ensure_identity(open_store(config), cluster_id, expected_store_id)
+    for endpoint in config.endpoints():
+        _check_endpoint(endpoint, terms.allowed_endpoints)
+    ensure_place(config, create=terms.create, in_use=bool(terms.store_id))
+    return ensure_identity(open_store(config), terms.cluster_id, terms.store_id)
+
+
+def _check_endpoint(endpoint: Endpoint, allowed: frozenset[str]) -> None:
+    """A manifest must not reach what hands out the machine's own credentials."""
+    if endpoint.host in allowed:
+        return
+    if any(hands_out_credentials(address) for address in endpoint.addresses()):
+        raise InvalidConfig(
+            f"remoteStorage: s3.endpoint: {endpoint.host} is a link-local or metadata address: use "
+            f"another, or start the operator with --allowed-endpoints={endpoint.host}"
+        )

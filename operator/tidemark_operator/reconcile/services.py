@@ -4,6 +4,8 @@ import dataclasses
 import uuid
 
 from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.certificates.certificates import Certificates
+from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
@@ -22,7 +24,7 @@ from tidemark_operator.slices.committer import Committer
 class Services:
     """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
     commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
-    answer."""
+    answer. ``allowed_endpoints``: see the settings."""
 
     cluster_key: Key
     state: ControllerState
@@ -35,6 +37,9 @@ class Services:
     background: BackgroundTasks
     events: EventWriter
     metrics: Metrics
+    certificates: Certificates
+    client_certificates: ClientCertificates
+    allowed_endpoints: frozenset[str] = frozenset()
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
 

@@ -5,6 +5,7 @@ elects); what the operator has accepted as remote storage stands here too, so th
 would amount to losing the tier can be seen as one.
 """
 
+import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -15,6 +16,7 @@ from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.quotas import ClusterQuotas
 from tidemark_operator.resources.references import SecretRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -33,13 +35,31 @@ from tidemark_operator.resources.schema import (
 )
 from tidemark_operator.resources.times import Time
 
-Bucket = Annotated[str, Field(min_length=3, max_length=63)]
+#: Amazon S3, "Bucket naming rules".
+Bucket = Annotated[
+    str,
+    Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"),
+    Kube(Rule(rule="!self.contains('..')", message="a bucket's name has no two dots in a row")),
+]
 Prefix = Annotated[
     str,
     Field(max_length=256, pattern="^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$"),
+    Kube(
+        Rule(
+            rule="!self.split('/').exists(part, part == '.' || part == '..')",
+            message="a prefix has no folder . or ..",
+        )
+    ),
 ]
 FolderPath = Annotated[str, Field(min_length=2, max_length=1024, pattern="^/")]
-Url = Annotated[str, Field(max_length=1024, pattern="^https?://[^/]+")]
+Url = Annotated[
+    str,
+    Field(
+        max_length=1024,
+        pattern=r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)"
+        r"(:[0-9]{1,5})?/?$",
+    ),
+]
 
 
 class S3Storage(SpecModel):
@@ -56,6 +76,13 @@ class S3Storage(SpecModel):
     ]
     prefix: Annotated[
         Prefix | None, Field(description="Key prefix in each bucket, no / at its ends.")
+    ] = None
+    create_buckets: Annotated[
+        bool | None,
+        Field(
+            description="Make buckets that do not exist; unset: a missing bucket is a problem. The "
+            "first bucket of a store in use is never made anew."
+        ),
     ] = None
     credentials_secret_ref: Annotated[
         SecretRef,
@@ -80,6 +107,36 @@ class RemoteStorage(SpecModel):
     filesystem: FilesystemStorage | None = None
 
 
+class AuthorizationType(enum.StrEnum):
+    """Who decides what a user may do. simple: the ACLs of the Users, as Kafka's own authorizer."""
+
+    SIMPLE = "simple"
+
+
+#: Kafka's ``super.users`` without ``User:``.
+SuperUser = Annotated[
+    str,
+    Field(min_length=1, max_length=256),
+    Kube(
+        Rule(
+            rule="!self.startsWith('User:')",
+            message="a super user is named as in the User's status.username, without User:",
+        )
+    ),
+]
+
+
+class ClusterAuthorization(SpecModel):
+    """That ACLs decide what users may do."""
+
+    type: AuthorizationType
+    super_users: Annotated[
+        tuple[SuperUser, ...] | None,
+        Field(max_length=64, description="They may do everything, whatever ACLs say."),
+        Kube(**{"x-kubernetes-list-type": "set"}),
+    ] = None
+
+
 class ClusterSpec(SpecModel):
     """The cluster as it is wanted."""
 
@@ -88,6 +145,14 @@ class ClusterSpec(SpecModel):
         Field(description="Cluster-wide configuration and defaults for topics, by Kafka's keys."),
     ] = None
     remote_storage: RemoteStorage | None = None
+    authorization: Annotated[
+        ClusterAuthorization | None,
+        Field(
+            description="Unset: whoever a listener lets in may do everything. Set: only what the "
+            "ACLs of its User allow."
+        ),
+    ] = None
+    quotas: ClusterQuotas | None = None
 
 
 class ControllerStatus(ApiModel):

@@ -5,5 +5,6 @@ from tidemark_operator.resources.cluster import CLUSTER
 from tidemark_operator.resources.partition_slice import PARTITION_SLICE
 from tidemark_operator.resources.record_deletion import RECORD_DELETION
 from tidemark_operator.resources.topic import TOPIC
+from tidemark_operator.resources.user import USER
 
-KINDS = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, PARTITION_SLICE)
+KINDS = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER, PARTITION_SLICE)

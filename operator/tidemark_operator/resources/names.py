@@ -10,6 +10,11 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 #: ``"true"`` stops reconciling an object; what exists outside stays as it is.
 PAUSED_ANNOTATION = f"{GROUP}/paused"
+#: On a Cluster: another text than before has its certificate authority renewed.
+RENEWAL_ANNOTATION = f"{GROUP}/renew-certificates"
+
+#: The same for the authority of its clients.
+CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
 #: The Cluster that an object written by the operator belongs to.
 CLUSTER_LABEL = f"{GROUP}/cluster"

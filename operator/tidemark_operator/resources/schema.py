@@ -110,7 +110,15 @@ Int64 = Annotated[int, Kube(format="int64")]
 Count = Annotated[int, Field(ge=0), Kube(format="int64")]
 #: Kafka's text of a topic id: base64url without padding.
 TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+#: A DNS subdomain (RFC 1123), as every object's name: it becomes part of a path of the API.
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    ),
+]
 
 Generation = Annotated[
     int,

@@ -13,8 +13,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_operator.resources.conditions import READY, Conditions, pending
-from tidemark_operator.resources.config_rules import TopicConfig
+from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, REPLICAS_MAX
@@ -120,7 +121,13 @@ class TopicSpec(SpecModel):
             max_length=249,
             description="Kafka's name of the topic; unset: the object's name. Immutable.",
         ),
-        Kube(Rule(rule="self != '.' && self != '..'", message="a topic is not called . or ..")),
+        Kube(
+            Rule(rule="self != '.' && self != '..'", message="a topic is not called . or .."),
+            Rule(
+                rule=f"!(self in {cel_list(sorted(INTERNAL_TOPICS))})",
+                message="it is one of Kafka's internal topics: use another name",
+            ),
+        ),
     ] = None
     partitions: Annotated[
         int,

@@ -13,9 +13,9 @@ from typing import TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_operator.controller import elections, isr, registration
-from tidemark_operator.engines.link import LinkListener
-from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.controller import elections, epochs, isr, registration
+from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
+from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
 from tidemark_operator.listener.answers import not_controller
 from tidemark_operator.listener.channel import Channel
@@ -47,7 +47,7 @@ class RequestedTerm:
         return round(self.session_timeout_s * 1000)
 
 
-class BrokerRequests(ControlHandler, LinkListener):
+class BrokerRequests(ControlHandler, EngineListener):
     """The main loop's side of the control listener; ``begin`` and ``end`` frame a term."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class BrokerRequests(ControlHandler, LinkListener):
         if term is None:
             return refusal
         state = term.services.state
-        if request.highest_controller_epoch > state.controller_epoch:
+        if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
         response = await term.services.committer.try_decide(
@@ -141,6 +141,8 @@ class BrokerRequests(ControlHandler, LinkListener):
         term = self._term
         if term is None:
             return
+        if beat.certificates:
+            term.services.certificates.used[broker_id] = beat.certificates
         request = control.BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -197,9 +199,23 @@ class BrokerRequests(ControlHandler, LinkListener):
                 error.error_code,
                 error.message,
             )
-        if request.full:
-            beat = Beat(snapshot_controller_epoch=request.controller_epoch)
+        broker = services.state.brokers.get(node_id)
+        if request.full and broker is not None:
+            beat = Beat(
+                snapshot_controller_epoch=request.controller_epoch,
+                want_shut_down=broker.shutting_down,  # the answer says nothing of that
+            )
             self.on_beat(node_id, response.broker_epoch, beat)
+
+    def on_users(self, node_id: int) -> None:
+        """A broker knows the users: those that waited for the last one are looked at again."""
+        term = self._term
+        if term is None:
+            return
+        users = term.services.state.users
+        if not term.brokers.users_behind(users.version):
+            for key in users.take_waiting():
+                term.services.queue.add(USER.key(key))
 
     def on_stale(self, node_id: int) -> None:
         """A broker has seen a higher controller epoch than ours."""

@@ -4,11 +4,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.keepers import KeptByAnother
 from tidemark_operator.controller import elections, placement, topic_deletion
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
 from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
@@ -19,6 +24,8 @@ BALANCE_TURNS = 300
 MEASURE_TURNS = 5
 COLLECT_TURNS = 5
 BALANCE_LIMIT = 50
+CERTIFICATE_TURNS = 5
+LEAF_TURNS = 600
 
 
 class Pacemaker:
@@ -51,9 +58,30 @@ class Pacemaker:
             await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
         if number % BALANCE_TURNS == 0:
             await self._decide(lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT))
+        if number % CERTIFICATE_TURNS == 0:
+            await self._renew_certificates(all_leaves=number % LEAF_TURNS == 0)
         if number % MEASURE_TURNS == 1:
             measure(self._services)
         self._questions.ask()
+
+    async def _renew_certificates(self, *, all_leaves: bool) -> None:
+        """The authority's next step; leaves are their Broker's reconciler's."""
+        services, brokers = self._services, self._services.state.brokers.values()
+        cluster = services.objects.get(services.cluster_key) or {"metadata": {}}
+        asked = cluster["metadata"].get("annotations") or {}
+        try:
+            live = [broker.node_id for broker in services.state.live_brokers()]
+            stepped = await services.certificates.rotate(live, asked.get(RENEWAL_ANNOTATION, ""))
+            for broker in brokers if stepped or all_leaves else ():
+                services.queue.add(BROKER.key(broker.key))
+            if await services.client_certificates.rotate(
+                all_looked_at=services.state.users.complete,
+                renewal=asked.get(CLIENTS_RENEWAL_ANNOTATION, ""),
+            ):
+                for key in services.objects.keys(USER):
+                    services.queue.add(key)
+        except (BadCertificate, KeptByAnother, KubeError, OSError) as error:
+            logger.warning("the certificate authority stays as it is: %s", error)
 
     async def _decide(self, decide: Callable[..., int]) -> None:
         try:

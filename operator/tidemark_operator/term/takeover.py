@@ -13,7 +13,7 @@ from tidemark_operator.controller.commit import BadSlice, load_slice, take_over
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, WATCHED, Json, Key, key_of
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import ControllerFenced
 from tidemark_operator.objects.conversions import (
@@ -114,11 +114,14 @@ def load(state: ControllerState, store: SliceStore) -> None:
 
 
 def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
-    """Let the state know the Topics and Brokers of the Cluster."""
+    """Let the state know the Topics and Brokers of the Cluster, and which Users there are."""
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
         if cluster_of(body) == cluster:
             _absorb_broker(state, body)
+    for body in objects.of_kind(USER):
+        if cluster_of(body) == cluster:
+            state.users.expect(key_of(body).namespaced_name)
     for body in objects.of_kind(TOPIC):
         if cluster_of(body) != cluster:
             continue

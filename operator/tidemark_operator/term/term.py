@@ -16,6 +16,7 @@ from tidemark_operator.kube.kinds import (
     CLUSTER,
     RECORD_DELETION,
     TOPIC,
+    USER,
     WATCHED,
     Json,
     key_of,
@@ -29,6 +30,7 @@ from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
@@ -67,6 +69,7 @@ class Term:
             BROKER.kind: BrokerReconciler(services, self._reflector).reconcile,
             RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
             CLUSTER.kind: self._clusters.reconcile,
+            USER.kind: UserReconciler(services).reconcile,
         }
         self._workers = Workers(services, reconcilers, last_pass)
         questions = LogQuestions(services)

@@ -14,7 +14,12 @@ from collections.abc import Callable
 
 from tidemark.backoff import Backoff
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.clock import wall_ms
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
+from tidemark_operator.certificates.clients import ClientCertificates
+from tidemark_operator.certificates.formats import read_authority
+from tidemark_operator.certificates.keepers import Keeper, KeptByAnother
+from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
@@ -22,7 +27,12 @@ from tidemark_operator.health import Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.leadership.terms import EpochTooLow, NotLeading, TermEnded
+from tidemark_operator.leadership.terms import (
+    EpochsExhausted,
+    EpochTooLow,
+    NotLeading,
+    TermEnded,
+)
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -42,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 RETAKE = Backoff(first_s=0.2, most_s=10.0)
 LOOK_FOR_CLUSTER_S = 10.0
+FOLLOW_AUTHORITY_S = 3.0
 BUSY_KEYS = 32
 
 
@@ -57,12 +68,16 @@ class TermLoop:
         *,
         leads: Callable[[], bool],
         requests: BrokerRequests,
+        own_leaf: OwnLeaf,
+        keeper_of: Callable[[KubeApi], Keeper],
     ) -> None:
         self._settings = settings
         self._identity = identity
         self._metrics = metrics
         self._leads = leads
         self._requests = requests
+        self._own_leaf = own_leaf
+        self._keeper_of = keeper_of
         self._objects = ObjectStore()
         self._last_pass = LastPass()
         self._queue = KeyQueue(time.monotonic)
@@ -133,10 +148,12 @@ class TermLoop:
             logger.warning("taking over again: %s", error)
         except TermEnded as error:
             logger.warning("the term ended: %s", error)
-        except SlicesUnusable as error:
-            logger.warning("the slices cannot be used: %s", error)
-            with contextlib.suppress(KubeError, TermEnded):
-                await self._say(api, error)
+        except (SlicesUnusable, EpochsExhausted) as error:
+            logger.warning("nobody can take over: %s", error)
+            await self._say(api, error.reason, str(error))
+        except (BadCertificate, KeptByAnother, OSError) as error:
+            logger.warning("the certificate authority cannot be used: %s", error)
+            await self._say(api, "CertificatesUnusable", str(error))
         except KubeError as error:
             logger.warning("the API server failed during a take-over: %s", error)
 
@@ -149,10 +166,18 @@ class TermLoop:
             leads=self._leads,
             objects=self._objects,
         ).run(cluster, self._floor)
+        of_this = (
+            self._keeper_of(api),
+            taken.cluster_key.name,
+            taken.state.cluster.cluster_id,
+            utc_now,
+        )
+        certificates = Certificates(*of_this)
+        await asyncio.to_thread(self._own_leaf.follow, await certificates.authorities())
         brokers = OwnBrokers(taken.state, self._requests)
         self._queue = KeyQueue(time.monotonic)
         self._term = Term(
-            self._services(api, events, taken, brokers),
+            self._services(api, events, taken, brokers, certificates, ClientCertificates(*of_this)),
             brokers,
             server,
             self._requests,
@@ -167,7 +192,13 @@ class TermLoop:
             self._term = None
 
     def _services(
-        self, api: KubeApi, events: EventWriter, taken: TakenOver, brokers: OwnBrokers
+        self,
+        api: KubeApi,
+        events: EventWriter,
+        taken: TakenOver,
+        brokers: OwnBrokers,
+        certificates: Certificates,
+        client_certificates: ClientCertificates,
     ) -> Services:
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics)
         return Services(
@@ -182,7 +213,27 @@ class TermLoop:
             background=BackgroundTasks(),
             events=events,
             metrics=self._metrics,
+            certificates=certificates,
+            client_certificates=client_certificates,
+            allowed_endpoints=self._settings.allowed_endpoints,
         )
+
+    async def follow_authority(self, api: KubeApi) -> None:
+        """Keep this process's own leaf as the authority is, leading or not, until cancelled."""
+        while True:
+            await asyncio.sleep(FOLLOW_AUTHORITY_S)
+            try:
+                name = self._settings.cluster or await self._oldest_cluster(api)
+                kept = name and await self._keeper_of(api).read(authority_name(name))
+                if kept:
+                    held = read_authority(kept.data)
+                    await asyncio.to_thread(self._own_leaf.follow, held)
+            except (KubeError, KeptByAnother, BadCertificate, OSError) as error:
+                logger.warning("the certificate authority cannot be read: %s", error)
+
+    async def _oldest_cluster(self, api: KubeApi) -> str:
+        found = await api.list_all(CLUSTER, self._settings.namespace)
+        return str(min(found, key=_age)["metadata"]["name"]) if found else ""
 
     async def _find_cluster(self, api: KubeApi) -> str:
         """The Cluster to control: the one that the settings name, else the oldest."""
@@ -200,14 +251,18 @@ class TermLoop:
                 async with asyncio.timeout(LOOK_FOR_CLUSTER_S):
                     await self._changed.wait()
 
-    async def _say(self, api: KubeApi, error: SlicesUnusable) -> None:
+    async def _say(self, api: KubeApi, reason: str, message: str) -> None:
         """What stops a take-over stands in the Cluster's conditions."""
+        with contextlib.suppress(KubeError, TermEnded):
+            await self._write_stalled(api, reason, message)
+
+    async def _write_stalled(self, api: KubeApi, reason: str, message: str) -> None:
         cluster = await self._find_cluster(api)
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         former: Json = body.get("status") or {}
         generation = int(body["metadata"]["generation"])
         conditions = render(
-            summary(ready=False, reason=error.reason, message=str(error), stalled=True),
+            summary(ready=False, reason=reason, message=message, stalled=True),
             former,
             generation=generation,
             now_ms=wall_ms(),

@@ -6,6 +6,7 @@ from tidemark_operator.controller.status.conditions import Condition, StatusResu
 from tidemark_operator.controller.status.pacing import Pacer
 from tidemark_operator.controller.status.record_deletion import deletion_status
 from tidemark_operator.controller.status.topic import topic_status
+from tidemark_operator.controller.status.user import user_status
 
 __all__ = [
     "Condition",
@@ -16,4 +17,5 @@ __all__ = [
     "deletion_status",
     "time_text",
     "topic_status",
+    "user_status",
 ]

@@ -4,6 +4,7 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 leftBehind) is kept as it was read.
 """
 
+from tidemark_operator.controller import epochs
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicInfo
@@ -57,6 +58,13 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     text = f"{count(live, 'broker')} live"
     if fenced:
         text += f", fenced: {numbers(fenced)}"
+    left = epochs.left(state.controller_epoch)
+    if left < epochs.RUNNING_OUT:
+        text += (
+            f"; only {left} controller epochs are left, and each take-over uses one: make another "
+            "Cluster and move the topics there"
+        )
+        return summary(ready=True, reason="EpochsRunningOut", message=text, stalled=True)
     return summary(ready=True, reason="Serving", message=text)
 
 

@@ -11,6 +11,7 @@ import datetime
 
 from tidemark_operator.controller.model import Json
 
+READY = "Ready"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 MESSAGE_CHARS_MAX = 1024
 
@@ -45,7 +46,7 @@ def summary(
     """Ready, Reconciling and Stalled of one story: the reason stands where it applies."""
     quiet = "Stalled" if stalled else "Settled"
     return [
-        condition("Ready", ready, reason, message),
+        condition(READY, ready, reason, message),
         condition(
             "Reconciling",
             reconciling,

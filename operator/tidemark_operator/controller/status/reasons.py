@@ -320,6 +320,12 @@ TIER = (
         "Give the broker's user write permission on it.",
     ),
     Reason(
+        "StoreNotAFile",
+        "TieringSettled=False",
+        "Where an object should be in the directory that is the store there is a link, or no file.",
+        "Remove what the message names; nothing is read or written there.",
+    ),
+    Reason(
         "StoreInputOutputError",
         "TieringSettled=False",
         "The file system of the directory that is the store fails.",
@@ -444,6 +450,25 @@ CLUSTER = (
         "Use one namespace for each Cluster.",
     ),
     Reason(
+        "EpochsRunningOut",
+        "Ready=True, Stalled=True",
+        "Fewer than 16 million controller epochs are left; nothing fails yet.",
+        "Find out who raises them, and move the topics to another Cluster in time.",
+    ),
+    Reason(
+        "EpochsExhausted",
+        "Ready=False, Stalled=True",
+        "The last controller epoch is used: nobody can take over any more.",
+        "Make another Cluster and move the topics there.",
+    ),
+    Reason(
+        "CertificatesUnusable",
+        "Ready=False, Stalled=True",
+        "The Cluster's certificate authority cannot be read, or is another cluster's. It is never "
+        "replaced by a new one: no broker would know it.",
+        "Restore the Secret (locally, the folder) that the message names.",
+    ),
+    Reason(
         "SlicesMissing",
         "Ready=False, Stalled=True",
         "A PartitionSlice is not there. Nothing is decided without it.",
@@ -531,7 +556,53 @@ RECORD_DELETION = (
     ),
 )
 
-#: Of Topics and Brokers alike.
+USER = (
+    Reason("Pending", "Ready=Unknown", "No operator has looked at it yet.", "Start the operator."),
+    Reason(
+        "Usable",
+        "Ready=True",
+        "Every broker that is connected knows the user; its Secret holds what a client needs.",
+        _NOTHING,
+    ),
+    Reason(
+        "BrokersNotTold",
+        "Ready=False, Reconciling=True",
+        "Brokers have not acknowledged what is declared of the user.",
+        "Look at the logs of the brokers that the message names.",
+    ),
+    Reason(
+        "SecretTaken",
+        "Ready=False, Stalled=True",
+        "A Secret of the User's name is there that is not the operator's. It is left alone.",
+        "Rename that Secret, delete it, or give the User another name.",
+    ),
+    Reason(
+        "SecretRefused",
+        "Ready=False, Stalled=True",
+        "The operator's account may not do what it has to with Secrets.",
+        "Allow it to get, create, update and delete Secrets of the namespace.",
+    ),
+    Reason(
+        "PasswordUnusable",
+        "Ready=False, Stalled=True",
+        "The password that the User names cannot be read, or is none.",
+        "Do what the message says; it is looked at again by itself.",
+    ),
+    Reason(
+        "CertificatesUnusable",
+        "Ready=False, Stalled=True",
+        "The authority of the Cluster's clients cannot be read, or is another cluster's.",
+        "Restore the Secret (locally, the folder) that the message names.",
+    ),
+    Reason(
+        "LimitReached",
+        "Ready=False, Stalled=True",
+        "The Cluster has more Users, or ACLs, than brokers are told of. The oldest come first.",
+        "Delete Users, or join ACLs by a prefix.",
+    ),
+)
+
+#: Of Topics, Brokers and Users alike.
 ELSEWHERE = (
     Reason(
         "ClusterNotFound",
@@ -553,5 +624,6 @@ TABLE = {
     "Broker": BROKER,
     "Cluster": CLUSTER,
     "RecordDeletion": RECORD_DELETION,
-    "Topic and Broker": ELSEWHERE,
+    "User": USER,
+    "Topic, Broker and User": ELSEWHERE,
 }

@@ -1,0 +1,246 @@
+"""Keys and certificates: an authority of one cluster, and the leaves that it issues. No clock.
+
+ECDSA on P-256, as TLS stacks everywhere speak it. A leaf carries one name (see
+:mod:`tidemark.tls.identity`) and serves both ends of a connection.
+"""
+
+import datetime as dt
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tidemark.tls.identity import Identity, parse
+
+AUTHORITY_LIFE = dt.timedelta(days=5 * 365)
+LEAF_LIFE = dt.timedelta(days=90)
+#: Clocks of two machines may differ by as much.
+_SKEW = dt.timedelta(minutes=15)
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+class BadCertificate(ValueError):
+    """What was kept is no key or certificate of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    @property
+    def parsed(self) -> x509.Certificate:
+        """The certificate; raises :class:`BadCertificate`."""
+        return read_certificate(self.certificate)
+
+    @property
+    def serial(self) -> str:
+        """Its serial number, in hex."""
+        return f"{self.parsed.serial_number:x}"
+
+
+def read_certificate(pem: bytes) -> x509.Certificate:
+    """One certificate; raises :class:`BadCertificate`."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise BadCertificate(f"no certificate: {error}") from error
+
+
+def split(bundle: bytes) -> tuple[bytes, ...]:
+    """The certificates of a bundle, each in PEM; raises :class:`BadCertificate`."""
+    try:
+        found = x509.load_pem_x509_certificates(bundle)
+    except ValueError as error:
+        raise BadCertificate(f"no certificates: {error}") from error
+    return tuple(_pem(each) for each in found)
+
+
+def make_authority(
+    cluster_id: str, now: dt.datetime, life: dt.timedelta = AUTHORITY_LIFE
+) -> KeyPair:
+    """A new authority of a cluster, valid from ``now`` on (aware, UTC)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Tidemark"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, cluster_id[:64]),
+            # Two authorities of a cluster, side by side while one follows the other.
+            x509.NameAttribute(NameOID.COMMON_NAME, f"authority {serial:x}"[:64]),
+        ]
+    )
+    usage = _usage(sign_certificates=True)
+    built = (
+        _builder(name, name, key.public_key(), serial, now, life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(_pem(built), _key_pem(key))
+
+
+def issue(
+    authority: KeyPair, who: Identity, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
+) -> KeyPair:
+    """A leaf for one broker, or for a controller; it does not outlive its authority."""
+    common = "controller" if who.node_id is None else f"broker {who.node_id}"
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(who.uri)])
+    return _issue(authority, common, (_SERVER, _CLIENT), names, now, life)
+
+
+def issue_to_client(
+    authority: KeyPair, name: str, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
+) -> KeyPair:
+    """A leaf for a user of the cluster: its subject is ``CN=<name>`` (at most 64 characters), it
+    serves a connection's client end, and names nobody that :mod:`tidemark.tls.identity` knows."""
+    return _issue(authority, name, (_CLIENT,), None, now, life)
+
+
+def _issue(
+    authority: KeyPair,
+    common: str,
+    purposes: tuple[x509.ObjectIdentifier, ...],
+    names: x509.SubjectAlternativeName | None,
+    now: dt.datetime,
+    life: dt.timedelta,
+) -> KeyPair:
+    issuer, signing = authority.parsed, _signing_key(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = (
+        _builder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)]),
+            issuer.subject,
+            key.public_key(),
+            x509.random_serial_number(),
+            now,
+            min(life, issuer.not_valid_after_utc - now),
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
+        )
+    )
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    return KeyPair(_pem(builder.sign(signing, hashes.SHA256())), _key_pem(key))
+
+
+def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
+    try:
+        signing = serialization.load_pem_private_key(authority.key, password=None)
+    except ValueError as error:
+        raise BadCertificate(f"no private key: {error}") from error
+    if not isinstance(signing, ec.EllipticCurvePrivateKey):
+        raise BadCertificate("the authority's key is none of ours")
+    return signing
+
+
+def is_due(pair: KeyPair, now: dt.datetime) -> bool:
+    """Is it to be renewed: two thirds of its life are over?"""
+    certificate = pair.parsed
+    begun, ends = certificate.not_valid_before_utc + _SKEW, certificate.not_valid_after_utc
+    return now >= begun + (ends - begun) * 2 / 3
+
+
+def is_issued_by(leaf: KeyPair, authority: KeyPair) -> bool:
+    """Did this authority sign it?"""
+    try:
+        leaf.parsed.verify_directly_issued_by(authority.parsed)
+    except (ValueError, TypeError, BadCertificate):
+        return False
+    except Exception as error:  # noqa: BLE001 - InvalidSignature is no ValueError
+        del error
+        return False
+    return True
+
+
+def is_for(leaf: KeyPair, who: Identity) -> bool:
+    """Does it name ``who``, and has it that one's key?"""
+    try:
+        certificate = leaf.parsed
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return [parse(uri) for uri in uris] == [who] and _is_whole(leaf)
+
+
+def is_for_client(leaf: KeyPair, name: str) -> bool:
+    """Is it the leaf of the user ``name``, with its key?"""
+    try:
+        subject = leaf.parsed.subject
+    except ValueError:
+        return False
+    return subject.rfc4514_string() == x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    ).rfc4514_string() and _is_whole(leaf)
+
+
+def _is_whole(leaf: KeyPair) -> bool:
+    """Belong its two parts together?"""
+    try:
+        key = serialization.load_pem_private_key(leaf.key, password=None)
+        return _public(key) == _public(leaf.parsed)
+    except ValueError:
+        return False
+
+
+def _public(holder: object) -> bytes:
+    public = holder.public_key()  # type: ignore[attr-defined]
+    encoded: bytes = public.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return encoded
+
+
+def _builder(
+    name: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    serial: int,
+    now: dt.datetime,
+    life: dt.timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

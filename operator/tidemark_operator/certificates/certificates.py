@@ -1,0 +1,136 @@
+"""The certificates of one cluster in the hands of its operators.
+
+Every operator process keeps a leaf of its own, which never leaves it: it is issued anew in each
+process from the kept authority, and again whenever that has changed. Only the one that leads makes
+the authority, lets the next one follow (:mod:`rotation`) and issues the brokers' leaves.
+"""
+
+import datetime as dt
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
+from tidemark_operator.certificates import authority
+from tidemark_operator.certificates.authority import KeyPair
+from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.certificates.formats import digest, leaf_data, read_leaf
+from tidemark_operator.certificates.keepers import Keeper
+from tidemark_operator.certificates.kept_authority import KeptAuthority
+from tidemark_operator.certificates.rotation import Authorities
+from tidemark_operator.kube.kinds import Json
+
+logger = logging.getLogger(__name__)
+
+#: A leaf that somebody has removed, or changed, is made good within this time.
+LOOK_AGAIN = dt.timedelta(minutes=1)
+
+
+def authority_name(cluster: str) -> str:
+    """The bundle with a Cluster's authority."""
+    return f"{cluster}-ca"
+
+
+def leaf_name(broker: str) -> str:
+    """The bundle that a Broker is given."""
+    return f"{broker}-tls"
+
+
+class OwnLeaf:
+    """This process's certificate, in a private folder that goes with it."""
+
+    def __init__(self, now: Callable[[], dt.datetime]) -> None:
+        self._now = now
+        self._folder = Path(tempfile.gettempdir()) / f"tidemark-operator-{uuid.uuid4()}"
+        self._leaf: KeyPair | None = None
+        self._trusted = b""
+        self.cluster_id: str | None = None
+        self.files = TlsFiles(self._folder)
+
+    def follow(self, held: Authorities) -> None:
+        """Issue it where there is none, or the present one does not fit any more (blocks)."""
+        now, me = self._now(), Identity(held.cluster_id)
+        fits = (
+            self._leaf is not None
+            and authority.is_for(self._leaf, me)
+            and authority.is_issued_by(self._leaf, held.issuing)
+            and not authority.is_due(self._leaf, now)
+        )
+        if fits and self._trusted == held.trusted:
+            return
+        if not fits or self._leaf is None:
+            self._leaf = authority.issue(held.issuing, me, now)
+        self._trusted = held.trusted
+        write_files(self._folder, leaf_data(self._leaf, held.trusted))
+        self.cluster_id = held.cluster_id
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Certificates:
+    """Of one Cluster, for the operator that leads. ``now``: aware, UTC."""
+
+    def __init__(
+        self, keeper: Keeper, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
+    ) -> None:
+        self._keeper = keeper
+        self._authority = KeptAuthority(keeper, authority_name(cluster), cluster_id, now)
+        self._cluster_id = cluster_id
+        self._now = now
+        #: By node id: the digest of what was last issued, and of what the broker says that it uses.
+        self.issued: dict[int, str] = {}
+        self.used: dict[int, str] = {}
+        self._looked_at: dict[int, dt.datetime] = {}
+
+    async def authorities(self) -> Authorities:
+        """As they are kept; made where there are none. Raises :class:`BadCertificate` for what
+        cannot be read, or is another cluster's: nothing is ever made in its place."""
+        return await self._authority.get()
+
+    async def leaf(self, node_id: int, broker: str, owner: Json) -> None:
+        """See that a broker has a leaf of the issuing authority, and trusts whom it has to; looked
+        up at most once in :data:`LOOK_AGAIN`. Raises :class:`KeptByAnother`,
+        :class:`BadCertificate`."""
+        now = self._now()
+        if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
+            return
+        held, name = await self.authorities(), leaf_name(broker)
+        who = Identity(self._cluster_id, node_id)
+        kept = await self._keeper.read(name)
+        leaf = None if kept is None else read_leaf(kept.data)
+        if leaf is None or not _fits(leaf, who, held, now):
+            leaf = authority.issue(held.issuing, who, now)
+            logger.info("issued a certificate for broker %d", node_id)
+        data = leaf_data(leaf, held.trusted)
+        if kept is None or dict(kept.data) != data:
+            await self._keeper.write(name, data, kept, owner)
+        self.issued[node_id] = digest(data)
+        self._looked_at[node_id] = now
+
+    async def rotate(self, live: Collection[int], renewal: str = "") -> bool:
+        """One step, where one is due; True: every leaf is to be looked at. ``live``: the brokers
+        that are alive; ``renewal``: what a user asks for (any text; a new one each time)."""
+        all_have_it = all(node in self.issued and self._has_it(node) for node in live)
+        stepped = await self._authority.step(
+            all_have_it=all_have_it, pause=lambda _: self._keeper.arrives_within, renewal=renewal
+        )
+        if stepped:
+            self.issued.clear()
+        return stepped
+
+    def _has_it(self, node_id: int) -> bool:
+        return self.issued[node_id] == self.used.get(node_id)
+
+
+def _fits(leaf: KeyPair, who: Identity, held: Authorities, now: dt.datetime) -> bool:
+    return (
+        authority.is_for(leaf, who)
+        and authority.is_issued_by(leaf, held.issuing)
+        and not authority.is_due(leaf, now)
+    )

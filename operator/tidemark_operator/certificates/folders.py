@@ -1,0 +1,76 @@
+"""A bundle of small files in a folder, replaced whole: as a kubelet mounts a Secret.
+
+Keys and certificates belong together; whoever reads while some are new and others old, or after a
+crash between two of them, has nothing that works. So each version lies in a folder of its own,
+``..data`` is a link to the present one that a rename replaces, and each name is a link into
+``..data``. Folders have mode 0700, files 0600.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_PRESENT = "..data"
+
+
+def write_files(folder: Path, data: Mapping[str, bytes]) -> None:
+    """Bring a folder to hold just these files; it is one process's to write at a time. Blocks.
+    Raises ``OSError``: then the former ones stand."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    version = Path(tempfile.mkdtemp(prefix="..version-", dir=folder))
+    for name, content in data.items():
+        _write(version / name, content)
+    _sync(version)
+    _link(folder / _PRESENT, version.name)
+    for name in data:
+        _link(folder / name, f"{_PRESENT}/{name}")
+    _sync(folder)
+    _sweep(folder, {*data, _PRESENT, version.name})
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """All files of one version; empty where there is none. Raises ``OSError``: read again."""
+    present = folder / _PRESENT
+    if not present.exists():
+        return {}
+    return {path.name: path.read_bytes() for path in sorted(present.resolve().iterdir())}
+
+
+def _write(path: Path, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(path: Path, target: str) -> None:
+    """Make the link, or replace what is there, in one step."""
+    if path.is_symlink() and str(path.readlink()) == target:
+        return
+    new = path.with_name(f"..{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    new.rename(path)
+
+
+def _sweep(folder: Path, kept: set[str]) -> None:
+    """Former versions and what a crash left."""
+    for path in folder.iterdir():
+        if path.name in kept:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

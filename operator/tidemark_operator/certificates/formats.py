@@ -1,0 +1,69 @@
+"""How authorities and leaves are kept: as the data of a Secret, or as the files of a folder.
+
+Names are those of ``kubernetes.io/tls``. What cannot be read is never made anew: brokers would be
+locked out by an authority that nobody asked for.
+"""
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping
+
+from tidemark.tls.files import CERTIFICATE, KEY, TRUSTED
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
+from tidemark_operator.certificates.rotation import Authorities, Phase
+
+NEXT_KEY, OTHER, STATE = "next.key", "other.crt", "state"
+_FORMAT = "1"
+
+
+def authority_data(held: Authorities) -> dict[str, bytes]:
+    """Of the Secret that only the operator reads."""
+    state = "\n".join(
+        (_FORMAT, held.cluster_id, held.phase.value, held.since.isoformat(), held.renewal)
+    )
+    return {
+        CERTIFICATE: held.issuing.certificate,
+        KEY: held.issuing.key,
+        OTHER: held.other,
+        NEXT_KEY: held.next_key,
+        TRUSTED: held.trusted,
+        STATE: state.encode(),
+    }
+
+
+def read_authority(data: Mapping[str, bytes]) -> Authorities:
+    """The reverse. Raises :class:`BadCertificate`."""
+    try:
+        format_, cluster_id, phase, since, renewal = data[STATE].decode().split("\n", 4)
+        if format_ != _FORMAT:
+            raise BadCertificate(f"the authority's format {format_!r} is not known: upgrade")
+        held = Authorities(
+            cluster_id=cluster_id,
+            phase=Phase(phase),
+            issuing=KeyPair(data[CERTIFICATE], data[KEY]),
+            other=data.get(OTHER, b""),
+            next_key=data.get(NEXT_KEY, b""),
+            since=dt.datetime.fromisoformat(since),
+            renewal=renewal,
+        )
+    except (KeyError, ValueError) as error:
+        raise BadCertificate(f"the authority cannot be read: {error!r}") from error
+    split(held.trusted)
+    return held
+
+
+def leaf_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:
+    """Of a Secret, or a folder, that one broker is given."""
+    return {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: trusted}
+
+
+def read_leaf(data: Mapping[str, bytes]) -> KeyPair | None:
+    """None where it is not there, or not whole."""
+    if not data.get(CERTIFICATE) or not data.get(KEY):
+        return None
+    return KeyPair(data[CERTIFICATE], data[KEY])
+
+
+def digest(data: Mapping[str, bytes]) -> str:
+    """As :class:`tidemark.tls.files.Contexts` counts it: what a broker says that it uses."""
+    return hashlib.sha256(data[CERTIFICATE] + data[TRUSTED]).hexdigest()

@@ -1,0 +1,186 @@
+"""Where keys and certificates are kept: in Secrets, or in a folder of a local cluster.
+
+A keeper holds named bundles of small files and replaces them whole, under the version that was
+read: two operators that make an authority at the same moment end with one. Nothing here ever goes
+to a log.
+"""
+
+import asyncio
+import base64
+import datetime as dt
+import fcntl
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tidemark_operator.certificates.folders import read_files, write_files
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import Conflict, NotFound
+from tidemark_operator.kube.kinds import SECRET, Json
+from tidemark_operator.resources.names import GROUP
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "tidemark-operator"}
+
+
+@dataclass(frozen=True, slots=True)
+class SecretForm:
+    """What tells the operator's Secrets of one use from all others: a label, and the type."""
+
+    label: str
+    type: str
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """All that such a Secret has."""
+        return {**MANAGED_BY, self.label: "true"}
+
+
+CERTIFICATES = SecretForm(f"{GROUP}/certificates", "kubernetes.io/tls")
+
+
+class KeptByAnother(Exception):
+    """Somebody else has written the bundle, or owns its name: read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A bundle as it was read; ``repr`` shows no content. ``owner`` and ``uid``: of the object with
+    which a Secret goes, and of the Secret itself."""
+
+    data: Mapping[str, bytes] = field(repr=False)
+    version: str
+    owner: str = ""
+    uid: str = ""
+
+
+class Keeper(Protocol):
+    """May raise what the API server or the disk has to say: ``KubeError``, ``OSError``."""
+
+    @property
+    def arrives_within(self) -> dt.timedelta:
+        """Everybody who reads what was written has it after so long."""
+
+    async def read(self, name: str) -> Kept | None:
+        """A bundle, None where there is none."""
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """Make or replace a bundle; ``owner``: the object with which it goes. Raises
+        :class:`KeptByAnother`."""
+
+
+class SecretKeeper:
+    """Secrets of one form in one namespace. One that is not labelled as ours is somebody else's and
+    is left alone. A Secret's mount is brought up to date within about two minutes."""
+
+    arrives_within = dt.timedelta(minutes=5)
+
+    def __init__(self, api: KubeApi, namespace: str, form: SecretForm = CERTIFICATES) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._form = form
+
+    async def read(self, name: str) -> Kept | None:
+        """See :class:`Keeper`."""
+        try:
+            body = await self._api.get(SECRET, self._namespace, name)
+        except NotFound:
+            return None
+        meta = body["metadata"]
+        if not self._form.labels.items() <= (meta.get("labels") or {}).items():
+            raise KeptByAnother(
+                f"Secret {name} is not the operator's (it has no label {self._form.label}): "
+                "rename it, or delete it"
+            )
+        data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
+        owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]
+        owner = str(owners[0]["uid"]) if owners else ""
+        return Kept(data, str(meta["resourceVersion"]), owner, str(meta["uid"]))
+
+    async def remove(self, name: str, kept: Kept) -> None:
+        """Delete exactly the Secret that was read. Raises :class:`KeptByAnother`."""
+        try:
+            await self._api.delete(SECRET, self._namespace, name, uid=kept.uid)
+        except NotFound:
+            return
+        except Conflict as error:
+            raise KeptByAnother(str(error)) from error
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """See :class:`Keeper`."""
+        meta: Json = {"name": name, "namespace": self._namespace, "labels": self._form.labels}
+        if owner is not None:
+            meta["ownerReferences"] = [_owner_reference(owner)]
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": self._form.type,
+            "metadata": meta,
+            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+        }
+        try:
+            if former is None:
+                await self._api.create(SECRET, self._namespace, body)
+            else:
+                meta["resourceVersion"] = former.version
+                await self._api.replace(SECRET, body)
+        except Conflict as error:
+            raise KeptByAnother(str(error)) from error
+
+
+def _owner_reference(owner: Json) -> Json:
+    meta = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+
+
+class FolderKeeper:
+    """A folder for each bundle (:mod:`tidemark_operator.certificates.folders`). Brokers see at once
+    what is new; an operator that does not lead looks every few seconds."""
+
+    arrives_within = dt.timedelta(seconds=10)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def read(self, name: str) -> Kept | None:
+        """See :class:`Keeper`."""
+        return await asyncio.to_thread(self._read, name)
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """See :class:`Keeper`; nobody is the owner of a folder."""
+        await asyncio.to_thread(self._write, name, data, former)
+
+    def _read(self, name: str) -> Kept | None:
+        data = read_files(self._folder / name)
+        return Kept(data, _digest(data)) if data else None
+
+    def _write(self, name: str, data: Mapping[str, bytes], former: Kept | None) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock_file = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(lock_file, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = self._read(name)
+            if (found and found.version) != (former and former.version):
+                raise KeptByAnother(f"{self._folder / name} was written by another process")
+            write_files(self._folder / name, data)
+
+
+def _digest(data: Mapping[str, bytes]) -> str:
+    found = hashlib.sha256()
+    for name, content in sorted(data.items()):
+        found.update(f"{name} {len(content)} ".encode() + content)
+    return found.hexdigest()

@@ -1,0 +1,72 @@
+"""A User's status: its principal, its Secret, and whether it can be used."""
+
+import dataclasses
+
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import numbers
+from tidemark_operator.controller.status.conditions import (
+    Condition,
+    StatusResult,
+    render,
+    summary,
+)
+from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserInfo
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UserProblem:
+    """Why a user cannot prove who it is (or not as it is declared now)."""
+
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserView:
+    """What was found out about a User. ``secret`` "": it has none; ``behind``: brokers that have
+    not acknowledged it."""
+
+    secret: str = ""
+    problem: UserProblem | None = None
+    is_left_out: bool = False
+    behind: tuple[int, ...] = ()
+
+
+def user_status(
+    state: ControllerState, user: UserInfo, view: UserView, *, now_ms: int
+) -> StatusResult:
+    """The whole status."""
+    conditions = user_conditions(state, user, view)
+    status: dict[str, object] = dict(user.status)
+    status["observedGeneration"] = user.generation
+    status["controllerEpoch"] = state.controller_epoch
+    status["username"] = user.username
+    status.pop("secret", None)
+    if view.secret:
+        status["secret"] = view.secret
+    status["conditions"] = render(
+        conditions, user.status, generation=user.generation, now_ms=now_ms
+    )
+    return StatusResult(status=status, sentence=f"user {user.key}: {conditions[0].message}")
+
+
+def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[Condition]:
+    """Ready, Reconciling and Stalled."""
+    if view.problem is not None:
+        text = view.problem.message
+        if view.secret:
+            text += "; until then what was accepted before stays in force"
+        return summary(ready=False, reason=view.problem.reason, message=text, stalled=True)
+    if view.is_left_out:
+        text = (
+            f"a Cluster has at most {USERS_MAX} Users, with {RULE_BYTES_MAX >> 20} MiB of ACLs and "
+            "quotas, and older ones come first: delete some, or join ACLs by a prefix"
+        )
+        return summary(ready=False, reason="LimitReached", message=text, stalled=True)
+    if view.behind:
+        text = f"waiting for brokers {numbers(view.behind)} to acknowledge the user"
+        return summary(ready=False, reason="BrokersNotTold", message=text, reconciling=True)
+    text = f"brokers know User:{user.username}"
+    if user.acls and not state.cluster.authorize:
+        text += "; its ACLs decide nothing while the Cluster has no spec.authorization"
+    return summary(ready=True, reason="Usable", message=text)

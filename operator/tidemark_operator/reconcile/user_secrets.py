@@ -1,0 +1,157 @@
+"""What a User's clients need, in a Secret under its name; and what brokers are given for it.
+
+The Secret stands before a broker hears of what it holds. A password that was accepted once stays in
+force, in that Secret, until another one can be read: a Secret that somebody takes away locks
+nobody out, deleting the User does.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from tidemark.wire.users import ScramCredential
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.keepers import Kept, KeptByAnother, SecretKeeper
+from tidemark_operator.controller.status.user import UserProblem
+from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.kube.errors import Forbidden, Invalid
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.users import passwords
+from tidemark_operator.users.scram import (
+    ITERATIONS,
+    SALT_KEY_BYTES,
+    Mechanism,
+    credential,
+    salt_of,
+)
+from tidemark_operator.users.user_secret import (
+    USER_SECRETS,
+    KeptPassword,
+    certificate_data,
+    password_data,
+    read_certificate,
+    read_password,
+)
+
+#: Each takes some milliseconds of a core, and there may be thousands after a take-over.
+DERIVATIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How a user proves who it is: its Secret ("": none), its credentials, what is wrong."""
+
+    secret: str = ""
+    scram: tuple[ScramCredential, ...] = ()
+    problem: UserProblem | None = None
+
+
+class UserSecrets:
+    """Of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._namespace = services.cluster_key.namespace
+        self._keeper = SecretKeeper(services.client.api, self._namespace, USER_SECRETS)
+        self._derivations = asyncio.Semaphore(DERIVATIONS)
+
+    async def provide(self, user: UserInfo, name: str, body: Json) -> Proof:
+        """Make and keep the Secret ``name`` of a User (``body``). Raises :class:`KeptByAnother`
+        where somebody else writes it at this moment, ``KubeError``."""
+        try:
+            if not user.certificate:
+                self._services.client_certificates.forget(name)
+            if user.certificate:
+                return await self._certificate(user, name, body)
+            if user.mechanism:
+                return await self._password(user, name, body)
+            await self._remove(name)
+        except (Forbidden, Invalid) as error:
+            text = (
+                f"the API server refuses the operator's account what it needs of Secrets (HTTP "
+                f"{error.status}): allow it to get, create, update and delete them"
+            )
+            return Proof(problem=UserProblem("SecretRefused", text))
+        return Proof()
+
+    # ------------------------------------------------------------ passwords
+
+    async def _password(self, user: UserInfo, name: str, body: Json) -> Proof:
+        own, taken = await self._own(user, name)
+        if taken is not None:
+            return Proof(problem=taken)
+        present = None if own is None else read_password(own.data)
+        wanted, problem = await self._wanted(user)
+        if problem is not None and present is None:
+            return Proof(problem=problem)
+        kept = KeptPassword(
+            wanted or (passwords.make() if present is None else present.password),
+            secrets.token_bytes(SALT_KEY_BYTES) if present is None else present.salt_key,
+        )
+        await self._write(name, password_data(user.username, kept), own, body)
+        return Proof(name, (await self._credential(user, kept),), problem)
+
+    async def _wanted(self, user: UserInfo) -> tuple[str, UserProblem | None]:
+        """The password that somebody else keeps; "" where nobody does, or it cannot be used."""
+        if user.password_ref is None:
+            return "", None
+        try:
+            api = self._services.client.api
+            return await passwords.read(api, self._namespace, *user.password_ref), None
+        except passwords.BadPassword as error:
+            return "", UserProblem("PasswordUnusable", str(error))
+
+    async def _credential(self, user: UserInfo, kept: KeptPassword) -> ScramCredential:
+        """As it was told before where the password is the same: the salt says so."""
+        mechanism = Mechanism(user.mechanism)
+        salt = salt_of(kept.salt_key, kept.password, mechanism)
+        former = self._services.state.users.get(user.key)
+        for known in former.scram if former else ():
+            if (known.mechanism, known.iterations, known.salt) == (mechanism, ITERATIONS, salt):
+                return known
+        async with self._derivations:
+            return await asyncio.to_thread(credential, kept.password, salt, mechanism)
+
+    # ------------------------------------------------------------ certificates
+
+    async def _certificate(self, user: UserInfo, name: str, body: Json) -> Proof:
+        own, taken = await self._own(user, name)
+        if taken is not None:
+            return Proof(problem=taken)
+        present = None if own is None else read_certificate(own.data)
+        try:
+            leaf, trusted = await self._services.client_certificates.leaf(name, present)
+        except (BadCertificate, KeptByAnother, OSError) as error:
+            return Proof(problem=UserProblem("CertificatesUnusable", str(error)))
+        await self._write(name, certificate_data(leaf, trusted), own, body)
+        return Proof(name)
+
+    # ------------------------------------------------------------ the Secret
+
+    async def _own(self, user: UserInfo, name: str) -> tuple[Kept | None, UserProblem | None]:
+        """The User's own Secret. What an earlier User of the name has left goes: its password may
+        be why that one was deleted."""
+        try:
+            kept = await self._keeper.read(name)
+        except KeptByAnother as error:
+            return None, UserProblem("SecretTaken", str(error))
+        if kept is not None and kept.owner != user.uid:
+            await self._keeper.remove(name, kept)
+            return None, None
+        return kept, None
+
+    async def _write(
+        self, name: str, data: dict[str, bytes], former: Kept | None, owner: Json
+    ) -> None:
+        if former is None or dict(former.data) != data:
+            await self._keeper.write(name, data, former, owner)
+
+    async def _remove(self, name: str) -> None:
+        """A user that proves itself by what somebody else issued has no Secret of ours."""
+        try:
+            kept = await self._keeper.read(name)
+        except KeptByAnother:
+            return
+        if kept is not None:
+            await self._keeper.remove(name, kept)

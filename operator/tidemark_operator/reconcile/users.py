@@ -1,0 +1,139 @@
+"""One User: its Secret, then the brokers, then its status."""
+
+import logging
+
+from tidemark_operator.certificates.keepers import KeptByAnother
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.status import user_status
+from tidemark_operator.controller.status.conditions import READY, TRUE, find
+from tidemark_operator.controller.status.user import UserView, user_conditions
+from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import USER, Json, Key
+from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.objects.users import user_info
+from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.user_secrets import Proof, UserSecrets
+from tidemark_operator.resources.metadata import InvalidResource
+
+logger = logging.getLogger(__name__)
+
+#: Secrets are not watched: a password that somebody else keeps is read again within this time, and
+#: a Secret of ours that was removed, or a certificate that is due, is made good within the other.
+PASSWORD_CHECK_S = 60.0
+SECRET_CHECK_S = 600.0
+PROBLEM_RETRY_S = 10.0
+CONTENDED_RETRY_S = 0.5
+#: How long brokers may take before the status says so: of a User that was usable, and of others.
+PATIENCE_S = 60.0
+FIRST_PATIENCE_S = 2.0
+
+
+class UserReconciler:
+    """Reconciles the Users of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._secrets = UserSecrets(services)
+        #: Users for which brokers have been waited for once.
+        self._waited: set[Key] = set()
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        services = self._services
+        body = services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._waited.discard(key)
+            return None  # brokers were told when the news came
+        if cluster_of(body) != services.cluster_key.name:
+            return await elsewhere(services, USER, key, body)
+        try:
+            user = user_info(body)
+        except InvalidResource:
+            self._forget(key)
+            raise
+        try:
+            proof = await self._provide(user, key, body)
+        except KeptByAnother as error:
+            logger.info("%s: %s", key, error)
+            return CONTENDED_RETRY_S
+        if not self._is_still(key, user):
+            return 0.0
+        self._tell(user, proof)
+        return await self._write(key, user, proof)
+
+    async def _provide(self, user: UserInfo, key: Key, body: Json) -> Proof:
+        try:
+            return await self._secrets.provide(user, key.name, body)
+        except (KubeError, KeptByAnother):
+            raise
+        except Exception:  # a fault of ours in one User must not keep all others from brokers
+            self._tell(user, Proof())
+            raise
+
+    def _is_still(self, key: Key, user: UserInfo) -> bool:
+        """Is it the same object, and nobody has asked for its deletion or for something else?"""
+        body = self._services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return False
+        meta = body["metadata"]
+        return (str(meta["uid"]), int(meta["generation"])) == (user.uid, user.generation)
+
+    def _tell(self, user: UserInfo, proof: Proof) -> None:
+        """A user with a problem is told all the same: what it may do, and how it cannot prove
+        itself any more."""
+        users = self._services.state.users
+        was_complete = users.complete
+        if users.put(user, user.state(proof.scram)) or users.complete != was_complete:
+            self._services.engine.publish_users()
+
+    def _forget(self, key: Key) -> None:
+        self._services.state.users.drop(key.namespaced_name)
+        self._services.engine.publish_users()
+
+    # ------------------------------------------------------------ status
+
+    async def _write(self, key: Key, user: UserInfo, proof: Proof) -> float | None:
+        services, now_ms = self._services, wall_ms()
+        users = services.state.users
+        behind = services.engine.users_behind(users.changed_at(user.key))
+        is_well = proof.problem is None
+        if behind and is_well and (pause_s := self._patience_s(key, user)):
+            return pause_s
+        if not behind:
+            self._waited.discard(key)
+        view = UserView(
+            secret=proof.secret,
+            problem=proof.problem,
+            is_left_out=users.is_left_out(user.key),
+            behind=tuple(behind),
+        )
+        result = user_status(services.state, user, view, now_ms=now_ms)
+        former = find(user.status, READY) or {}
+        if await services.statuses.write_if_due(
+            USER, key, user.status, result.status, now_ms=now_ms
+        ):
+            self._report(user, view, str(former.get("reason", "")))
+        if behind:
+            users.wait(user.key)
+        if proof.problem or view.is_left_out or behind:
+            return PROBLEM_RETRY_S
+        return SECRET_CHECK_S if user.password_ref is None else PASSWORD_CHECK_S
+
+    def _patience_s(self, key: Key, user: UserInfo) -> float:
+        """How long nothing is said of brokers that have not acknowledged it yet, the first time."""
+        if key in self._waited:
+            return 0.0
+        self._waited.add(key)
+        self._services.state.users.wait(user.key)
+        ready = find(user.status, READY)
+        return PATIENCE_S if ready and ready.get("status") == TRUE else FIRST_PATIENCE_S
+
+    def _report(self, user: UserInfo, view: UserView, former_reason: str) -> None:
+        """An Event when the story of Ready is another one."""
+        ready = user_conditions(self._services.state, user, view)[0]
+        if ready.reason != former_reason:
+            event = normal if ready.status == TRUE else warning
+            self._services.events.emit(event(USER.kind, user.key, ready.reason, ready.message))

@@ -1,0 +1,159 @@
+"""Access control lists (KIP-11) as a ``User`` declares them, in the words of Kafka's tools.
+
+Which operations a type of resource knows is Kafka's ``AclEntry.supportedOperations``; the others
+are refused when the manifest is applied: an ACL that can never match looks like protection and is
+none.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.config_rules import cel_list
+from tidemark_operator.resources.schema import Kube, Rule, SpecModel
+
+#: Of one User; each names at least one operation.
+ACLS_MAX = 100
+
+
+class ResourceType(enum.StrEnum):
+    """What kind of thing it is (Kafka's ResourceType)."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+    TRANSACTIONAL_ID = "TransactionalId"
+
+
+class PatternType(enum.StrEnum):
+    """How a name is compared (Kafka's PatternType, KIP-290)."""
+
+    LITERAL = "Literal"
+    PREFIXED = "Prefixed"
+
+
+class Operation(enum.StrEnum):
+    """What is done (Kafka's AclOperation)."""
+
+    ALL = "All"
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DELETE = "Delete"
+    ALTER = "Alter"
+    DESCRIBE = "Describe"
+    CLUSTER_ACTION = "ClusterAction"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    ALTER_CONFIGS = "AlterConfigs"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+
+
+class Permission(enum.StrEnum):
+    """Kafka's AclPermissionType."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+_CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+#: Beside All, which every type knows.
+OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        *_CONFIGS,
+    ),
+    ResourceType.GROUP: (Operation.READ, Operation.DESCRIBE, Operation.DELETE, *_CONFIGS),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.IDEMPOTENT_WRITE,
+        *_CONFIGS,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE),
+}
+
+
+class AclResource(SpecModel):
+    """What an ACL is about."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="(self.type == 'Cluster') != has(self.name)",
+            message="give the resource's name; only the Cluster, which there is once, has none",
+            field_path=".name",
+        ),
+        Rule(
+            rule=(
+                "!has(self.patternType) || self.patternType == 'Literal' || "
+                "(self.type != 'Cluster' && (!has(self.name) || self.name != '*'))"
+            ),
+            message="for every resource of the type write the name '*' with patternType Literal",
+            field_path=".patternType",
+        ),
+    )
+
+    type: ResourceType
+    name: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=249,
+            description="Name of the topic, group or transactional id, or how it begins; '*' is "
+            "every one. Unset for the Cluster.",
+        ),
+    ] = None
+    pattern_type: Annotated[
+        PatternType | None,
+        Field(description="Literal (also when unset): this name; Prefixed: names that begin so."),
+    ] = None
+
+
+class AclRule(SpecModel):
+    """Operations on a resource that a user may do, or may not."""
+
+    rules: ClassVar[tuple[Rule, ...]] = tuple(
+        Rule(
+            rule=(
+                f"self.resource.type != '{type_}' || "
+                f"self.operations.all(o, o == 'All' || o in {cel_list(operations)})"
+            ),
+            message=f"operations on a {type_} are All, {', '.join(operations)}",
+            field_path=".operations",
+        )
+        for type_, operations in OPERATIONS.items()
+    )
+
+    resource: AclResource
+    operations: Annotated[
+        tuple[Operation, ...],
+        Field(min_length=1, max_length=len(Operation)),
+        Kube(**{"x-kubernetes-list-type": "set"}),
+    ]
+    host: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=45,
+            description="Address from which the user comes; '*' (also when unset) is every one.",
+        ),
+        Kube(
+            Rule(
+                rule="self == '*' || (isIP(self) && ip.isCanonical(self))",
+                message="host is '*' or one IP address in its shortest form, such as 10.0.0.7 or "
+                "fd00::7: no name, no network",
+            )
+        ),
+    ] = None
+    permission: Annotated[
+        Permission | None,
+        Field(description="Allow (also when unset) or Deny; what is denied no Allow gives back."),
+    ] = None

@@ -1,0 +1,217 @@
+"""``User``: who may use a cluster, how it proves who it is, and what it may do.
+
+The user's name is the object's. Kafka's clients know it by its principal (``status.username``):
+the name itself, or the subject ``CN=<name>`` of a certificate, as Kafka's default principal builder
+has it (``DefaultKafkaPrincipalBuilder``).
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.acls import ACLS_MAX, AclRule
+from tidemark_operator.resources.conditions import READY, Conditions, pending
+from tidemark_operator.resources.metadata import Resource
+from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.quotas import UserQuotas
+from tidemark_operator.resources.references import FixedClusterRef
+from tidemark_operator.resources.schema import (
+    AGE,
+    ATOMIC,
+    ApiModel,
+    Column,
+    ControllerEpoch,
+    Generation,
+    Kube,
+    ObjectName,
+    ResourceKind,
+    Rule,
+    SpecModel,
+    condition_column,
+)
+
+#: X.509's limit for a common name (RFC 5280, ub-common-name).
+COMMON_NAME_MAX = 64
+
+
+class AuthenticationType(enum.StrEnum):
+    """How a user proves who it is."""
+
+    SCRAM_SHA_512 = "scram-sha-512"
+    SCRAM_SHA_256 = "scram-sha-256"
+    TLS = "tls"
+    TLS_EXTERNAL = "tls-external"
+    OAUTH = "oauth"
+
+    @property
+    def is_scram(self) -> bool:
+        """By a password (RFC 5802)."""
+        return self in (AuthenticationType.SCRAM_SHA_512, AuthenticationType.SCRAM_SHA_256)
+
+    @property
+    def is_certificate(self) -> bool:
+        """By a certificate, whoever issued it."""
+        return self in (AuthenticationType.TLS, AuthenticationType.TLS_EXTERNAL)
+
+
+class SecretKeyRef(SpecModel):
+    """A key of a Secret in the same namespace."""
+
+    name: ObjectName
+    key: Annotated[
+        str, Field(min_length=1, max_length=253, pattern="^[-._a-zA-Z0-9]+$")
+    ]  # what the API server takes as a key of a Secret
+
+
+class PasswordSource(SpecModel):
+    """Where the password stands."""
+
+    secret_key_ref: SecretKeyRef
+
+
+class Password(SpecModel):
+    """A password that somebody else keeps."""
+
+    value_from: PasswordSource
+
+
+class Authentication(SpecModel):
+    """How the user proves who it is."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!has(self.password) || !has(self.type) || self.type.startsWith('scram-')",
+            message="only a user with scram-sha-512 or scram-sha-256 has a password",
+            field_path=".password",
+        ),
+    )
+
+    type: Annotated[
+        AuthenticationType | None,
+        Field(
+            description="scram-sha-512 (also when unset) and scram-sha-256: a password. tls: a "
+            "certificate that the operator issues. tls-external and oauth: a certificate or a "
+            "token that somebody else issues."
+        ),
+    ] = None
+    password: Annotated[
+        Password | None, Field(description="Unset: the operator makes one of 32 characters.")
+    ] = None
+
+
+class Authorization(SpecModel):
+    """What the user may do, where the Cluster has an authorization."""
+
+    acls: Annotated[tuple[AclRule, ...], Field(max_length=ACLS_MAX), Kube(**ATOMIC)]
+
+
+class UserSpec(SpecModel):
+    """The user as it is wanted."""
+
+    cluster_ref: FixedClusterRef
+    authentication: Authentication | None = None
+    authorization: Authorization | None = None
+    quotas: UserQuotas | None = None
+
+    @property
+    def authentication_type(self) -> AuthenticationType:
+        """As it is, also where it is unset."""
+        given = self.authentication.type if self.authentication else None
+        return given or AuthenticationType.SCRAM_SHA_512
+
+    @property
+    def password_ref(self) -> SecretKeyRef | None:
+        """Where somebody else keeps the password; None: the operator makes it."""
+        password = self.authentication.password if self.authentication else None
+        return password.value_from.secret_key_ref if password else None
+
+
+class UserStatus(ApiModel):
+    """The user as it is."""
+
+    observed_generation: Generation | None = None
+    controller_epoch: ControllerEpoch | None = None
+    username: Annotated[
+        str | None,
+        Field(max_length=256, description="The principal without 'User:', as superUsers names it."),
+    ] = None
+    secret: Annotated[
+        str | None,
+        Field(max_length=253, description="The Secret with what a client needs; unset: none."),
+    ] = None
+    conditions: Conditions = ()
+
+
+class User(Resource):
+    """A user of a Tidemark cluster."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!self.metadata.name.endsWith('-ca') && !self.metadata.name.endsWith('-tls')",
+            message="names that end in -ca or -tls are those of the operator's own Secrets: a "
+            "User's Secret has the User's name",
+        ),
+        Rule(
+            rule=(
+                f"self.metadata.name.size() <= {COMMON_NAME_MAX} || "
+                "!has(self.spec.authentication) || !has(self.spec.authentication.type) || "
+                "!self.spec.authentication.type.startsWith('tls')"
+            ),
+            message=f"a user with a certificate has a name of at most {COMMON_NAME_MAX} characters",
+        ),
+    )
+
+    spec: UserSpec
+    status: Annotated[UserStatus, Kube(default=pending(READY))] = Field(default_factory=UserStatus)
+
+
+def parse_user(obj: Mapping[str, Any]) -> User:
+    """Read a User; raises InvalidResource."""
+    return User.parse(obj)
+
+
+USER = ResourceKind(
+    kind="User",
+    plural="users",
+    singular="user",
+    short_names=("tmu",),
+    category=CATEGORY,
+    model=User,
+    columns=(
+        Column(
+            name="Cluster",
+            type="string",
+            json_path=".spec.clusterRef.name",
+            description="The Cluster that it may use",
+        ),
+        Column(
+            name="Username",
+            type="string",
+            json_path=".status.username",
+            description="The principal",
+        ),
+        Column(
+            name="Authentication",
+            type="string",
+            json_path=".spec.authentication.type",
+            description="How the user proves who it is, where that is set",
+        ),
+        condition_column("Ready"),
+        Column(
+            name="Reason",
+            type="string",
+            json_path='.status.conditions[?(@.type=="Ready")].reason',
+            description="Reason of the condition Ready",
+        ),
+        Column(
+            name="Secret",
+            type="string",
+            json_path=".status.secret",
+            description="The Secret with what a client needs",
+            priority=1,
+        ),
+        AGE,
+    ),
+)

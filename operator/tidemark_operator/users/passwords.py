@@ -1,0 +1,63 @@
+"""Passwords: made by the operator, or read from a Secret that a manifest names.
+
+Whoever may write a ``User`` makes the operator read a Secret and copy a value of it: so it reads no
+Secret of its own (keys of authorities lie there), none of a type that Kubernetes or somebody else
+fills with credentials, and nothing that is not one line of text.
+"""
+
+import base64
+import secrets
+import string
+
+from tidemark_operator.certificates.keepers import MANAGED_BY
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import SECRET
+
+LENGTH = 32
+BYTES_MAX = 1024
+_ALPHABET = string.ascii_letters + string.digits
+_TYPES = ("", "Opaque", "kubernetes.io/basic-auth")
+
+
+class BadPassword(Exception):
+    """The password cannot be used; the text says what to do, and nothing of the password."""
+
+
+def make() -> str:
+    """A new password: 32 letters and digits, 190 bits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(LENGTH))
+
+
+async def read(api: KubeApi, namespace: str, name: str, key: str) -> str:
+    """The password that a Secret holds. Raises :class:`BadPassword`, ``KubeError``."""
+    try:
+        body = await api.get(SECRET, namespace, name)
+    except NotFound as error:
+        raise BadPassword(f"Secret {name} does not exist: make it with the key {key}") from error
+    labels = body["metadata"].get("labels") or {}
+    if MANAGED_BY.items() <= labels.items():
+        raise BadPassword(f"Secret {name} is the operator's own: keep the password in another one")
+    type_ = str(body.get("type") or "")
+    if type_ not in _TYPES:
+        raise BadPassword(f"Secret {name} is of type {type_}: use one of type Opaque")
+    text = (body.get("data") or {}).get(key)
+    if text is None:
+        raise BadPassword(f"Secret {name} has no key {key}: add it")
+    return checked(base64.b64decode(text), f"key {key} of Secret {name}")
+
+
+def checked(raw: bytes, where: str) -> str:
+    """The password of some bytes. Raises :class:`BadPassword`."""
+    try:
+        password = raw.decode()
+    except UnicodeDecodeError:
+        raise BadPassword(f"{where} is no text in UTF-8") from None  # the cause shows its bytes
+    if not 0 < len(raw) <= BYTES_MAX:
+        raise BadPassword(f"{where} has {len(raw)} bytes: a password has 1 to {BYTES_MAX}")
+    if not password.isprintable():
+        raise BadPassword(
+            f"{where} has a line end or another control character: write the password alone "
+            "(printf, not echo)"
+        )
+    return password
