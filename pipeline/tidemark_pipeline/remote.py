@@ -17,7 +17,8 @@ from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
-from tidemark_pipeline.decode import CorruptData, Source, decode_batches
+from tidemark_pipeline.decode import Source, decode_batches
+from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.tasks import RemoteTask
 
 PIECE_BYTES = 8 * 1024 * 1024

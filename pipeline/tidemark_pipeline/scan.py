@@ -5,9 +5,9 @@ read: this cannot be vectorised with array expressions, and plain Python manages
 million records a second. numba compiles the loop to machine code; the rest of the decoder works
 on whole arrays.
 
-``scan_records`` fills, for record ``i`` of a batch, positions relative to ``data``; a length of -1
-is Kafka's null. It returns the number of records that it read, or -1 where the bytes are not
-records: the caller names the batch.
+``scan_records`` fills, for each record, positions relative to ``data``; a negative length is
+Kafka's null. It goes on where an earlier call ended, so that a table need not be as large as a
+batch. What is a record is what :mod:`tidemark.records.decode` takes for one.
 """
 
 import numba
@@ -25,9 +25,13 @@ HEADERS_START, HEADERS_COUNT = 6, 7
 COLUMNS = 8
 
 
+#: Where ``scan_records`` ends that has met something else than a record.
+BROKEN = -1
+
+
 @numba.njit(cache=True, nogil=True, inline="always")
-def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint as (value, next position); the position is -1 where there is none."""
+def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """A zigzag varint of 64 bits as (value, next position); the position is -1 where none is."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(70):
@@ -40,36 +44,75 @@ def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The same with 32 bits; so that no sum of a position and a length can overflow."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while position < end and shift < np.uint64(35):
+        byte = np.uint64(data[position])
+        position += 1
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            raw &= np.uint64(0xFFFFFFFF)
+            return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
+        shift += np.uint64(7)
+    return 0, -1
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
+    """(start, length, next position) of bytes behind their length; -1 for the last of where they
+    do not end before ``end``."""
+    size, start = _varint(data, position, end)
+    behind = start + max(size, 0)
+    if start < 0 or behind > end:
+        return 0, 0, -1
+    return start, size, behind
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _behind_headers(data: Bytes, position: int, end: int, count: int) -> int:
+    """The position behind so many headers, or -1."""
+    for _ in range(count):
+        _, size, position = _sized(data, position, end)
+        if position < 0 or size < 0:
+            return -1
+        _, _, position = _sized(data, position, end)
+        if position < 0:
+            return -1
+    return position
+
+
 @numba.njit(cache=True, nogil=True)
-def scan_records(data: Bytes, start: int, end: int, count: int, table: Longs) -> int:
-    """Read ``count`` records of ``data[start:end]`` into ``table`` (shape: rows by COLUMNS)."""
-    position = start
+def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
+    """Read ``count`` records from ``position`` on into ``table`` (shape: rows by COLUMNS); where
+    the next one begins, or BROKEN."""
     for row in range(count):
-        length, position = _varint(data, position, end)
-        if position < 0 or length < 1 or position + length > end:
-            return -1
-        record_end = position + length
-        position += 1  # the record's attributes: unused by Kafka
-        table[row, TIMESTAMP_DELTA], position = _varint(data, position, record_end)
+        length, position = _varint(data, position, len(data))
+        if position < 0 or length < 1 or position + length > len(data):
+            return BROKEN
+        end = position + length
+        # The byte that is passed over is the record's attributes: unused by Kafka.
+        table[row, TIMESTAMP_DELTA], position = _varlong(data, position + 1, end)
         if position < 0:
-            return -1
-        table[row, OFFSET_DELTA], position = _varint(data, position, record_end)
+            return BROKEN
+        table[row, OFFSET_DELTA], position = _varint(data, position, end)
         if position < 0:
-            return -1
+            return BROKEN
         for column in (KEY_START, VALUE_START):
-            size, position = _varint(data, position, record_end)
-            if position < 0 or size < -1 or position + max(size, 0) > record_end:
-                return -1
-            table[row, column] = position
-            table[row, column + 1] = size
-            position += max(size, 0)
-        headers, position = _varint(data, position, record_end)
-        if position < 0 or headers < 0 or headers > record_end - position:
-            return -1
+            table[row, column], table[row, column + 1], position = _sized(data, position, end)
+            if position < 0:
+                return BROKEN
+        headers, position = _varint(data, position, end)
+        if position < 0 or headers < 0:
+            return BROKEN
         table[row, HEADERS_START] = position
         table[row, HEADERS_COUNT] = headers
-        position = record_end
-    return count if position == end else -1
+        if _behind_headers(data, position, end, headers) != end:
+            return BROKEN
+        position = end
+    return position
 
 
 @numba.njit(cache=True, nogil=True)
@@ -84,19 +127,15 @@ def gather(data: Bytes, starts: Longs, lengths: Longs, offsets: Longs, out: Byte
 
 
 @numba.njit(cache=True, nogil=True)
-def scan_headers(data: Bytes, starts: Longs, counts: Longs, ends: int, spans: Longs) -> int:
-    """Read every header of the rows into ``spans`` (key start, key length, value start, value
-    length); the number of headers, or -1 where the bytes are not headers."""
+def scan_headers(data: Bytes, starts: Longs, counts: Longs, spans: Longs) -> None:
+    """Read every header of rows that were scanned into ``spans`` (key start, key length, value
+    start, value length)."""
     found = 0
     for row in range(len(starts)):
         position = starts[row]
         for _ in range(counts[row]):
             for column in (0, 2):
-                size, position = _varint(data, position, ends)
-                if position < 0 or size < -1 or position + max(size, 0) > ends:
-                    return -1
-                spans[found, column] = position
-                spans[found, column + 1] = size
-                position += max(size, 0)
+                spans[found, column], spans[found, column + 1], position = _sized(
+                    data, position, len(data)
+                )
             found += 1
-    return found

@@ -10,7 +10,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
@@ -23,10 +23,13 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from tidemark.backoff import Backoff
+from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
+from tidemark_pipeline.errors import CorruptData
 
 R = TypeVar("R")
+P_co = TypeVar("P_co", covariant=True)
 CLIENT_ID = "tidemark-pipeline"
 #: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
@@ -43,6 +46,13 @@ class BrokersUnavailable(RuntimeError):
 
 class OutOfRange(ValueError):
     """The offset is no longer (or not yet) in the log."""
+
+
+class _Topic(Protocol[P_co]):
+    """A topic of an answer."""
+
+    @property
+    def partitions(self) -> Sequence[P_co]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +101,27 @@ def read(
 ) -> Iterator[bytes]:
     """Raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
 
-    Raises :class:`OutOfRange` when ``start`` has left the log meanwhile.
+    Raises :class:`OutOfRange` when ``start`` has left the log meanwhile, :class:`CorruptData` for
+    what is no batch.
     """
-    from tidemark.records.batch import iter_headers
-
     position = start
     while position < end:
         data = _retry(lambda: _fetch(bootstrap, topic, partition, position))  # noqa: B023
-        last = position
-        for _, header in iter_headers(data):
-            last = header.last_offset + 1
-        if last == position:
-            raise BrokersUnavailable(
-                f"{topic}-{partition}: the leader returned nothing at {position}, before {end}"
-            )
+        position = position_behind(data, f"{topic}-{partition}", position)
         yield data
-        position = last
+
+
+def position_behind(data: bytes, name: str, position: int) -> int:
+    """The offset behind what a leader sent for ``position``, which must be a step forward."""
+    behind = position
+    try:
+        for _, header in iter_headers(data):
+            behind = header.next_offset
+    except CorruptBatch as error:
+        raise CorruptData(f"{name}, fetched at offset {position} (local): {error}") from error
+    if behind <= position:
+        raise BrokersUnavailable(f"{name}: the leader returned nothing at offset {position}")
+    return behind
 
 
 def _retry(call: Callable[[], R]) -> R:
@@ -171,9 +186,8 @@ def _list_offset(bootstrap: Sequence[str], topic: str, partition: int, timestamp
         ),
     )
     with connection:
-        result = (
-            connection.request(request, ListOffsetsResponse, _TIMEOUT_S).topics[0].partitions[0]
-        )
+        answer = connection.request(request, ListOffsetsResponse, _TIMEOUT_S)
+    result = only_partition(answer.topics, f"{topic}-{partition}")
     _check(result.error_code, topic, partition)
     return int(result.offset)
 
@@ -202,11 +216,19 @@ def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) ->
     )
     with connection:
         answer = connection.request(request, FetchResponse, _TIMEOUT_S)
-    result = answer.responses[0].partitions[0]
+    result = only_partition(answer.responses, f"{topic}-{partition}")
     if result.error_code == ErrorCode.offset_out_of_range:
         raise OutOfRange(f"{topic}-{partition}: offset {offset} is no longer in the log")
     _check(result.error_code, topic, partition)
     return bytes(result.records or b"")
+
+
+def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:
+    """The partition that was asked for: an answer without it is the broker's mistake."""
+    for topic in topics:
+        for partition in topic.partitions:
+            return partition
+    raise BrokersUnavailable(f"{name}: the leader's answer is empty")
 
 
 def _check(error: ErrorCode, topic: str, partition: int) -> None:
