@@ -10,8 +10,8 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test coverage lint bench bench-failover bench-restarts bench-scale simulate \
-  release pins crds pages docs
+.PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-scale simulate fuzz \
+  release sbom pins crds pages docs
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -66,10 +66,18 @@ lint: $(ALL)
 bench: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.brokers
 
+# Clients and replication in clear and in TLS, beside Apache Kafka.
+bench-encryption: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.encryption
+
 # SEEDS=5000: so many runs of the simulated cluster. SEED=17: one of them again, with its whole story.
 SEEDS ?= 1000
 simulate: $(ALL)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# SECONDS: how long bytes are made up that nobody should send (60).
+fuzz: $(ALL)
+	@$(BIN)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)
@@ -102,7 +110,15 @@ $(VENV)/.docs: $(ALL) requirements-docs.txt
 docs: $(VENV)/.docs
 	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 
-# Renew requirements.txt from pyproject.toml, then the parts of it, and requirements-docs.txt: hashes, no addresses.
+# What is pinned, its licences and known vulnerabilities; the bill goes to build/sbom.json.
+$(VENV)/.sbom: $(ALL) requirements-sbom.txt
+	@$(PIP) --require-hashes -r requirements-sbom.txt
+	@touch $@
+
+sbom: $(VENV)/.sbom
+	@$(BIN)/python -m tests.sbom
+
+# Renew requirements.txt from pyproject.toml, then the parts of it, and those of `docs` and `sbom`: hashes, no addresses.
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 pins: $(ALL)
@@ -110,3 +126,4 @@ pins: $(ALL)
 	@$(MAKE) --no-print-directory $(ALL)
 	@$(BIN)/python -m tests.requirement_sets
 	@$(COMPILE) --constraint requirements.txt --output-file requirements-docs.txt requirements-docs.in
+	@$(COMPILE) --constraint requirements.txt --output-file requirements-sbom.txt requirements-sbom.in

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.layout import Layout, LayoutError
+from tidemark_cli.local.processes import running
 
 DirOption = Annotated[
     Path, typer.Option("--dir", help="The folder of the local cluster.", envvar="TIDEMARK_DIR")
@@ -28,7 +29,11 @@ def fail(message: str) -> NoReturn:
 def open_cluster(directory: Path) -> LocalCluster:
     """The cluster of a folder; ends with a hint where there is none."""
     layout = Layout.at(directory)
-    settings = local_settings.load(layout)
+    try:
+        settings = local_settings.load(layout)
+        running(layout)  # what is no record of a process is said before anything is done
+    except LayoutError as error:
+        fail(str(error))
     if settings is None:
         fail(f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}")
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))

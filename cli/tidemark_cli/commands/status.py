@@ -33,7 +33,7 @@ def status(
     """Show what the cluster holds and how far it is."""
     kube = open_cluster(directory).kube()
     try:
-        brokers, found = kube.objects("Broker"), topics(kube)
+        brokers, users, found = kube.objects("Broker"), kube.objects("User"), topics(kube)
     except (KubeError, OSError) as error:
         fail(f"the API server does not answer ({error}); is the cluster up? tidemark up")
     finally:
@@ -41,7 +41,7 @@ def status(
     if output == "json":
         print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
         return
-    print_status(console, brokers, found, names or [], limit)
+    print_status(console, brokers, found, names or [], limit, users)
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
@@ -57,6 +57,7 @@ def print_status(
     found: list[TopicRows],
     names: Sequence[str] = (),
     limit: int = 0,
+    users: Sequence[dict[str, Any]] = (),
 ) -> None:
     """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
 
@@ -65,6 +66,8 @@ def print_status(
     chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
     out.print(_broker_table(brokers, [row for topic in found for row in topic.rows]))
+    if users:
+        out.print(_user_table(users))
     out.print(_topic_table(shown))
     for topic in shown:
         if topic.rows:
@@ -83,7 +86,8 @@ def print_status(
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
     """Leaders and replicas are counted in the rows, as the other tables do: a Broker's status has
     them too, but is written once a minute."""
-    table = Table("broker", "node", "ready", "leaders", "replicas", "log bytes", title="brokers")
+    columns = ("broker", "node", "ready", "leaders", "replicas", "log bytes", "message")
+    table = Table(*columns, title="brokers")
     for broker in brokers:
         node_id = broker["spec"]["nodeId"]
         table.add_row(
@@ -93,6 +97,27 @@ def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Ta
             _figure(sum(row.leader == node_id for row in rows)),
             _figure(sum(node_id in row.replicas for row in rows)),
             _figure((broker.get("status") or {}).get("logBytes")),
+            _why_not_ready(broker),
+        )
+    return table
+
+
+def _why_not_ready(found: dict[str, Any]) -> str:
+    """Why a broker is fenced, or what is wrong with a user."""
+    ready = condition(found, "Ready")
+    return "" if ready.get("status") == "True" else str(ready.get("message", ""))
+
+
+def _user_table(users: Sequence[dict[str, Any]]) -> Table:
+    table = Table("user", "principal", "ready", "secret", "message", title="users")
+    for user in users:
+        status = user.get("status") or {}
+        table.add_row(
+            user["metadata"]["name"],
+            f"User:{status['username']}" if "username" in status else "",
+            condition(user, "Ready").get("status", "Unknown"),
+            status.get("secret", ""),
+            _why_not_ready(user),
         )
     return table
 

@@ -11,7 +11,7 @@ from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import Addresses, LocalCluster
 from tidemark_cli.local.kube import namespace_of
-from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.processes import StartError
 
 
@@ -34,8 +34,8 @@ def up(
 ) -> None:
     """Start a control plane, the operator and brokers; find the data of an earlier run again."""
     layout = Layout.at(directory)
-    layout.create()
     try:
+        layout.create()
         settings = local_settings.choose(
             layout,
             cluster="tidemark",
@@ -51,6 +51,8 @@ def up(
         addresses = cluster.start(brokers=brokers)
     except (StartError, TimeoutError, OSError) as error:
         cluster.stop()
+        fail(str(error))
+    except LayoutError as error:  # what it would stop it cannot know
         fail(str(error))
     _print(addresses, output)
     if not detach:
@@ -84,5 +86,11 @@ def _print(addresses: Addresses, output: str) -> None:
     console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
     console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)
     console.print(f"metrics     {addresses.metrics}", highlight=False, soft_wrap=True)
+    console.print(
+        "clients     no authentication: whoever reaches the bootstrap address, from this machine, "
+        "may do everything",
+        highlight=False,
+        soft_wrap=True,
+    )
     for name, pid in addresses.processes.items():
         console.print(f"process     {name} {pid}", highlight=False)

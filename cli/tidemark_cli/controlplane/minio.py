@@ -11,7 +11,7 @@ import secrets
 import sys
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +23,7 @@ from tidemark_cli.toolchain import ensure_minio
 START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 5.0
 START_TRIES = 3
+_KEPT = "server.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,14 @@ class Settings:
     """What stays with the folder; kept in a file that only its owner can read."""
 
     access_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
     port: int
 
     @classmethod
-    def load(cls, path: Path) -> "Settings":
-        """The settings in ``path``, or new ones."""
+    def of(cls, data_dir: Path) -> "Settings":
+        """Those of the server in ``data_dir``, or new ones."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**json.loads((data_dir / _KEPT).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls(secrets.token_hex(10), secrets.token_hex(20), 0)
 
@@ -59,7 +60,7 @@ class MinioServer(Server):
 
     endpoint: str
     access_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
 
     @classmethod
     def start(
@@ -72,8 +73,8 @@ class MinioServer(Server):
         """
         binary = ensure_minio()
         folder = private_dir(data_dir)
-        kept = folder / "server.json"
-        settings = Settings.load(kept)
+        kept = folder / _KEPT
+        settings = Settings.of(folder)
         tries_left = START_TRIES
         while True:
             tries_left -= 1

@@ -7,13 +7,14 @@ left alone, so ``up`` after a crash starts only what is missing.
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark_cli.controlplane import ControlPlane
+from tidemark.tls.files import CERTIFICATE
+from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
 from tidemark_cli.local.kube import Kube
@@ -60,12 +61,21 @@ class Addresses:
 
 
 class LocalCluster:
-    """One cluster in one folder. ``say`` receives a line for each step."""
+    """One cluster in one folder. ``say`` receives a line for each step. ``entries``: more of the
+    configuration of each broker that is made here."""
 
-    def __init__(self, layout: Layout, settings: Settings, say: Say) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        say: Say,
+        *,
+        entries: Mapping[str, str] | None = None,
+    ) -> None:
         self.layout = layout
         self.settings = settings
         self._say = say
+        self._entries = dict(entries or {})
 
     @property
     def kubeconfig(self) -> Path:
@@ -116,17 +126,11 @@ class LocalCluster:
         record = processes.find(self.layout, "minio")
         if record is None:
             server = MinioServer.start(self.layout.minio, detached=True)
-            ready = {
-                "endpoint": server.endpoint,
-                "accessKey": server.access_key,
-                "secretKey": server.secret_key,
-            }
+            ready = {"endpoint": server.endpoint}
             record = processes.adopt(self.layout, "minio", server.process.child, ready)
             self._say(f"MinIO ready at {server.endpoint} (process {server.pid})")
-        keys = {
-            "accessKeyId": record.ready["accessKey"],
-            "secretAccessKey": record.ready["secretKey"],
-        }
+        kept = minio.Settings.of(self.layout.minio)
+        keys = {"accessKeyId": kept.access_key, "secretAccessKey": kept.secret_key}
         kube = self.kube()
         kube.apply_secret(SECRET, keys)
         kube.close()
@@ -135,6 +139,7 @@ class LocalCluster:
                 "endpoint": record.ready["endpoint"],
                 "region": "us-east-1",
                 "buckets": [BUCKET],
+                "createBuckets": True,
                 "credentialsSecretRef": {"name": SECRET},
             }
         }
@@ -174,6 +179,7 @@ class LocalCluster:
                 *("--control", f"{HOST}:{self.settings.control_port}"),
                 *("--metrics", f"{HOST}:{self.settings.metrics_port}"),
                 *("--lease-duration-s", str(LEASE_DURATION_S)),
+                *("--certificates", str(self.layout.certificates)),
             ],
             timeout_s=READY_TIMEOUT_S,
         )
@@ -212,6 +218,7 @@ class LocalCluster:
 
     def _spawn_broker(self, node_id: int) -> ProcessRecord:
         name, config = f"broker-{node_id}", self.layout.broker_config(node_id)
+        self._await_certificate(node_id)
         return processes.find(self.layout, name) or processes.spawn(
             self.layout,
             name,
@@ -272,9 +279,25 @@ class LocalCluster:
             "log.dir": str(self.layout.broker_data(node_id)),
             "listeners": f"{HOST}:{listener}",
             "controller.addresses": [f"{HOST}:{self.settings.control_port}"],
+            "tidemark.tls.directory": str(self.layout.broker_certificates(node_id)),
             "metrics.port": metrics,
+            # Everything is on the loopback: what could change packets there can do anything.
+            "tidemark.replication.encrypted": False,
             **LOCAL_INTERVALS_MS,
+            **self._entries,
         }
+
+    def _await_certificate(self, node_id: int) -> None:
+        """The operator issues one as soon as it has seen the Broker."""
+        path = self.layout.broker_certificates(node_id) / CERTIFICATE
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not path.exists():
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"the operator has not issued a certificate for broker {node_id} in "
+                    f"{READY_TIMEOUT_S:.0f} s; see {self.layout.log('operator')}"
+                )
+            time.sleep(0.05)
 
     def _await_cluster_id(self) -> str:
         """The id that the operator gave to the Cluster at its first take-over."""

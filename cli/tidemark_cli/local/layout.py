@@ -4,15 +4,23 @@
 <dir>/operator.json    settings of the operator
 <dir>/brokers/N.json   settings of broker N;  <dir>/brokers/N/  its log directory
 <dir>/tier/            the remote tier (``--tier directory``), <dir>/minio/ (``--tier s3``)
+<dir>/certificates/    the cluster's own authority, and what it issued; private
 <dir>/run/NAME.json    a process that was started;  <dir>/logs/NAME.log  what it said
 """
 
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_JSON_BYTES_MAX = 1024 * 1024
+
+
+class LayoutError(ValueError):
+    """Something in the folder is not as ``tidemark`` left it; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,14 @@ class Layout:
     def run(self) -> Path:
         return self.root / "run"
 
+    @property
+    def certificates(self) -> Path:
+        return self.root / "certificates"
+
+    def broker_certificates(self, node_id: int) -> Path:
+        """What the operator issues to a broker: see ``certificates.leaf_name``."""
+        return self.certificates / f"broker-{node_id}-tls"
+
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
 
@@ -65,10 +81,22 @@ class Layout:
         return sorted(int(m[1]) for m in (re.fullmatch(r"(\d+)\.json", n) for n in names) if m)
 
     def create(self) -> None:
-        """Make the folders, private to the user: they hold keys and tokens."""
+        """Make the folders, private to the user: they hold keys and tokens. Raises
+        :class:`LayoutError` where one is somebody else's."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(self.root)
         for name in ("run", "logs", "brokers"):
             (self.root / name).mkdir(exist_ok=True, mode=0o700)
+            _make_private(self.root / name)
+
+
+def _make_private(folder: Path) -> None:
+    """What others may write into would name processes to be killed and programs to be started."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise LayoutError(f"{folder} is not a folder of yours: give another one with --dir")
+    if status.st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -80,9 +108,25 @@ def write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, or None where there is no such file."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, None where there is no such file. Raises :class:`LayoutError` for
+    anything else, and for a file that others may write."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise LayoutError(f"{path} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise LayoutError(f"{path} is no file: remove it")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise LayoutError(f"{path} may be written by others: remove it, or make it yours alone")
+        try:
+            value = json.loads(stream.read(_JSON_BYTES_MAX))
+        except (ValueError, RecursionError) as error:
+            raise LayoutError(f"{path} is no JSON ({error}): remove it") from error
+    if not isinstance(value, dict):
+        raise LayoutError(f"{path} holds no object: remove it")
+    return value

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark_cli.local.layout import Layout, read_json, write_json
+from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 
 #: Children of this process by id, kept until they have ended so that they can be reaped.
 _children: "dict[int, subprocess.Popen[bytes]]" = {}
@@ -40,7 +40,7 @@ class ProcessRecord:
     def alive(self) -> bool:
         """Whether this very process still runs (a zombie does not)."""
         state = _stat(self.pid)
-        return state is not None and state == ("run", self.start_ticks)
+        return state is not None and state == ("run", self.start_ticks) and _is_ours(self.pid)
 
     def signal(self, number: int) -> None:
         """Signal the process if it still is the one that was started."""
@@ -112,9 +112,26 @@ def adopt(
 
 def find(layout: Layout, name: str) -> ProcessRecord | None:
     """The record of a process if it is still alive, else None."""
-    value = read_json(layout.run / f"{name}.json")
-    record = ProcessRecord(**value) if value else None
+    record = _read(layout.run / f"{name}.json")
     return record if record and record.alive() else None
+
+
+def _read(path: Path) -> ProcessRecord | None:
+    """A record as it was stored. Raises :class:`LayoutError` for anything else."""
+    value = read_json(path)
+    if value is None:
+        return None
+    pid, start_ticks = value.get("pid"), value.get("start_ticks")
+    if (
+        value.get("name") != path.stem
+        or not (type(pid) is int and pid > 1 and type(start_ticks) is int)
+        or not isinstance(value.get("ready"), dict)
+        or set(value) != {"name", "pid", "start_ticks", "ready"}
+    ):
+        raise LayoutError(
+            f"{path} is no record of a process: remove it, and end the process by hand"
+        )
+    return ProcessRecord(**value)
 
 
 def running(layout: Layout) -> list[ProcessRecord]:
@@ -192,6 +209,13 @@ def _stat(pid: int) -> tuple[str, int] | None:
         return None
     fields = text.rpartition(")")[2].split()
     return ("zombie" if fields[0] in "ZX" else "run", int(fields[19]))
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _reap(pid: int, *, wait_s: float = 0.0) -> None:

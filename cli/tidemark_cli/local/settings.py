@@ -5,10 +5,11 @@ the same folder.
 """
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from tidemark_cli.local.layout import Layout, read_json, write_json
+from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 from tidemark_cli.ports import free_ports
+
+TIERS = ("directory", "s3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,21 @@ class Settings:
 
 
 def load(layout: Layout) -> Settings | None:
-    """The settings of an earlier ``up`` in this folder, or None."""
-    value: dict[str, Any] | None = read_json(layout.settings)
-    return Settings(**value) if value else None
+    """The settings of an earlier ``up`` in this folder, or None. Raises :class:`LayoutError` for
+    anything else."""
+    value = read_json(layout.settings)
+    if value is None:
+        return None
+    texts = {"cluster", "namespace", "tier", "kubeconfig"}
+    ports = {"control_port", "metrics_port"}
+    if (
+        set(value) != texts | ports
+        or not all(isinstance(value[name], str) for name in texts)
+        or not all(type(value[name]) is int and 0 < value[name] < 65536 for name in ports)
+        or value["tier"] not in TIERS
+    ):
+        raise LayoutError(f"{layout.settings} is none that `tidemark up` has written: remove it")
+    return Settings(**value)
 
 
 def choose(

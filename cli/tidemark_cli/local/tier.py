@@ -1,6 +1,7 @@
 """How a job reads the tier of a local cluster: options of the ``tidemark`` source."""
 
 from tidemark.tier.config import RemoteStorage, from_options
+from tidemark_cli.controlplane.minio import Settings
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
 
@@ -13,12 +14,13 @@ def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     record = processes.find(cluster.layout, "minio")
     if record is None:
         raise LookupError("MinIO is not running; start the cluster with: tidemark up")
+    kept = Settings.of(cluster.layout.minio)
     return {
         **options,
         "endpoint": str(record.ready["endpoint"]),
         "buckets": BUCKET,
-        "accessKeyId": str(record.ready["accessKey"]),
-        "secretAccessKey": str(record.ready["secretKey"]),
+        "accessKeyId": kept.access_key,
+        "secretAccessKey": kept.secret_key,
     }
 
 
