@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark_cli.controlplane import minio
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import SECRET
 
@@ -45,16 +46,16 @@ class WrongKey:
 
     def __init__(self, cluster: Cluster) -> None:
         self._kube = cluster.kube
-        self._minio = minio_of(cluster).ready
+        self._kept = minio.Settings.of(cluster.local.layout.minio)
 
     def begin(self) -> None:
         self._write("not the key of this server")
 
     def end(self) -> None:
-        self._write(self._minio["secretKey"])
+        self._write(self._kept.secret_key)
 
     def _write(self, secret_key: str) -> None:
-        keys = {"accessKeyId": self._minio["accessKey"], "secretAccessKey": secret_key}
+        keys = {"accessKeyId": self._kept.access_key, "secretAccessKey": secret_key}
         self._kube.apply_secret(SECRET, keys)
 
 

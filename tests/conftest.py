@@ -10,6 +10,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.controlplane.minio import MinioServer
+
 #: The one Hypothesis profile. Machines that run tests are slow and shared, so no example has a
 #: deadline; a fixture may be the same for every example of a test. A test says at most how much it
 #: tries.
@@ -50,3 +53,17 @@ def _shared(item: pytest.Item) -> str | None:
 def _is_scattered(item: pytest.Item) -> bool:
     """Is it of a group, and xdist will not know (pytest-xdist 3.8.0 with pytest 9.2)?"""
     return _shared(item) is not None and "@" not in item.nodeid
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running control plane whose store is not synced to disk."""
+    with ControlPlane.start(tmp_path_factory.mktemp("control-plane"), fsync=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    """A running MinIO server."""
+    with MinioServer.start(tmp_path_factory.mktemp("minio")) as running:
+        yield running

@@ -12,6 +12,8 @@ from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, NotFound
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind
 
 CREATED = "2023-11-14T22:13:20Z"
+#: What a PUT that leaves it out does not change.
+_OF_THE_SERVER = ("uid", "creationTimestamp", "generation")
 STALE = "STALE_CONTROLLER_EPOCH: refused by a rule of the resource"
 
 
@@ -80,7 +82,8 @@ class FakeApiServer:
         old = self._current(kind, body)
         if kind is PARTITION_SLICE and body["controllerEpoch"] < old["controllerEpoch"]:
             raise Invalid(422, STALE)
-        return self._store(who, old, body)
+        kept = {name: old["metadata"][name] for name in _OF_THE_SERVER}
+        return self._store(who, old, {**body, "metadata": kept | body["metadata"]})
 
     def replace_status(self, who: str, kind: Kind, body: Json) -> Json:
         old = self._current(kind, body)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Self
 
+from tidemark.tls.files import TlsFiles
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 
@@ -20,10 +21,18 @@ class KafkaListener:
         self._tasks: dict[asyncio.Task[None], KafkaConnection] = {}
         self.port = 0
 
-    async def start(self, host: str, port: int, *, client_id: str = "") -> Self:
-        """Bind and listen; port 0 picks a free one."""
+    async def start(
+        self, host: str, port: int, *, client_id: str = "", tls: TlsFiles | None = None
+    ) -> Self:
+        """Bind and listen; port 0 picks a free one. With ``tls`` the other side has to prove
+        itself."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Accepted(self, client_id), host, port)
+        self._server = await loop.create_server(
+            lambda: _Accepted(self, client_id),
+            host,
+            port,
+            ssl=None if tls is None else tls.contexts().server,
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -4,11 +4,8 @@ Prints every round, then medians and ratios (ours / Kafka's). No figure is a pas
 is a measurement to be reported.
 """
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.benchmarks import kafka
 from tests.benchmarks.load import RECORD_BYTES
+from tests.benchmarks.load_process import run_load
 from tests.benchmarks.processes import cpu_seconds, resident_mb
 from tidemark_cli.local import processes
 from tidemark_cli.local import settings as local_settings
@@ -59,7 +57,7 @@ def start_kafka(folder: Path) -> Side:
     topics = [NewTopic(name, 1, 1) for name in (WARM_UP, TOPIC)]
     for future in admin.create_topics(topics).values():
         future.result(30)
-    return Side(broker.process.pid, broker.bootstrap, broker.stop)
+    return Side(broker.processes[0].pid, broker.bootstrap, broker.stop)
 
 
 def start_tidemark(folder: Path) -> Side:
@@ -134,12 +132,8 @@ def main() -> None:
 def _run(side: Side, kind: str, topic: str) -> tuple[float, float]:
     """(seconds as the client saw them, CPU-seconds of the broker's process)."""
     before = cpu_seconds(side.pid)
-    answer = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.load", kind, side.bootstrap, topic, str(RECORDS)],
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    return float(json.loads(answer.stdout)["seconds"]), cpu_seconds(side.pid) - before
+    seconds = run_load(kind, side.bootstrap, topic, RECORDS)
+    return seconds, cpu_seconds(side.pid) - before
 
 
 def _median(rounds: list[Figures]) -> Figures:

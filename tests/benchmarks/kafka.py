@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker (KRaft, one node) from its published jars."""
+"""Real Apache Kafka brokers (KRaft) from its published jars."""
 
 import base64
 import os
@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.security.client_certificates import Leaf
 from tidemark_cli.ports import free_ports
 
 VERSION = "4.3.1"
@@ -23,19 +24,25 @@ class KafkaMissing(RuntimeError):
 
 @dataclass(slots=True)
 class ApacheKafka:
-    """A running broker."""
+    """Running brokers, and where clients reach each."""
 
-    process: "subprocess.Popen[bytes]"
-    bootstrap: str
+    processes: "list[subprocess.Popen[bytes]]"
+    listeners: list[str]
+
+    @property
+    def bootstrap(self) -> str:
+        """All of them."""
+        return ",".join(self.listeners)
 
     def stop(self) -> None:
-        """Stop it and wait."""
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """Stop them and wait, the controller last."""
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def ensure_jars() -> Path:
@@ -64,28 +71,92 @@ def ensure_jars() -> Path:
     return folder
 
 
-def start(jars: Path, folder: Path) -> ApacheKafka:
-    """Format a log folder and start a broker on free loopback ports; waits until it listens."""
-    client, controller = free_ports(2)
-    settings = folder / "server.properties"
-    settings.write_text(
-        "\n".join(
-            (
-                "process.roles=broker,controller",
-                "node.id=1",
-                f"controller.quorum.voters=1@127.0.0.1:{controller}",
-                f"listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-                f"advertised.listeners=PLAINTEXT://127.0.0.1:{client}",
-                "controller.listener.names=CONTROLLER",
-                f"log.dirs={folder / 'logs'}",
-                "offsets.topic.replication.factor=1",
-                "auto.create.topics.enable=false",
-            )
-        ),
-        encoding="utf-8",
-    )
-    java = ["java", "-Xmx1g", "-Xms1g", "-cp", f"{jars}/*"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What is encrypted, with a certificate of ``leaf``'s."""
+
+    leaf: Leaf
+    clients: bool = False
+    replication: bool = False
+
+
+def start(
+    jars: Path, folder: Path, *, brokers: int = 1, security: Security | None = None
+) -> ApacheKafka:
+    """Format log folders and start brokers on free loopback ports; waits until they listen. The
+    first one is the controller, too."""
+    (controller,) = free_ports(1)
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    started = ApacheKafka([], [])
+    try:
+        for node in range(1, brokers + 1):
+            own = folder / f"kafka-{node}"
+            own.mkdir()
+            client, replication = free_ports(2)
+            entries = _entries(own, node, controller, client, replication, brokers)
+            if security is not None:
+                entries |= _tls(own, security)
+            started.processes.append(_start_one(jars, own, cluster_id, entries))
+            started.listeners.append(f"127.0.0.1:{client}")
+        for process, listener in zip(started.processes, started.listeners, strict=True):
+            _await_port(process, int(listener.rpartition(":")[2]))
+    except BaseException:
+        started.stop()
+        raise
+    return started
+
+
+def _entries(
+    folder: Path, node: int, controller: int, client: int, replication: int, brokers: int
+) -> dict[str, str]:
+    listeners = {"CLIENTS": client, "REPLICATION": replication}
+    own = {"CONTROLLER": controller} if node == 1 else {}
+    return {
+        "process.roles": "broker,controller" if node == 1 else "broker",
+        "node.id": str(node),
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": _addresses(listeners | own),
+        "advertised.listeners": _addresses(listeners),
+        "inter.broker.listener.name": "REPLICATION",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": _protocols(),
+        "log.dirs": str(folder / "logs"),
+        "offsets.topic.replication.factor": str(min(3, brokers)),
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _addresses(ports: dict[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+
+
+def _protocols(*, clients: bool = False, replication: bool = False) -> str:
+    kinds = {"CLIENTS": clients, "REPLICATION": replication, "CONTROLLER": False}
+    return ",".join(f"{name}:{'SSL' if tls else 'PLAINTEXT'}" for name, tls in kinds.items())
+
+
+def _tls(folder: Path, security: Security) -> dict[str, str]:
+    leaf, store = security.leaf, folder / "broker.pem"
+    store.write_text(Path(leaf.key).read_text() + Path(leaf.certificate).read_text())
+    return {
+        "listener.security.protocol.map": _protocols(
+            clients=security.clients, replication=security.replication
+        ),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": leaf.trusted,
+        "listener.name.replication.ssl.client.auth": "required",
+    }
+
+
+def _start_one(
+    jars: Path, folder: Path, cluster_id: str, entries: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    settings = folder / "server.properties"
+    lines = (f"{key}={value}" for key, value in entries.items())
+    settings.write_text("\n".join(lines), encoding="utf-8")
+    java = ["java", "-Xmx1g", "-Xms1g", "-cp", f"{jars}/*"]
     subprocess.run(
         [
             *java,
@@ -99,11 +170,9 @@ def start(jars: Path, folder: Path) -> ApacheKafka:
         stdout=subprocess.DEVNULL,
     )
     log = (folder / "kafka.log").open("wb")
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT
     )
-    _await_port(process, client)
-    return ApacheKafka(process, f"127.0.0.1:{client}")
 
 
 def _await_port(process: "subprocess.Popen[bytes]", port: int) -> None:

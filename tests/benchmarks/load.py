@@ -13,11 +13,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 RECORD_BYTES = 1024
 
 
-def produce(bootstrap: str, topic: str, records: int) -> float:
+def _security(trusted: str) -> dict[str, object]:
+    """TLS where there is a certificate to trust."""
+    return {"security.protocol": "SSL", "ssl.ca.location": trusted} if trusted else {}
+
+
+def produce(bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
     """Seconds from the first record to the last acknowledgement (acks=all)."""
     failures: list[str] = []
     producer = Producer(
-        {
+        _security(trusted)
+        | {
             "bootstrap.servers": bootstrap,
             "acks": "all",
             "enable.idempotence": False,
@@ -47,10 +53,11 @@ def produce(bootstrap: str, topic: str, records: int) -> float:
     return seconds
 
 
-def fetch(bootstrap: str, topic: str, records: int) -> float:
+def fetch(bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
     """Seconds to read all records from the start of the partition."""
     consumer = Consumer(
-        {
+        _security(trusted)
+        | {
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
@@ -74,6 +81,6 @@ def fetch(bootstrap: str, topic: str, records: int) -> float:
 
 
 if __name__ == "__main__":
-    kind, address, name, count = sys.argv[1:]
+    kind, address, name, count, *trusted = sys.argv[1:]
     run = {"produce": produce, "fetch": fetch}[kind]
-    print(json.dumps({"seconds": run(address, name, int(count))}))
+    print(json.dumps({"seconds": run(address, name, int(count), *trusted)}))

@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.answers import room
 from tests.integration.remote_log.tiered_host import TieredHost
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
+from tests.unit.replication.replica_nodes import (
+    TOPIC,
+    TOPIC_ID,
+    Node,
+    batch,
+    dialer_of,
+    newer,
+    row,
+    states,
+)
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark.wire.framing import (
     decode_request,
@@ -21,8 +32,10 @@ from tidemark.wire.framing import (
     encode_response,
 )
 from tidemark_broker.api import fetch_wait
+from tidemark_broker.api.client import Client
 from tidemark_broker.api.fetch_read import PartitionRequest
 from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
 from tidemark_broker.purgatory import Change, Purgatory
@@ -30,6 +43,7 @@ from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
+from tidemark_broker.security.user_store import UserStore
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -70,7 +84,8 @@ class Line:
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
         frame = encode_request(request, 1, "follower")[4:]
         asked = decode_request(type(request), frame)
-        answer = encode_response(await self._leader.service.handle(asked), 1)[4:]
+        given = await self._leader.service.handle(asked, Identity("c", asked.replica_id), room())
+        answer = encode_response(given, 1)[4:]
         return decode_response(response_type, answer)[1]
 
 
@@ -80,6 +95,7 @@ def _fetcher(two: Node) -> Fetcher:
         node_id=2,
         metadata=two.context.metadata,
         limits=FetchLimits(wait_max_ms=0),
+        dialer=dialer_of(1),
         broker_epoch=lambda: 2,
         monotonic=lambda: two.now_s,
         from_tier=FromTier(),
@@ -200,6 +216,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             cluster=one.context.metadata,
             purgatory=purgatory,
             settings=Settings(),
+            users=UserStore(),
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)
@@ -207,7 +224,11 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         ]
         waiting = asyncio.create_task(
             fetch_wait.read_until_enough(
-                asked, services, max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0
+                asked,
+                Call(services, 12, Client("", ""), room()),
+                max_bytes=1 << 30,
+                min_bytes=1 << 30,
+                max_wait_s=600.0,
             )
         )
         while not purgatory.size:  # noqa: ASYNC110 - until it waits

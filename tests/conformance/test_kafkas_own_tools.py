@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from local_cluster import Cluster, wait
 
-from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests.kafka_programs import java, kafka_jars
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -27,24 +26,7 @@ TROUBLE = re.compile(
 
 @pytest.fixture(scope="module")
 def jars() -> Path:
-    try:
-        return ensure_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
-
-
-def java(jars: Path, program: str, *arguments: str, stdin: str = "") -> str:
-    """Run one of Kafka's programs; its output. Fails with what it said on stderr."""
-    done = subprocess.run(
-        ["java", "-Xmx256m", "-cp", f"{jars}/*", program, *arguments],
-        check=False,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return kafka_jars()
 
 
 def dump(jars: Path, files: list[Path]) -> str:

@@ -10,16 +10,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tests.answers import room
 from tests.simulation.clockwork import PooledThreads, PowerCut, ProcessLoop
 from tests.simulation.disk import ROOT
 from tests.simulation.network import Connection
 from tidemark.records.batch import parse_header
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark_broker import config as broker_config
 from tidemark_broker.broker import Broker
+from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
-from tidemark_broker.replication.following.wire import REPLICA_FETCH
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, Role, in_sync
 
@@ -141,6 +143,7 @@ class _Heartbeats:
             snapshot_controller_epoch=self.snapshot_controller_epoch,
             loop_age_ms=self._clock.age_ms(),
             want_shut_down=self.want_shut_down,
+            session_token=self._target.session_token,
         )
 
     async def _pause(self, seconds: float) -> None:
@@ -157,6 +160,9 @@ class _Listener:
     """The client listener, which nobody needs here: requests are handed over."""
 
     port = PORT
+
+    def __init__(self, *endpoints: control.Endpoint) -> None:
+        self.endpoints = lambda: endpoints
 
     async def listen(self) -> None:
         return
@@ -215,9 +221,11 @@ class BrokerProcess:
     async def _run(self, log_directory: LogDirectory) -> None:
         stop = self.stop
         assert stop is not None
-        self.broker = broker = Broker(self.machine.config, log_directory, self._remote)
-        broker.server = _Listener()  # type: ignore[assignment]
-        self._serve = broker.dispatcher._private[REPLICA_FETCH].handler
+        config = self.machine.config
+        self.broker = broker = Broker(config, log_directory, self._remote)
+        broker.listeners = _Listener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
+        broker.replication_server = _Listener()  # type: ignore[assignment]
+        self._serve = broker.fetch_service.handle
         self.loop.watch = self.machine.cluster.checks.watcher(self)
         broker.manager.load(log_directory.found())
         works = broker._background(0, lambda _: None)
@@ -236,7 +244,7 @@ class BrokerProcess:
 
     def answer(self, entity: Any, _: Connection) -> Any:
         """A replica fetch of another broker."""
-        return self._serve(entity)
+        return self._serve(entity, Identity(CLUSTER_ID, entity.replica_id), room())
 
     def answered_again(self, request: Any, answer: Any) -> None:
         """An answer to AlterPartition reaches the partitions once more, as one that was still on
@@ -288,6 +296,7 @@ class Machine:
                 "log.dir": f"{ROOT}{self.name}/logs",
                 "listeners": f"{self.name}:{PORT}",
                 "controller.addresses": ",".join(f"{name}:{PORT}" for name in controllers),
+                "tidemark.tls.directory": f"{ROOT}{self.name}/tls",
             }
         )
         #: Log ends at the last moment of the former process, by (topic, partition).

@@ -6,13 +6,21 @@ operator changes this module, and no other of the simulation.
 """
 
 import asyncio
+import datetime as dt
 import functools
 from typing import Any
 
+from tests.certificates import authority_of, now
+from tests.simulation.brokers import CLUSTER_ID
 from tests.simulation.clockwork import ProcessLoop
 from tests.simulation.kube import Api
 from tests.simulation.network import Connection
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
+from tidemark_operator.certificates.authority import issue
+from tidemark_operator.certificates.formats import authority_data, leaf_data
+from tidemark_operator.certificates.keepers import Kept
+from tidemark_operator.certificates.rotation import Authorities, Phase
 from tidemark_operator.kube.kinds import WATCHED, Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
@@ -77,6 +85,7 @@ class _Listener(ControlServer):
         self._cluster = cluster
         self._term = None
         self._channels: dict[int, Any] = {}
+        self._cluster_id = lambda: CLUSTER_ID
 
     def _post(self, call: Any) -> None:
         call()
@@ -94,6 +103,36 @@ class _Listener(ControlServer):
         else:
             channel.cluster = self._cluster
             connection.channel = channel
+
+
+class _NoLeaf:
+    """An operator's own certificate: nobody shakes hands here."""
+
+    def follow(self, _: Any) -> None:
+        return
+
+
+class _Issued:
+    """A keeper in which all that is ever asked for has been made, once for all runs."""
+
+    arrives_within = dt.timedelta(0)
+
+    async def read(self, name: str) -> Kept | None:
+        return _issued(name)
+
+    async def write(self, name: str, *_: Any) -> None:
+        raise AssertionError(f"{name} is made anew")
+
+
+@functools.cache
+def _issued(name: str) -> Kept:
+    issuing = authority_of(CLUSTER_ID)
+    if not name.endswith("-tls"):
+        held = Authorities(cluster_id=CLUSTER_ID, phase=Phase.STEADY, issuing=issuing, since=now())
+        return Kept(authority_data(held), "1")
+    node_id = int(name.removesuffix("-tls").rpartition("-")[2])
+    leaf = issue(issuing, Identity(CLUSTER_ID, node_id), now())
+    return Kept(leaf_data(leaf, issuing.certificate), "1")
 
 
 class OperatorProcess:
@@ -124,8 +163,15 @@ class OperatorProcess:
             on_started=self._won,
             on_stopped=self._lost,
         )
+        own_leaf: Any = _NoLeaf()
         self.leader = TermLoop(
-            SETTINGS, self.identity, _metrics(), leads=self.elector.leads, requests=requests
+            SETTINGS,
+            self.identity,
+            _metrics(),
+            leads=self.elector.leads,
+            requests=requests,
+            own_leaf=own_leaf,
+            keeper_of=lambda _: _Issued(),
         )
         self.listener = _Listener(requests, self.loop, self.cluster)
         api: Any = Api(self.cluster.kube, self.loop)
@@ -170,7 +216,7 @@ class OperatorProcess:
         """A broker's request; the end of its connection is told in this process."""
         peer = self._peers.get(connection)
         if peer is None:
-            peer = self._peers[connection] = _Peer()
+            peer = self._peers[connection] = _Peer(Identity(CLUSTER_ID, entity.broker_id))
             connection.on_drop = lambda: self.loop.call_soon(self._ended, connection)
         return self.listener._answer(entity, peer)
 

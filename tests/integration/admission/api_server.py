@@ -202,6 +202,18 @@ def s3_storage(**changes: Any) -> Object:
     return {"s3": {**s3, **changes}}
 
 
+def user(**spec: Any) -> Object:
+    """A valid User with a password that the operator makes."""
+    return manifest("User", spec={"clusterRef": {"name": "demo"}, **spec})
+
+
+def acl(type_: str = "Topic", *operations: str, **fields: Any) -> Object:
+    """A valid ACL on every resource of a type, for Describe unless told otherwise."""
+    named = {} if type_ == "Cluster" else {"name": "*"}
+    resource = {"type": type_, **named, **fields.pop("resource", {})}
+    return {"resource": resource, "operations": list(operations or ("Describe",)), **fields}
+
+
 def record_deletion(**spec: Any) -> Object:
     """A valid RecordDeletion once ``all`` or ``partitions`` is given."""
     return manifest("RecordDeletion", spec={"topicRef": {"name": "flights"}, **spec})

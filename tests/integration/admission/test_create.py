@@ -90,6 +90,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "no replicas": (topic(replicationFactor=0), "should be greater than or equal to 1"),
     "name of one dot": (topic(topicName="."), "a topic is not called . or .."),
     "name of two dots": (topic(topicName=".."), "a topic is not called . or .."),
+    "name of an internal topic": (
+        topic(topicName="__consumer_offsets"),
+        "it is one of Kafka's internal topics: use another name",
+    ),
     "name with a space": (topic(topicName="a b"), "spec.topicName in body should match"),
     "name too long": (topic(topicName="a" * 250), "may not be more than 249"),
     "object's name too long": (
@@ -220,6 +224,28 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "bucket twice": (
         cluster(remoteStorage=s3_storage(buckets=["one-bucket", "one-bucket"])),
         "Duplicate value",
+    ),
+    "a Secret's name that is a path": (
+        cluster(
+            remoteStorage=s3_storage(credentialsSecretRef={"name": "../../kube-system/secrets/x"})
+        ),
+        "credentialsSecretRef.name",
+    ),
+    "endpoint with credentials": (
+        cluster(remoteStorage=s3_storage(endpoint="http://user:word@minio:9000")),
+        "spec.remoteStorage.s3.endpoint",
+    ),
+    "endpoint with a path": (
+        cluster(remoteStorage=s3_storage(endpoint="http://minio:9000/admin")),
+        "spec.remoteStorage.s3.endpoint",
+    ),
+    "bucket with a path": (
+        cluster(remoteStorage=s3_storage(buckets=["../other"])),
+        "spec.remoteStorage.s3.buckets",
+    ),
+    "prefix that leads upward": (
+        cluster(remoteStorage=s3_storage(prefix="a/../b")),
+        "a prefix has no folder . or ..",
     ),
     "endpoint that is no URL": (
         cluster(remoteStorage=s3_storage(endpoint="minio:9000")),

@@ -8,6 +8,7 @@ from tests.integration.admission.api_server import (
     Api,
     Object,
     Refused,
+    acl,
     broker,
     cluster,
     edited,
@@ -16,6 +17,7 @@ from tests.integration.admission.api_server import (
     s3_storage,
     tiered_topic,
     topic,
+    user,
 )
 from tidemark_operator.resources.names import API_VERSION
 
@@ -94,6 +96,15 @@ DELETION_STATUS = {
     "conditions": [_condition("Succeeded")],
 }
 
+PASSWORD = {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}}
+USER_STATUS = {
+    "observedGeneration": 1,
+    "controllerEpoch": 3,
+    "username": "user",
+    "secret": "user",
+    "conditions": [_condition()],
+}
+
 #: ObjectStore with a full status, one per kind and state in which a root rule looks at the status.
 UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "Topic, Enabled": (tiered_topic(), _topic_status(tiering=_tiering("Enabled", 1))),
@@ -110,6 +121,14 @@ UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "RecordDeletion": (
         record_deletion(partitions=[{"partition": 0, "beforeOffset": 1}]),
         DELETION_STATUS,
+    ),
+    "User": (
+        user(
+            authentication={"type": "scram-sha-256", "password": PASSWORD},
+            authorization={"acls": [acl(), acl("Cluster", "Create")]},
+            quotas={"producerByteRate": 1},
+        ),
+        USER_STATUS,
     ),
     "PartitionSlice": (partition_slice(), None),
 }
@@ -323,6 +342,14 @@ CHANGES: dict[str, Change] = {
         "metadata.labels",
         {"a": "b"},
         None,
+    ),
+    # ------------------------------------------------------------------ User
+    "another way to prove it": (user(), USER_STATUS, "spec.authentication", {"type": "tls"}, None),
+    "user of another cluster": (
+        user(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"
+    ),
+    "authorization switched on": (
+        cluster(), CLUSTER_STATUS, "spec.authorization", {"type": "simple"}, None
     ),
     # ------------------------------------------------------------------ PartitionSlice
     "slice, next commit": (partition_slice(), None, "commit", 11, None),

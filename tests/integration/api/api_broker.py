@@ -15,7 +15,9 @@ from tests.control_messages import partition_states
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.broker import Broker
-from tidemark_broker.config import Address, BrokerConfig
+from tidemark_broker.config import parse
+from tidemark_broker.listeners import CLIENTS
+from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 
 R = TypeVar("R")
@@ -37,7 +39,12 @@ class ApiBroker:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return self.broker.server.port
+        return self.server.port
+
+    @property
+    def server(self) -> KafkaServer:
+        """The listener for clients."""
+        return self.broker.listeners.servers[CLIENTS]
 
     async def create(
         self,
@@ -108,22 +115,22 @@ class ApiBroker:
 @contextlib.asynccontextmanager
 async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[ApiBroker]:
     """Start all of a broker but its session with a controller."""
-    config = BrokerConfig(
-        node_id=NODE,
-        cluster_id=CLUSTER_ID,
-        rack=None,
-        log_dir=folder,
-        listener=Address("127.0.0.1", 0),
-        advertised=None,
-        controllers=(),
-        metrics=Address("127.0.0.1", 0),
-        log_level="INFO",
-        entries=entries,
+    config = parse(
+        {
+            "node.id": str(NODE),
+            "cluster.id": CLUSTER_ID,
+            "log.dir": str(folder),
+            "tidemark.tls.directory": str(folder / "tls"),
+            "listeners": "127.0.0.1:0",
+            "controller.addresses": "127.0.0.1:1",
+            **entries,
+        }
     )
     storage = await asyncio.to_thread(LogDirectory.open, config)
     broker = Broker(config, storage)
     broker.manager.load(storage.found())
-    await (await broker.server.bind("127.0.0.1", 0)).listen()
+    await broker.listeners.bind()
+    await broker.listeners.listen()
     checkpoints = asyncio.create_task(storage.run_log_start_checkpoints())
     made = ApiBroker(broker)
     made.client = await made.connect()
@@ -131,7 +138,7 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
         yield made
     finally:
         await made.client.close()
-        await broker.server.stop()
+        await broker.listeners.stop()
         await broker.manager.close()
         checkpoints.cancel()
         await asyncio.gather(checkpoints, return_exceptions=True)

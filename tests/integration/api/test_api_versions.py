@@ -17,9 +17,16 @@ SERVED = {
     1: (4, 16),
     2: (1, 10),
     3: (0, 12),
+    17: (0, 1),
     18: (0, 4),
     21: (0, 2),
     23: (2, 4),
+    29: (1, 3),
+    30: (1, 3),
+    31: (1, 3),
+    36: (0, 2),
+    48: (0, 1),
+    50: (0, 0),
     60: (0, 2),
 }
 
@@ -84,7 +91,7 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
         (_frame(1, 4, bytes(3)), "cannot be read"),
         (struct.pack(">i", 3) + b"abc", "shorter than its header"),
         (struct.pack(">i", 10) + struct.pack(">hhih", 3, 1, 5, 9000), "header"),
-        (_frame(REPLICA_FETCH, 1), "only 0"),
+        (_frame(REPLICA_FETCH, 0), "Api 10010, which is not served"),
     ],
 )
 async def test_what_is_not_served_ends_the_connection_with_one_line(

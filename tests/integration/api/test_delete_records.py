@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.answers import room
 from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
+from tidemark.tls.identity import Identity
 from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
-    ReplicaFetchResponse,
 )
 
 
@@ -77,7 +78,6 @@ class _Follower:
 
     async def fetch(self, log_start_offset: int, offset: int = 10) -> int:
         """Tell the log start; the leader's comes back."""
-        connection = await self.broker.connect()
         part = ReplicaFetchPartition(
             topic_id=self.topic_id,
             partition=0,
@@ -97,8 +97,7 @@ class _Follower:
             max_bytes=1 << 20,
             partitions=(part,),
         )
-        answer = await connection.request(request, ReplicaFetchResponse, 5)
-        await connection.close()
+        answer = await self.broker.broker.fetch_service.handle(request, Identity("c", 2), room())
         (result,) = answer.partitions
         assert result.error_code == 0
         return result.log_start_offset

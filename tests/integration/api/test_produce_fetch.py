@@ -64,6 +64,17 @@ async def test_produce_in_every_version(broker: ApiBroker, version: int, acks: i
     assert _values(read.records) == [b"a", b"b", b"d"]
 
 
+@pytest.mark.parametrize(("version", "served"), [(6, False), (7, True)])
+async def test_zstd_is_taken_from_clients_that_may_read_it(
+    broker: ApiBroker, version: int, served: bool
+) -> None:
+    await broker.create("t")
+    sent = build_batch([Record(None, b"a", (), int(time.time() * 1000))], codec=4)
+    (result,) = await _produce(broker, version, "t", sent)
+    refusal = ErrorCode.unsupported_compression_type
+    assert result.error_code is (ErrorCode.none if served else refusal)
+
+
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 async def test_fetch_in_every_version(broker: ApiBroker, version: int) -> None:
     topic_id = await broker.create("t")

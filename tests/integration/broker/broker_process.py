@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.certificates import folder_of
+from tidemark.tls.identity import Identity
 from tidemark_cli.ports import free_port
 
 DEFAULTS = {
@@ -33,8 +35,11 @@ class BrokerProcess:
             "listeners": f"127.0.0.1:{free_port()}",
             "log.dir": str(self.log_dir),
             "controller.addresses": ",".join(f"127.0.0.1:{port}" for port in controller_ports),
+            "tidemark.tls.directory": str(folder / f"broker-{node_id}-tls"),
         }
-        self.entries |= {key.replace("_", "."): value for key, value in config.items()}
+        self.entries |= {
+            key if "." in key else key.replace("_", "."): value for key, value in config.items()
+        }
         self.process: asyncio.subprocess.Process | None = None
         self.ready: dict[str, Any] = {}
 
@@ -44,6 +49,8 @@ class BrokerProcess:
 
     async def launch(self) -> "BrokerProcess":
         self.config_path.write_text(json.dumps(self.entries))
+        who = Identity(str(self.entries["cluster.id"]), self.node_id)
+        folder_of(who, Path(str(self.entries["tidemark.tls.directory"])))
         with self.log_path.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command(),
@@ -67,6 +74,9 @@ class BrokerProcess:
     @property
     def listener(self) -> str:
         return str(self.ready["listener"])
+
+    def listener_of(self, name: str) -> str:
+        return str(self.ready["listeners"][name])
 
     @property
     def pid(self) -> int:

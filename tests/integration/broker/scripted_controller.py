@@ -5,17 +5,24 @@ partition states; elections are made by the test.
 """
 
 import asyncio
+import tempfile
 import uuid
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from tests.certificates import files_of
 from tests.kafka_listener import KafkaListener
+from tests.user_states import user_states
 from tidemark.tiering import TieringState
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
+from tidemark.wire.users import ClientQuota, UserState, UserStatesRequest, UserStatesResponse
 
 Key = tuple[uuid.UUID, int]
+CLUSTER_ID = "test-cluster"
 
 
 @dataclass
@@ -46,15 +53,21 @@ class ScriptedController:
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
+        #: What brokers are told of the users; None: nothing. And what they answered.
+        self.users: UserStatesRequest | None = None
+        self.users_follow = False
+        self.users_answers: list[int] = []
         #: Cleared: a broker that attaches is told nothing until it is set again.
         self.sends_snapshots = asyncio.Event()
         self.sends_snapshots.set()
         self.listener = KafkaListener(self._serve)
+        self._folder = tempfile.TemporaryDirectory()
         self._next_epoch = 100
         self.changed = asyncio.Condition()
 
     async def start(self, port: int = 0) -> "ScriptedController":
-        await self.listener.start("127.0.0.1", port, client_id="controller")
+        tls = files_of(Identity(CLUSTER_ID), Path(self._folder.name))
+        await self.listener.start("127.0.0.1", port, client_id="controller", tls=tls)
         return self
 
     @property
@@ -63,6 +76,7 @@ class ScriptedController:
 
     async def close(self) -> None:
         await self.listener.close()
+        self._folder.cleanup()
 
     # ------------------------------------------------------------ what a test calls
 
@@ -141,6 +155,29 @@ class ScriptedController:
             except (ConnectionClosed, TimeoutError):
                 return None
 
+    async def tell_users(
+        self,
+        *users: UserState,
+        super_users: tuple[str, ...] = (),
+        authorize: bool = True,
+        quotas: tuple[ClientQuota, ...] = (),
+    ) -> None:
+        """All of them, to every attached broker, and to those that attach later."""
+        self.users = user_states(
+            *users,
+            controller_epoch=self.epoch,
+            authorize=authorize,
+            super_users=super_users,
+            quotas=quotas,
+        )
+        for broker in self.brokers.values():
+            await self._send_users(broker)
+
+    async def _send_users(self, broker: Registered) -> None:
+        if self.users is not None and broker.commands is not None:
+            answer = await broker.commands.request(self.users, UserStatesResponse, 20.0)
+            self.users_answers.append(answer.error_code)
+
     async def fence(self, node: int) -> None:
         """Its session is over: fenced, out of every ISR in which it is not the last."""
         self.brokers[node].fenced = True
@@ -163,7 +200,7 @@ class ScriptedController:
             controller_id="scripted",
             controller_epoch=self.epoch,
             full=full,
-            cluster_id="test-cluster",
+            cluster_id=CLUSTER_ID,
             cluster_config=entries(self.cluster_config),
             remote_storage=self.remote_storage,
             store_id="",
@@ -186,6 +223,7 @@ class ScriptedController:
                 if topic_id in self.topics
             ),
             removals=removals,
+            users_follow=self.users_follow,
         )
 
     async def _serve(self, connection: KafkaConnection) -> None:
@@ -241,6 +279,7 @@ class ScriptedController:
         broker.commands = connection
         await self.sends_snapshots.wait()
         await self.send(request.broker_id, self._states(tuple(self.topics), full=True))
+        await self._send_users(broker)
         async with self.changed:
             self.changed.notify_all()
         await connection.read_frame()  # brokers send nothing here: it raises when they are gone

@@ -3,15 +3,38 @@
 import asyncio
 import threading
 import time
+from pathlib import Path
 
+from tests.certificates import dialer, files_of
 from tests.kafka_listener import KafkaListener
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 
+CLUSTER = "c"
 
-async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
+
+def controller_files(folder: Path) -> TlsFiles:
+    return files_of(Identity(CLUSTER), folder / "controller")
+
+
+def target(port: int, session_timeout_s: float, folder: Path) -> Target:
+    """A session of broker 1 with the controller at that port."""
+    return Target(
+        host="127.0.0.1",
+        port=port,
+        broker_id=1,
+        broker_epoch=7,
+        session_token=b"secret",
+        session_timeout_s=session_timeout_s,
+        dialer=dialer(Identity(CLUSTER, 1), Identity(CLUSTER), folder / "broker"),
+    )
+
+
+async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: Path) -> None:
     beats: list[control.BrokerHeartbeatRequest] = []
 
     async def serve(connection: KafkaConnection) -> None:
@@ -27,7 +50,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
     port: list[int] = []
 
     async def controller() -> None:
-        listener = await KafkaListener(serve).start("127.0.0.1", 0)
+        listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
         port.append(listener.port)
         await asyncio.to_thread(done.wait)
         await listener.close()
@@ -43,9 +66,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
         ticking = asyncio.create_task(clock.run())
         answered: list[control.BrokerHeartbeatResponse] = []
         thread = HeartbeatThread(
-            Target(
-                host="127.0.0.1", port=port[0], broker_id=1, broker_epoch=7, session_timeout_s=0.4
-            ),
+            target(port[0], 0.4, tmp_path),
             clock,
             answered=answered.append,
             lost=lambda _: stop.set(),
@@ -64,7 +85,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still() -> None:
         await asyncio.to_thread(other.join)
 
 
-async def test_heartbeats_go_on_at_once_when_their_connection_breaks() -> None:
+async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: Path) -> None:
     """Not with the next one that is due (here in an hour): the controller asks sooner than that."""
     connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
 
@@ -77,16 +98,10 @@ async def test_heartbeats_go_on_at_once_when_their_connection_breaks() -> None:
         connections.put_nowait(connection)
         await connection.read_frame()
 
-    listener = await KafkaListener(serve).start("127.0.0.1", 0)
+    listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
     lost: list[str] = []
     thread = HeartbeatThread(
-        Target(
-            host="127.0.0.1",
-            port=listener.port,
-            broker_id=1,
-            broker_epoch=7,
-            session_timeout_s=4 * 3600,
-        ),
+        target(listener.port, 4 * 3600, tmp_path),
         LoopClock(),
         answered=lambda _: None,
         lost=lost.append,

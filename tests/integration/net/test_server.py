@@ -2,32 +2,46 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import Frame
+from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.net.config import ServerConfig
-from tidemark_broker.net.connection import CloseConnection
+from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
+from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
+
+PRODUCE, FETCH = b"\0\0", b"\0\1"
 
 
 def _framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-async def _echo(frame: Frame, peer: str) -> Sequence[bytes] | None:
+async def _echo(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes] | None:
     return [struct.pack(">i", len(frame)), bytes(frame)]
+
+
+def _server(serve: Callable[..., Any], **limits: int) -> KafkaServer:
+    return KafkaServer(
+        lambda connection: functools.partial(serve, peer=connection.peer),
+        Connections(ServerConfig(**limits)),
+        "TEST",
+    )
 
 
 @contextlib.asynccontextmanager
 async def _serving(
     serve: Callable[..., object] = _echo, **limits: int
 ) -> AsyncIterator[KafkaServer]:
-    server = await KafkaServer(serve, ServerConfig(**limits)).bind("127.0.0.1", 0)  # type: ignore[arg-type]
+    server = await _server(serve, **limits).bind("127.0.0.1", 0)
     await server.listen()
     try:
         yield server
@@ -62,7 +76,7 @@ async def _closed(reader: asyncio.StreamReader) -> bool:
 def _value(server: KafkaServer, name: str, **labels: str) -> float:
     registry_value = [
         sample.value
-        for metric in (server.metrics._closed.collect())
+        for metric in (server.connections.metrics._closed.collect())
         for sample in metric.samples
         if sample.name == name and sample.labels == labels
     ]
@@ -78,20 +92,20 @@ async def test_frames_of_all_sizes_come_back() -> None:
 
 
 async def test_answers_keep_the_order_of_the_requests() -> None:
-    gates = {bytes([number]): asyncio.Event() for number in range(5)}
+    gates = {number: asyncio.Event() for number in range(5)}
     begun: list[int] = []
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
-        begun.append(frame[0])
-        await gates[bytes(frame)].wait()
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        begun.append(frame[2])
+        await gates[frame[2]].wait()
         return [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(b"".join(_framed(bytes([number])) for number in range(5)))
+        writer.write(b"".join(_framed(PRODUCE + bytes([number])) for number in range(5)))
         for number in reversed(range(5)):
-            gates[bytes([number])].set()
+            gates[number].set()
         got = [await asyncio.wait_for(_read(reader), 5) for _ in range(5)]
-        assert got == [bytes([number]) for number in range(5)]
+        assert got == [PRODUCE + bytes([number]) for number in range(5)]
         assert begun == [0, 1, 2, 3, 4]
 
 
@@ -100,7 +114,7 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
     gate = asyncio.Event()
     full = asyncio.Event()
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -114,16 +128,37 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
         _serving(serve, requests_in_flight_max=3) as server,
         _client(server) as (reader, writer),
     ):
-        writer.write(b"".join(_framed(b"%d" % number) for number in range(20)))
+        writer.write(b"".join(_framed(PRODUCE + b"%d" % number) for number in range(20)))
         await asyncio.wait_for(full.wait(), 5)
         gate.set()
         got = [await asyncio.wait_for(_read(reader), 5) for _ in range(20)]
-        assert got == [b"%d" % number for number in range(20)]
+        assert got == [PRODUCE + b"%d" % number for number in range(20)]
         assert most == 3
 
 
+async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
+    """Several Fetches of one connection would each hold their answer until those before it are
+    taken."""
+    running: list[bytes] = []
+    together: list[set[bytes]] = []
+
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        running.append(bytes(frame))
+        together.append({each[:2] for each in running} if len(running) > 1 else set())
+        assert sum(each.startswith(FETCH) for each in running) <= 1
+        await asyncio.sleep(0)
+        running.remove(bytes(frame))
+        return [_framed(bytes(frame))]
+
+    frames = [kind + b"%d" % n for n, kind in enumerate((PRODUCE, FETCH, PRODUCE, FETCH) * 5)]
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(b"".join(map(_framed, frames)))
+        assert [await asyncio.wait_for(_read(reader), 5) for _ in frames] == frames
+    assert {PRODUCE, FETCH} in together  # a Fetch that waits holds up no Produce
+
+
 async def test_a_request_without_an_answer_does_not_hold_up_the_others() -> None:
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes] | None:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes] | None:
         return None if frame[:1] == b"-" else [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
@@ -156,7 +191,7 @@ async def test_what_is_no_frame_ends_that_connection_with_one_line(
 async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         raise FrameError("it makes no sense")
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
@@ -168,7 +203,7 @@ async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
 
 
 async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         if frame == b"bad":
             raise RuntimeError("boom")
         return [_framed(bytes(frame))]
@@ -183,7 +218,7 @@ async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptu
 
 
 async def test_a_handler_may_end_the_connection_after_earlier_answers() -> None:
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         if frame == b"end":
             raise CloseConnection("acks=0 and no leader")
         return [_framed(bytes(frame))]
@@ -197,7 +232,7 @@ async def test_a_handler_may_end_the_connection_after_earlier_answers() -> None:
 async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         await gate.wait()
         return [_framed(bytes(frame))]
 
@@ -216,7 +251,7 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> Non
     served = 0
     answer = _framed(bytes(1_000_000))
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         nonlocal served
         served += 1
         return [answer]
@@ -241,7 +276,7 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
     held = most = 0
     gate = asyncio.Event()
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         nonlocal held, most
         held += len(frame)
         most = max(most, held)
@@ -257,7 +292,7 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
         clients = [await stack.enter_async_context(_client(server)) for _ in range(4)]
         for _, writer in clients:
             writer.write(_framed(body) * 5)
-        while server.budget.used_bytes < 1_000_000:  # noqa: ASYNC110
+        while server.connections.budget.used_bytes < 1_000_000:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         gate.set()
         for reader, _ in clients:
@@ -265,13 +300,13 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
                 assert await asyncio.wait_for(_read(reader), 10) == b"ok"
         # each connection may finish the frame that it had begun
         assert most <= 1_000_000 + 4 * 400_000
-        assert server.budget.used_bytes == 0
+        assert server.connections.budget.used_bytes == 0
 
 
 async def test_a_lost_connection_gives_back_what_it_held() -> None:
     begun = asyncio.Event()
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         begun.set()
         await asyncio.Event().wait()
         return []
@@ -280,8 +315,8 @@ async def test_a_lost_connection_gives_back_what_it_held() -> None:
         async with _client(server) as (_, writer):
             writer.write(_framed(bytes(1000)) * 3)
             await asyncio.wait_for(begun.wait(), 5)
-            assert server.budget.used_bytes > 0
-        while server.budget.used_bytes:  # noqa: ASYNC110
+            assert server.connections.budget.used_bytes > 0
+        while server.connections.budget.used_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -292,17 +327,79 @@ async def test_connections_over_the_limit_are_refused_and_places_come_back() -> 
             assert await _read(first) == b"1"
             async with _client(server) as (second, _):
                 assert await _closed(second)
-        while server._connections:  # noqa: ASYNC110
+        while server.connections._open:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         async with _client(server) as (third, writer):
             writer.write(_framed(b"3"))
             assert await _read(third) == b"3"
 
 
+async def test_an_address_has_so_many_connections_and_they_are_counted_when_they_end() -> None:
+    """The one that is too many is closed before a byte of it is read."""
+    async with _serving(connections_per_address_max=1) as server:
+        async with _client(server) as (first, writer):
+            writer.write(_framed(b"1"))
+            assert await _read(first) == b"1"
+            async with _client(server) as (second, _):
+                assert await _closed(second)
+            assert server.connections.metrics.opened._value.get() == 1
+        while server.connections._open:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        async with _client(server) as (third, writer):
+            writer.write(_framed(b"3"))
+            assert await _read(third) == b"3"
+
+
+async def test_connections_that_come_too_often_are_closed() -> None:
+    async with _serving(connection_rate_per_address_max=1) as server:
+        taken = 0
+        for number in range(15):
+            async with _client(server) as (reader, writer):
+                with contextlib.suppress(ConnectionError):
+                    writer.write(_framed(b"%d" % number))
+                    taken += await _answers(reader)
+        assert taken in (10, 11)  # of one a second, in ten seconds and the moments since
+
+
+async def _answers(reader: asyncio.StreamReader) -> bool:
+    try:
+        return bool(await _read(reader))
+    except asyncio.IncompleteReadError:
+        return False
+
+
+async def test_who_rests_is_not_read_and_goes_on_after() -> None:
+    """KIP-219: the answer is there at once, the next request waits."""
+    connections: list[ServerConnection] = []
+
+    async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+        if bytes(frame) == b"much":
+            connections[0].rest(0.2)
+        return [_framed(bytes(frame))]
+
+    def open_session(connection: ServerConnection) -> Serve:
+        connections.append(connection)
+        return serve
+
+    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    await (await server.bind("127.0.0.1", 0)).listen()
+    now = asyncio.get_running_loop().time
+    async with _client(server) as (reader, writer):
+        began_s = now()
+        writer.write(_framed(b"much") + _framed(b"next"))
+        assert await _read(reader) == b"much"
+        assert now() - began_s < 0.15
+        assert not connections[0].idle
+        assert await _read(reader) == b"next"
+        assert now() - began_s >= 0.19
+        assert connections[0].idle
+    await server.stop()
+
+
 async def test_stop_lets_what_is_under_way_finish() -> None:
     begun = asyncio.Event()
 
-    async def serve(frame: Frame, peer: str) -> Sequence[bytes]:
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         begun.set()
         await asyncio.sleep(0.02)
         return [_framed(bytes(frame))]
@@ -326,7 +423,7 @@ def test_limits_are_read_from_kafkas_keys() -> None:
 
 
 async def test_an_address_is_held_before_anybody_is_served() -> None:
-    held, late = KafkaServer(_echo, ServerConfig()), KafkaServer(_echo, ServerConfig())
+    held, late = _server(_echo), _server(_echo)
     await held.bind("127.0.0.1", 0)
     await late.bind("127.0.0.1", held.port)
     with pytest.raises(ConnectionRefusedError):

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kio.schema.delete_records.v2 import request as delete_request
@@ -17,7 +18,10 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from tidemark.wire import control
+from tests.certificates import leaf_of_operator
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
+from tidemark.wire import control, users
 from tidemark.wire.framing import (
     decode_request,
     decode_response,
@@ -46,9 +50,9 @@ class Connection:
         self._number = 0
 
     @classmethod
-    async def open(cls, address: str) -> "Connection":
+    async def open(cls, address: str, tls: TlsFiles) -> "Connection":
         host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        return cls(*await asyncio.open_connection(host, int(port), ssl=tls.contexts().client))
 
     async def frame(self) -> bytes:
         size = int.from_bytes(await self.reader.readexactly(4), "big")
@@ -69,8 +73,11 @@ class Connection:
 class BrokerPeer:
     """Registers, attaches, heartbeats; applies states into ``topics`` and ``removed``."""
 
-    def __init__(self, node_id: int, cluster_id: str) -> None:
+    def __init__(self, node_id: int, cluster_id: str, certificates: Path) -> None:
+        """``certificates``: the operators' folder, in which the authority is found."""
         self.node_id, self.cluster_id = node_id, cluster_id
+        self.certificates = certificates
+        self.session_token = b""
         self.incarnation_id, self.directory_id = uuid.uuid4(), uuid.uuid4()
         self.broker_epoch = -1
         self.clean_epoch = -1
@@ -91,6 +98,9 @@ class BrokerPeer:
         self.remote_deletions: list[control.DeleteRemoteTopicRequest] = []
         self.deleted: dict[tuple[str, int], int] = {}
         self.acknowledge_disable = True
+        self.user_states: list[users.UserStatesRequest] = []
+        #: Error codes with which the next commands with users are answered.
+        self.user_errors: list[int] = []
         #: What ReplicaLogInfo is answered: (last epoch, log end), None: the storage refuses.
         self.logs: dict[tuple[str, int], tuple[int, int] | None] = {}
         self.lost: dict[tuple[str, int], tuple[int, int]] = {}
@@ -122,6 +132,7 @@ class BrokerPeer:
         if response.error_code:
             raise Refused(response.error_code, response.error_message)
         self.broker_epoch = response.broker_epoch
+        self.session_token = response.session_token
         self.controller_epoch = response.controller_epoch
         return response
 
@@ -143,7 +154,11 @@ class BrokerPeer:
         """Open the command connection and serve it."""
         commands = await self._connect(address)
         response = await commands.ask(
-            control.AttachRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch),
+            control.AttachRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                session_token=self.session_token,
+            ),
             control.AttachResponse,
         )
         if response.error_code:
@@ -162,13 +177,15 @@ class BrokerPeer:
 
     def restarted(self, *, clean: bool) -> "BrokerPeer":
         """The same broker as a new process on the same disk."""
-        other = BrokerPeer(self.node_id, self.cluster_id)
+        other = BrokerPeer(self.node_id, self.cluster_id, self.certificates)
         other.directory_id = self.directory_id
         other.clean_epoch = self.broker_epoch if clean else -1
         return other
 
     async def _connect(self, address: str) -> Connection:
-        connection = await Connection.open(address)
+        who = Identity(self.cluster_id, self.node_id)
+        tls = leaf_of_operator(self.certificates, who)
+        connection = await Connection.open(address, tls)
         self._open.append(connection)
         return connection
 
@@ -191,6 +208,7 @@ class BrokerPeer:
                 snapshot_controller_epoch=self.controller_epoch if self.snapshots else -1,
                 loop_age_ms=loop_age_ms,
                 want_shut_down=self.want_shut_down,
+                session_token=self.session_token,
             ),
             control.BrokerHeartbeatResponse,
         )
@@ -215,7 +233,10 @@ class BrokerPeer:
         assert self.requests is not None
         response = await self.requests.ask(
             control.AlterPartitionRequest(
-                broker_id=self.node_id, broker_epoch=self.broker_epoch, changes=(change,)
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                session_token=self.session_token,
+                changes=(change,),
             ),
             control.AlterPartitionResponse,
         )
@@ -254,6 +275,7 @@ class BrokerPeer:
             control.BrokerStatusRequest(
                 broker_id=self.node_id,
                 broker_epoch=self.broker_epoch,
+                session_token=self.session_token,
                 log_bytes=log_bytes,
                 replicas=len(self.rows),
                 storage_error="",
@@ -292,6 +314,8 @@ class BrokerPeer:
                 )
             case control.REPLICA_LOG_INFO:
                 return self._logs(decode_request(control.ReplicaLogInfoRequest, frame))
+            case users.USER_STATES:
+                return self._users(decode_request(users.UserStatesRequest, frame))
             case 2:
                 return self._list(decode_request(list_request.ListOffsetsRequest, frame))
             case 21:
@@ -302,7 +326,8 @@ class BrokerPeer:
 
     def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:
         self.controller_epoch = request.controller_epoch
-        self.remote_storage, self.store_id = request.remote_storage, request.store_id
+        if not request.storage_as_before:
+            self.remote_storage, self.store_id = request.remote_storage, request.store_id
         if request.full or request.brokers:
             self.told_brokers += 1
             self.brokers = {broker.broker_id: broker for broker in request.brokers}
@@ -318,6 +343,16 @@ class BrokerPeer:
         return control.PartitionStatesResponse(
             error_code=0, broker_epoch=self.broker_epoch, errors=()
         )
+
+    def _users(self, request: users.UserStatesRequest) -> users.UserStatesResponse:
+        self.user_states.append(request)
+        code = self.user_errors.pop(0) if self.user_errors else 0
+        return users.UserStatesResponse(error_code=code, broker_epoch=self.broker_epoch)
+
+    @property
+    def users(self) -> dict[str, users.UserState]:
+        """By name, as last heard."""
+        return {user.name: user for user in self.user_states[-1].users} if self.user_states else {}
 
     def _disable(
         self, request: control.DisableRemoteTopicRequest

@@ -19,6 +19,7 @@ from tidemark_operator.kube.kinds import (
     PARTITION_SLICE,
     RECORD_DELETION,
     TOPIC,
+    USER,
     Json,
     Kind,
 )
@@ -34,6 +35,7 @@ class ClusterWorld:
         self.api, self.kubeconfig, self.folder = api, kubeconfig, folder
         self.namespace = namespace
         self.tier = folder / "tier"
+        self.certificates = folder / "certificates"
         self.operators: list[OperatorProcess] = []
         self.peers: list[BrokerPeer] = []
 
@@ -72,6 +74,7 @@ class ClusterWorld:
             log,
             control,
             session_timeout_s=session_timeout_s,
+            certificates=self.certificates,
             lease_duration_s=lease_duration_s,
         )
         self.operators.append(made)
@@ -91,11 +94,15 @@ class ClusterWorld:
             await self.get(BROKER, f"broker-{node_id}")
         except NotFound:
             await self.create(BROKER, f"broker-{node_id}", nodeId=node_id, workload="External")
-        peer = BrokerPeer(node_id, await self.cluster_id())
+        peer = await self.peer(node_id)
         self.peers.append(peer)
         await peer.start(operator.control)
         await self.until(lambda: not peer.fenced, f"broker {node_id} is unfenced")
         return peer
+
+    async def peer(self, node_id: int) -> BrokerPeer:
+        """One that is not started yet."""
+        return BrokerPeer(node_id, await self.cluster_id(), self.certificates)
 
     async def start_peer(self, peer: BrokerPeer, operator: OperatorProcess) -> BrokerPeer:
         """A peer that was made by hand."""
@@ -123,7 +130,7 @@ class ClusterWorld:
         )
 
     async def create(self, kind: Kind, name: str, **spec: Any) -> Json:
-        """A Broker or a Topic of the Cluster."""
+        """A Broker, a Topic or a User of the Cluster."""
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
@@ -186,7 +193,7 @@ class ClusterWorld:
     async def versions(self) -> dict[str, str]:
         """resourceVersion of every object of ours: equal twice means that nothing was written."""
         found: dict[str, str] = {}
-        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, PARTITION_SLICE):
+        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER, PARTITION_SLICE):
             for body in await self.api.list_all(kind, self.namespace):
                 meta = body["metadata"]
                 found[f"{kind.kind}/{meta['name']}"] = meta["resourceVersion"]

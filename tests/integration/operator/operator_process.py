@@ -18,17 +18,25 @@ class OperatorProcess:
         control: str,
         *,
         session_timeout_s: float = 2,
+        certificates: Path,
         lease_duration_s: float = 3,
     ) -> None:
         self._arguments = [
             *("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--control", control),
             *("--lease-duration-s", str(lease_duration_s), "--log-level", "DEBUG"),
             *("--session-timeout-s", str(session_timeout_s)),
+            *("--certificates", str(certificates)),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self.control = control
         self.metrics = ""
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def log(self) -> str:

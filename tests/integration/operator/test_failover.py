@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark_operator.controller.rows import decode_row
 from tidemark_operator.kube.errors import Invalid
@@ -218,7 +217,7 @@ async def test_a_broker_that_has_seen_a_higher_epoch_makes_the_controller_take_o
     await world.create_cluster()
     operator = await world.start_operator()
     await world.create(BROKER, "broker-1", nodeId=1, workload="External")
-    peer = BrokerPeer(1, await world.cluster_id())
+    peer = await world.peer(1)
     peer.highest_epoch = 40
     await world.start_peer(peer, operator)
     assert peer.controller_epoch > 40

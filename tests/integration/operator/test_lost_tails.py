@@ -96,7 +96,7 @@ async def test_a_killed_brokers_next_process_registers_at_once_from_the_same_dis
     await world.create_cluster()
     operator = await world.start_operator(session_timeout_s=SESSION_S)
     one = await world.start_broker(1, operator)
-    stranger = BrokerPeer(1, one.cluster_id)
+    stranger = BrokerPeer(1, one.cluster_id, one.certificates)
     await _refused(stranger, operator)
     await _refused(one.restarted(clean=False), operator)
     await one.close()

@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
-from tidemark_operator.kube.kinds import EVENT, LEASE, TOPIC
+from tidemark_operator.kube.kinds import EVENT, LEASE, TOPIC, USER
 
 LOOKED_S = 12.0
 REPORT_S = 0.25
@@ -34,6 +34,8 @@ async def test_a_steady_cluster_costs_no_write_but_the_lease(world: ClusterWorld
     await world.create_topic("plain")
     await world.create_topic("wide", partitions=4)
     await world.create_topic("tiered", tiering={"enabled": True})
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
     for name in ("plain", "wide", "tiered"):
         await world.condition(TOPIC, name, "Ready", "True")
     reporting = asyncio.create_task(reports(peers))

@@ -65,7 +65,7 @@ async def make_client(make_host: MakeHost) -> AsyncIterator[MakeClient]:
             await host.produce(400, number=number, timestamp_ms=NOW_MS + 1000 * number)
             await host.copied(number=number)
         await host.upkeep.apply_retention()
-        port = host.broker.server.port
+        port = host.clients.port
         connections.append(await KafkaConnection.connect("127.0.0.1", port, client_id="test"))
         return Client(host, connections[-1])
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import socket
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +42,16 @@ async def all_is_well(host: TieredHost, records: int) -> None:
     end = host.partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert host.partition.next_offset == records
+
+
+async def test_a_change_that_says_nothing_of_the_store_leaves_it_in_use(host: TieredHost) -> None:
+    await copied_before(host)
+    silent = replace(
+        host.states(), full=False, remote_storage="", store_id="", storage_as_before=True
+    )
+    assert not await host.broker.manager.apply(silent)
+    await host.produce(300)
+    await all_is_well(host, 600)
 
 
 async def unavailable(host: TieredHost, reason: str, *words: str) -> None:
@@ -104,7 +115,7 @@ async def test_a_data_folder_that_refuses_is_the_partitions_reason(host: TieredH
     away = data.rename(host.tier_path / "away")
     data.write_text("no folder")
     await host.produce(300)
-    await host.until(lambda: host.summary.error_reason == "StoreInputOutputError")
+    await host.until(lambda: host.summary.error_reason == "StoreNotAFile")
     assert not host.remote.status().error
     first = host.remote._shared.metrics.values()[metrics.COPY_ERRORS]
     await host.until(lambda: host.remote._shared.metrics.values()[metrics.COPY_ERRORS] > first)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.certificates import folder_of
 from tests.control_messages import partition_states
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
@@ -20,9 +21,12 @@ from tidemark.tier.config import parse
 from tidemark.tier.head import Head
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tiering import DisablePolicy, TieringState
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark_broker.broker import Broker
 from tidemark_broker.config import load
+from tidemark_broker.listeners import CLIENTS, REPLICATION
+from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, in_sync, produce
@@ -53,6 +57,7 @@ class TieredHost:
             "log.dir": str(folder / f"host-{node_id}"),
             "listeners": "127.0.0.1:0",
             "controller.addresses": "127.0.0.1:1",
+            "tidemark.tls.directory": str(folder / f"host-{node_id}-tls"),
             "remote.log.manager.task.interval.ms": 100,
             "remote.log.manager.task.retry.backoff.ms": 50,
             "remote.log.manager.task.retry.backoff.max.ms": 200,
@@ -136,21 +141,33 @@ class TieredHost:
             brokers=self.brokers or (self.state_of_broker(),),
         )
 
+    @property
+    def clients(self) -> KafkaServer:
+        """The listener for clients."""
+        return self.broker.listeners.servers[CLIENTS]
+
     def state_of_broker(self) -> control.BrokerState:
         """This broker as the controller knows it."""
-        port = self.broker.server.port
-        listener = control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port)
+        servers = {CLIENTS: self.clients, REPLICATION: self.broker.replication_server}
+        listeners = tuple(
+            control.Endpoint(name=name, host="127.0.0.1", port=server.port)
+            for name, server in servers.items()
+            if server.port
+        )
         return control.BrokerState(
             broker_id=self.node_id,
             broker_epoch=-1,
             rack=None,
             fenced=False,
-            listeners=(listener,) if port else (),
+            listeners=listeners,
         )
 
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
-        await (await self.broker.server.bind("127.0.0.1", 0)).listen()
+        folder_of(Identity(CLUSTER, self.node_id), self.broker.config.tls_directory)
+        for server in (self.clients, self.broker.replication_server):
+            await server.bind("127.0.0.1", 0)
+            await server.listen()
 
     async def delete(self) -> None:
         """The topic's tombstone."""
@@ -299,8 +316,9 @@ class TieredHost:
         await self.broker.disablements.close()
         await self.broker.manager.close()
         assert await self.remote.close(timeout_s=30)
-        if self.broker.server.port:
-            await self.broker.server.stop(0.1)
+        if self.clients.port:
+            await self.clients.stop(0.1)
+            await self.broker.replication_server.stop()
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, return_exceptions=True)
         await self.log_directory.close(1)

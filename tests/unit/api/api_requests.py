@@ -21,7 +21,7 @@ def duration(milliseconds: int) -> Any:
     return i32Timedelta.parse(datetime.timedelta(milliseconds=milliseconds))
 
 
-def fit(entity_type: Any, **values: Any) -> Any:
+def fit(entity_type: Any, /, **values: Any) -> Any:
     """An entity from those of ``values`` that its version has."""
     names = {field.name for field in dataclasses.fields(entity_type)}
     return entity_type(**{name: value for name, value in values.items() if name in names})

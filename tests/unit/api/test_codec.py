@@ -225,7 +225,7 @@ def _plain(annotation: Any) -> Any:
     if typing.get_origin(annotation) is tuple:
         inner = typing.get_args(annotation)
         return tuple[_plain(inner[0]), ...] if inner and not schema.entity_in(inner[0]) else tuple
-    bases = (bool, int, str, bytes, datetime.timedelta, datetime.datetime)
+    bases = (bool, int, float, str, bytes, datetime.timedelta, datetime.datetime)
     return next((base for base in bases if issubclass(annotation, base)), annotation)
 
 

@@ -47,10 +47,30 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     ]
     rows = (row(0, 1, (1, 2)), row(1, 1, (1, -1)), row(2, -1, (2, 1)))
     cells = printed(brokers, [TopicRows("orders", {"spec": {}}, rows)])
-    assert ["broker-1", "1", "Unknown", "2", "3", "1,234"] in cells
-    assert ["broker-2", "2", "Unknown", "0", "2", "1,234"] in cells
+    assert ["broker-1", "1", "Unknown", "2", "3", "1,234", ""] in cells
+    assert ["broker-2", "2", "Unknown", "0", "2", "1,234", ""] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
     assert ["2", "none", "2", "2 1", "2 1", ""] in cells
+
+
+def ready(status: str, message: str, **more: str) -> dict[str, object]:
+    condition = {"type": "Ready", "status": status, "reason": "R", "message": message}
+    return {"conditions": [condition], **more}
+
+
+def test_a_broker_that_is_fenced_says_why_and_a_user_what_is_wrong() -> None:
+    broker = {"metadata": {"name": "b"}, "spec": {"nodeId": 1}, "status": ready("False", "late")}
+    users = [
+        {"metadata": {"name": name}, "status": ready(status, "said", username=name, secret=name)}
+        for name, status in (("ann", "True"), ("bob", "False"))
+    ]
+    out = io.StringIO()
+    print_status(Console(file=out, width=200), [broker], [], users=users)
+    lines = (line for line in out.getvalue().splitlines() if line.startswith("│"))
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert ["b", "1", "False", "0", "0", "-", "late"] in cells
+    assert ["ann", "User:ann", "True", "ann", ""] in cells
+    assert ["bob", "User:bob", "False", "bob", "said"] in cells
 
 
 def test_who_may_lead_outside_the_isr_is_shown() -> None:

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_broker.config import Address, ConfigError, address_of, load, parse
+from tidemark.wire.control import Endpoint
+from tidemark_broker.config import load, parse
+from tidemark_broker.entries import ConfigError
+from tidemark_broker.listeners import (
+    CLIENTS,
+    REPLICATION,
+    Address,
+    ClientAuth,
+    SecurityProtocol,
+    address_of,
+)
 
 ENTRIES = {
     "node.id": "1",
@@ -13,6 +23,13 @@ ENTRIES = {
     "log.dir": "/data",
     "listeners": "127.0.0.1:0",
     "controller.addresses": "127.0.0.1:9000,localhost:9001",
+    "tidemark.tls.directory": "/tls",
+}
+MAP = {"listeners": "A://a:1"}
+MECHANISMS = "sasl.enabled.mechanisms"
+TLS = {
+    "listeners": "SASL_SSL://a:1",
+    "listener.name.sasl_ssl.tidemark.tls.directory": "/sasl",
 }
 
 
@@ -29,7 +46,52 @@ def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
     config = load(as_json, {})
     assert (config.node_id, config.rack, config.log_dir) == (1, "r1", Path("/data"))
     assert config.controllers == (Address("127.0.0.1", 9000), Address("localhost", 9001))
-    assert config.advertised_endpoint(4711).port == 4711
+    assert config.advertised_endpoint(CLIENTS, 4711).port == 4711
+    assert config.advertised_endpoint(REPLICATION, 4712) == Endpoint(
+        name="REPLICATION", host="127.0.0.1", port=4712
+    )
+    assert config.replicates_encrypted
+
+
+def test_brokers_may_be_given_a_listener_of_their_own() -> None:
+    listeners = "PLAINTEXT://0.0.0.0:9092, REPLICATION://10.0.0.1:9093"
+    advertised = "REPLICATION://b1.local:9093"
+    config = parse(ENTRIES | {"listeners": listeners, "advertised.listeners": advertised})
+    assert config.listeners == {
+        CLIENTS: Address("0.0.0.0", 9092),
+        REPLICATION: Address("10.0.0.1", 9093),
+    }
+    assert config.advertised_endpoint(REPLICATION, 0).host == "b1.local"
+    assert config.advertised_endpoint(CLIENTS, 0).host == "0.0.0.0"
+
+
+def test_listeners_have_names_and_protocols() -> None:
+    config = parse(
+        ENTRIES
+        | {
+            "listeners": "INSIDE://10.0.0.1:9092, outside://0.0.0.0:9093",
+            "advertised.listeners": "OUTSIDE://b1.example:443",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT, OUTSIDE:SASL_SSL",
+            "listener.name.outside.tidemark.tls.directory": "/outside",
+            "listener.name.outside.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "ssl.client.auth": "required",
+        }
+    )
+    inside, outside = config.clients
+    assert (inside.name, inside.protocol) == ("INSIDE", SecurityProtocol.PLAINTEXT)
+    assert not inside.authenticates
+    assert (outside.name, outside.protocol) == ("OUTSIDE", SecurityProtocol.SASL_SSL)
+    assert outside.authenticates
+    assert outside.mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    assert (outside.tls_directory, outside.client_auth) == (Path("/outside"), ClientAuth.REQUIRED)
+    assert config.advertised_endpoint("OUTSIDE", 9093).host == "b1.example"
+    assert config.listeners[REPLICATION] == Address("10.0.0.1", 0)
+
+
+def test_secrets_in_clear_have_to_be_asked_for() -> None:
+    clear = {"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "PLAIN"}
+    config = parse(ENTRIES | clear | {"tidemark.sasl.unencrypted.secrets": "true"})
+    assert config.clients[0].mechanisms == ("PLAIN",)
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
@@ -45,8 +107,22 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ({"node.id": "-3"}, "node.id=-3 must be at least 0"),
         ({"node.id": "one"}, "node.id='one' is not a whole number"),
         ({"listeners": "localhost"}, "write host:port"),
-        ({"listeners": "SSL://localhost:1"}, "only PLAINTEXT"),
-        ({"listeners": "a:1,b:2"}, "one listener"),
+        ({"listeners": "SSL://localhost:1"}, "listener.name.ssl.tidemark.tls.directory"),
+        ({"listeners": "OTHER://localhost:1"}, "OTHER has no protocol; add OTHER:SASL_SSL"),
+        ({"listeners": "no name://localhost:1"}, "'no name' is no name of a listener"),
+        ({"listeners": "a:1,b:2"}, "two listeners are named PLAINTEXT"),
+        ({"listeners": "REPLICATION://a:1"}, "none of them is for clients"),
+        ({"advertised.listeners": "SSL://a:1"}, "SSL is not in listeners"),
+        (MAP | {"listener.security.protocol.map": "A:TLS"}, "'TLS' is none of PLAINTEXT, SSL"),
+        (
+            MAP | {"listener.security.protocol.map": "REPLICATION:SSL"},
+            "REPLICATION is for brokers",
+        ),
+        ({"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "PLAIN"}, "send secrets in clear"),
+        ({"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "GSSAPI"}, "served are PLAIN, SCRAM"),
+        (TLS | {MECHANISMS: "OAUTHBEARER"}, "missing .*jwks.endpoint.url"),
+        (TLS | {"ssl.client.auth": "maybe"}, "'maybe' of SASL_SSL is none of none, requested"),
+        ({"tidemark.tls.directory": ""}, "missing in the configuration: tidemark.tls.directory"),
         ({"controller.addresses": "a:1,b"}, "controller.addresses='b': write host:port"),
     ],
 )
@@ -56,7 +132,7 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, str], message: st
 
 
 def test_ipv6_addresses_stand_in_brackets() -> None:
-    address = address_of("listeners", "PLAINTEXT://[::1]:9092")
+    address = address_of("listeners", "[::1]:9092")
     assert address == Address("::1", 9092)
     assert str(address) == "[::1]:9092"
 

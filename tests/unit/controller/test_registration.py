@@ -169,6 +169,19 @@ def test_a_wish_to_stop_is_granted_with_the_leaders_moved() -> None:
     assert world.row(1).leader == 1
 
 
+def test_a_wish_to_stop_is_taken_back_by_a_heartbeat_without_it() -> None:
+    """A broker that is alive and beating does not stay out of everything for ever."""
+    world = _world()
+    for wish in (True, False):
+        draft = world.draft()
+        beat = dataclasses.replace(_beat(world, 1), want_shut_down=wish)
+        response, _ = registration.heartbeat(draft, beat, session_timeout_ms=SESSION_MS)
+        world.commit(draft)
+        assert response.should_shut_down is wish
+        assert world.state.brokers[1].live is not wish
+    assert world.row(1).leader == 1, "what waited for it has its leader back"
+
+
 def _beat(world: World, node_id: int) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=node_id,

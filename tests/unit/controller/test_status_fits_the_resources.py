@@ -22,11 +22,19 @@ from tidemark_operator.controller.deletion_values import (
     Resolve,
 )
 from tidemark_operator.controller.model import TieringSpec
-from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
+from tidemark_operator.controller.status import (
+    broker_status,
+    cluster_status,
+    deletion_status,
+    user_status,
+)
+from tidemark_operator.controller.status.user import UserProblem, UserView
+from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.resources.broker import BrokerStatus
 from tidemark_operator.resources.cluster import ClusterStatus
 from tidemark_operator.resources.record_deletion import RecordDeletionStatus
 from tidemark_operator.resources.topic import TopicStatus
+from tidemark_operator.resources.user import UserStatus
 
 
 def _world() -> World:
@@ -100,3 +108,20 @@ def test_rows_keep_to_the_slices_limits() -> None:
     text = next(text for texts in world.state.encoded for text in texts.values() if "nnn" in text)
     assert len(text) < 2048
     assert commit.SLICE_BYTES_MAX <= 1024 * 1024
+
+
+def test_users() -> None:
+    world = _world()
+    user = UserInfo(key="ns/alice", uid="u", username="alice", generation=1)
+    views = (
+        UserView(secret="alice"),
+        UserView(problem=UserProblem("SecretTaken", "it is theirs")),
+        UserView(is_left_out=True),
+        UserView(secret="alice", behind=(1, 2)),
+    )
+    for view in views:
+        result = user_status(world.state, user, view, now_ms=T0)
+        parsed = UserStatus.model_validate(json.loads(json.dumps(result.status)))
+        assert parsed.dump() == result.status
+        user = dataclasses.replace(user, status=result.status)
+    assert "secret" not in user_status(world.state, user, UserView(), now_ms=T0).status

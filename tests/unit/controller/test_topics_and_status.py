@@ -25,6 +25,7 @@ from tidemark.tiering import TieringState
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import disablement, elections
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
+from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.controller.model import (
     BrokerHealth,
     BrokerInfo,
@@ -538,6 +539,14 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
     assert (result.status["tieredTopics"], result.status["slices"]) == (1, 64)
     assert ready(result)["RemoteStorageReady"] == ("False", "RemoteStorageUnavailable")
     assert _main(result) == ("True", "False", "False")
+
+
+@pytest.mark.parametrize(("left", "stalled"), [(2**24, "False"), (2**24 - 1, "True")])
+def test_epochs_that_run_out_are_said_long_before(left: int, stalled: str) -> None:
+    world = World(brokers=[broker(1)])
+    world.state.controller_epoch = EPOCH_MAX - left
+    result = cluster_status(world.state, now_ms=T0)
+    assert _main(result) == ("True", "False", stalled)
 
 
 def test_approximate_sizes_stand_still() -> None:

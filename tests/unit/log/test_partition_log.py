@@ -1,5 +1,6 @@
 """Append, read, roll, find by time, truncate: on real files."""
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,16 @@ import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 from tidemark.logfiles.producer_snapshot import decode_snapshot
-from tidemark.records.batch import TimestampType, check_crc, iter_headers, parse_header
+from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    TimestampType,
+    check_crc,
+    compute_crc,
+    iter_headers,
+    parse_header,
+)
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark_broker.log import (
@@ -19,6 +29,7 @@ from tidemark_broker.log import (
     OffsetOutOfRange,
     RecordTooLarge,
     TimestampOffset,
+    UnsupportedCompression,
 )
 
 T0 = 1_700_000_000_000
@@ -59,6 +70,20 @@ def _broken(data: bytes, position: int) -> bytes:
 GOOD = build_batch([Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0)])
 
 
+def _claiming(count: int, *, codec: int = 0, data: bytes = GOOD) -> bytes:
+    """A batch whose header claims so many records and that compression; its CRC is right."""
+    made = bytearray(data)
+    struct.pack_into(">h", made, 21, codec)
+    struct.pack_into(">i", made, 23, count - 1)
+    struct.pack_into(">i", made, 57, count)
+    struct.pack_into(">I", made, 17, compute_crc(made, CRC_COVERS_FROM, len(made)))
+    return bytes(made)
+
+
+EMPTY = bytearray(GOOD[:HEADER_BYTES])
+struct.pack_into(">i", EMPTY, 8, HEADER_BYTES - LENGTH_OVERHEAD)
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -69,6 +94,19 @@ GOOD = build_batch([Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0)])
         (GOOD + GOOD, InvalidRecords),
         (GOOD[:16] + b"\x01" + GOOD[17:], InvalidRecords),
         (build_batch([Record(b"k", b"v", (), T0)], is_control=True), InvalidRecords),
+        (build_batch([Record(b"k", b"v", (), T0)], is_transactional=True), InvalidRecords),
+        (_claiming(0), InvalidRecords),
+        (_claiming(-5), InvalidRecords),
+        (_broken(_claiming(0), 70), CorruptRecords),
+        (_claiming(3), InvalidRecords),
+        (_claiming(2**31 - 1), InvalidRecords),
+        (_claiming(2**31 - 1, codec=4), InvalidRecords),
+        *((_claiming(3_000_000, codec=codec), InvalidRecords) for codec in (1, 2, 3, 4)),
+        *((_claiming(2, codec=codec), UnsupportedCompression) for codec in (5, 6, 7)),
+        (build_batch([Record(b"k", b"v", (), T0)], base_offset=1), InvalidRecords),
+        (build_batch([Record(b"k", b"v", (), T0)], producer_id=7), InvalidRecords),
+        (_claiming(1, data=bytes(EMPTY)), InvalidRecords),
+        (_claiming(1, codec=4, data=bytes(EMPTY)), InvalidRecords),
         (
             build_batch([Record(b"k", b"v", (), T0)], timestamp_type=TimestampType.LOG_APPEND_TIME),
             InvalidTimestamp,

@@ -1,16 +1,18 @@
 """What retention and look-ups go by is what Kafka would have computed, whatever a header says."""
 
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.fuzz.batches import batch, sealed
 from tidemark.records.batch import CRC_COVERS_FROM, check_crc, compute_crc, parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import compress
 from tidemark_broker.log import (
-    CorruptRecords,
+    InvalidRecords,
     InvalidTimestamp,
     LogConfig,
     RecordTimes,
@@ -128,7 +130,7 @@ def test_records_that_cannot_be_read_are_refused(cut: int) -> None:
     whole = _batch(T0, T0)
     broken = bytearray(whole[:-cut])
     struct.pack_into(">i", broken, 8, len(broken) - 12)
-    with pytest.raises(CorruptRecords):
+    with pytest.raises(InvalidRecords):
         record_times(bytes(broken))
 
 
@@ -209,3 +211,63 @@ def test_a_look_up_walks_no_longer_for_a_header_that_is_wrong(
     bench.fill(log, [1] * 100)
     assert log.offset_by_timestamp(T0 + 1001) is None
     assert log.offset_by_timestamp(T0 + 995) == TimestampOffset(49, T0 + 490, 0)
+
+
+UNREADABLE = {
+    "no record": b"\x00" * 50,
+    "a record that does not end": b"\x80" * 50,
+    "another offset": b"\x0e\x00\x00\xfe\xff\xff\xff\x0f\x01\x01\x00" + bytes(40),
+}
+
+
+@pytest.mark.parametrize("payload", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("codec", [0, 4])
+def test_records_that_cannot_be_read_keep_nobody_from_looking_up(
+    bench: Bench, payload: bytes, codec: int
+) -> None:
+    """A header that can be right was believed when they were appended."""
+    log = bench.create()
+    log.append_as_leader(_batch(T0 - 50), leader_epoch=0, now_ms=T0)
+    log.append_as_leader(batch(payload, 3, codec=codec), leader_epoch=0, now_ms=T0)
+    log.append_as_leader(_batch(T0 + 50), leader_epoch=0, now_ms=T0)
+    assert log.offset_by_timestamp(T0) == TimestampOffset(1, T0, 0)
+    assert log.offset_by_timestamp(T0 + 1) == TimestampOffset(4, T0 + 50, 0)
+    with pytest.raises(InvalidRecords):
+        bench.append(log, _headed(batch(payload, 3, codec=codec), largest=-1))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_block_that_cannot_be_unpacked_keeps_nobody_from_looking_up(
+    bench: Bench, codec: int
+) -> None:
+    log = bench.create()
+    made = bytearray(batch(b"x" * 500, 1, codec=codec))
+    made[61:] = made[61:][:-9] + b"nonsense!"
+    log.append_as_leader(sealed(made), leader_epoch=0, now_ms=T0)
+    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, 0)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_count_that_an_older_leader_let_pass_costs_nothing(bench: Bench, codec: int) -> None:
+    """2^31 - 1 records of 7 bytes, of which three are there."""
+    log = bench.create()
+    three = build_batch([Record(None, b"", (), T0)] * 3)[61:]
+    log.append_as_follower(batch(three, 2**31 - 1, codec=codec))
+    tracemalloc.start()
+    assert log.offset_by_timestamp(T0) == TimestampOffset(0, T0, -1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("mebibytes", [17, 64])
+def test_what_a_bomb_costs_does_not_grow_with_it(codec: int, mebibytes: int) -> None:
+    """Beyond the limit: twice that, for the buffers it is unpacked into, at most."""
+    bomb = batch(bytes(mebibytes << 20), 1000, codec=codec)
+    tracemalloc.start()
+    with pytest.raises(RecordTooLarge):
+        record_times(bomb)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * timestamps.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000

@@ -13,6 +13,10 @@ from tests.unit.controller.controller_world import SESSION_MS, registration_requ
 from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.certificates.certificates import Certificates
+from tidemark_operator.certificates.clients import ClientCertificates
+from tidemark_operator.certificates.keepers import SecretKeeper
+from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import registration
 from tidemark_operator.controller.broker_calls import (
     Disablement,
@@ -27,7 +31,7 @@ from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key, Kind, key_of
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_id_of
@@ -54,6 +58,8 @@ class FakeEngine(Engine):
         self.asked: list[tuple[str, int, Any]] = []
         self.reachable: set[int] = set()
         self.answers: dict[str, Any] = {}
+        #: The version of the users that every broker has acknowledged.
+        self.users_told = 0
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
         self.journal.append("slice landed")
@@ -66,6 +72,12 @@ class FakeEngine(Engine):
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
         self.journal.append(f"published {' '.join(topics) or 'brokers'}")
+
+    def publish_users(self) -> None:
+        self.journal.append("users told")
+
+    def users_behind(self, version: int) -> list[int]:
+        return sorted(node_id for node_id in self.reachable if self.users_told < version)
 
     def connected(self, node_id: int) -> bool:
         return node_id in self.reachable
@@ -143,6 +155,7 @@ class ShellWorld:
         self.events = NoEvents()
         self.listener = FakeListener()
         self.leads = True
+        self.now = utc_now
         self.services: Services
         self.reflector: Reflector
         self.questions: LogQuestions
@@ -167,6 +180,9 @@ class ShellWorld:
     def make_topic(self, name: str = "t", *, replicas: int = 1, **spec: Any) -> Json:
         base = {"clusterRef": {"name": "main"}, "partitions": 1, "replicationFactor": replicas}
         return self.make(TOPIC, name, base | spec)
+
+    def make_user(self, name: str = "alice", **spec: Any) -> Json:
+        return self.make(USER, name, {"clusterRef": {"name": "main"}} | spec)
 
     def edit(self, kind: Kind, name: str, **spec: Any) -> None:
         self._watched(self.server.edit(kind, name, spec))
@@ -219,6 +235,8 @@ class ShellWorld:
         ).run("main", 0)
         metrics = Metrics()
         client = ObjectClient(self.api, objects, metrics)  # type: ignore[arg-type]
+        keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
+        of_this = keeper, taken.cluster_key.name, taken.state.cluster.cluster_id, self.now
         self.services = Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
@@ -231,6 +249,8 @@ class ShellWorld:
             background=BackgroundTasks(),
             events=self.events,  # type: ignore[arg-type]
             metrics=metrics,
+            certificates=Certificates(*of_this),
+            client_certificates=ClientCertificates(*of_this),
         )
         self.questions = LogQuestions(self.services)
         effects = CommitEffects(self.services, self.listener, self.questions)  # type: ignore[arg-type]

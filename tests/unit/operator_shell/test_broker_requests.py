@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -11,7 +12,7 @@ from tests.unit.controller.controller_world import registration_request
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_operator.engines.own_brokers import OwnBrokers
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER
 from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
 from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.objects.conversions import cluster_id_of
@@ -108,6 +109,25 @@ async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(asked: Asked) ->
     assert [type(end) for end in asked.ends] == [EpochTooLow, ControllerFenced]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster_id": "another", "highest_controller_epoch": 50},
+        {"broker_id": 7, "highest_controller_epoch": 50},
+        {"highest_controller_epoch": 2**31 - 1},
+        {"highest_controller_epoch": 2_000_000},
+    ],
+    ids=str,
+)
+async def test_a_number_that_is_not_believed_ends_no_term(
+    asked: Asked, changes: dict[str, Any]
+) -> None:
+    response = await asked.register(**changes)
+    assert response.error_code not in (0, NOT_CONTROLLER)
+    assert response.error_message
+    assert asked.ends == []
+
+
 async def test_a_registration_that_cannot_be_decided_is_to_be_asked_again(asked: Asked) -> None:
     asked.world.api.fail("replace_status Broker", times=100)
     assert (await asked.register()).error_code == NOT_CONTROLLER
@@ -168,3 +188,19 @@ async def test_a_replica_whose_storage_refuses_is_decided_on_at_once(asked: Aske
     )
     await asked.requests.broker_status(request)
     await until(lambda: next(iter(state.all_rows())).leader not in (-1, row.leader))
+
+
+async def test_users_that_wait_are_looked_at_once_no_broker_is_behind(asked: Asked) -> None:
+    services = asked.world.services
+    behind = [1]
+    asked.requests._term.brokers.users_behind = lambda _: behind  # type: ignore[union-attr, method-assign]
+    while services.queue.depth:
+        services.queue.done(await services.queue.get())
+    services.state.users.wait("ns/alice")
+    asked.requests.on_users(2)
+    assert not services.queue.depth, "broker 1 has not acknowledged them"
+    behind.clear()
+    asked.requests.on_users(1)
+    assert await services.queue.get() == asked.world.key(USER, "alice")
+    asked.requests.end()
+    asked.requests.on_users(1)

@@ -1,6 +1,7 @@
 """Our own brokers behind the engine's interface: snapshots, changes, and questions with answers."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,11 +16,14 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
+from tidemark.wire.users import UserStatesRequest, UserStatesResponse
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
 from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.controller.model import LogEnd
+from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.engines import link as link_module
+from tidemark_operator.engines import user_link
 from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable
 from tidemark_operator.engines.own_brokers import OwnBrokers
 
@@ -36,7 +40,10 @@ class FakeChannel:
     def __init__(self, broker_id: int = 1) -> None:
         self.broker_id = broker_id
         self.closed = False
+        self.broker_epoch = 100 + broker_id
         self.sent: list[Any] = []
+        self.users: list[UserStatesRequest] = []
+        self.take_users: Callable[[Any], Any] = lambda _: known()
         self.answer: Callable[[Any], Any] = lambda request: request
         self.states: Callable[[STATES], control.PartitionStatesResponse] = applied
         self.asked = asyncio.Event()
@@ -44,12 +51,17 @@ class FakeChannel:
         self.gate.set()
 
     async def call(self, request: Any, response_type: type, timeout_s: float) -> Any:
-        self.sent.append(request)
+        (self.users if isinstance(request, UserStatesRequest) else self.sent).append(request)
         self.asked.set()
         await self.gate.wait()
         if self.closed:
             raise ConnectionResetError("gone")
+        if isinstance(request, UserStatesRequest):
+            return self.take_users(request)
         return self.states(request) if isinstance(request, STATES) else self.answer(request)
+
+    async def call_large(self, request: Any, response_type: type, timeout_s: float) -> Any:
+        return await self.call(request, response_type, timeout_s)
 
     def close_threadsafe(self) -> None:
         self.closed = True
@@ -59,12 +71,20 @@ def applied(request: STATES, *errors: control.PartitionError) -> control.Partiti
     return control.PartitionStatesResponse(error_code=0, broker_epoch=101, errors=errors)
 
 
+def known(error_code: int = 0) -> UserStatesResponse:
+    return UserStatesResponse(error_code=error_code, broker_epoch=101)
+
+
 class Heard:
     """The links' listener."""
 
     def __init__(self) -> None:
         self.applied: list[bool] = []
         self.stale: list[int] = []
+        self.users: list[int] = []
+
+    def on_users(self, node_id: int) -> None:
+        self.users.append(node_id)
 
     def on_states(self, node_id: int, request: STATES, response: Any) -> None:
         self.applied.append(request.full)
@@ -160,6 +180,30 @@ async def test_a_changed_list_of_brokers_is_told_again(engine: Engine) -> None:
     engine.world.state.put_broker(broker(3))
     engine.brokers.publish()
     assert len((await engine.told(2)).brokers) == 3
+
+
+async def test_the_stores_credentials_are_told_once_and_again_when_they_change(
+    engine: Engine,
+) -> None:
+    state = engine.world.state
+
+    def store(text: str) -> None:
+        state.cluster = dataclasses.replace(state.cluster, remote_storage=text, store_id="s")
+
+    store("with a secret")
+    await engine.attach()
+    assert engine.channel.sent[-1].remote_storage == "with a secret"
+    engine.brokers.publish()
+    known = await engine.told(2)
+    assert (known.remote_storage, known.storage_as_before) == ("", True)
+    store("with another secret")
+    engine.brokers.publish()
+    changed = await engine.told(3)
+    assert (changed.remote_storage, changed.store_id) == ("with another secret", "s")
+    assert not changed.storage_as_before
+    store("")
+    engine.brokers.publish()
+    assert not (await engine.told(4)).storage_as_before
 
 
 async def test_what_has_landed_is_told_when_it_is_flushed_removals_to_whom_they_concern(
@@ -343,3 +387,177 @@ async def test_a_broker_that_is_away_or_too_slow_is_unavailable(engine: Engine) 
     engine.channel.closed = True
     with pytest.raises(EngineUnavailable, match="gone"):
         await engine.brokers.replica_logs(1, [])
+
+
+# ---------------------------------------------------------------- users
+
+
+def put_user(engine: Engine, name: str) -> None:
+    info = UserInfo(key=f"ns/{name}", uid=name, username=name, generation=1)
+    engine.world.state.users.put(info, info.state(()))
+    engine.brokers.publish_users()
+
+
+async def users_told(engine: Engine, number: int) -> Any:
+    """The names in the last of so many commands with users."""
+    async with asyncio.timeout(5):
+        while len(engine.channel.users) < number:
+            engine.channel.asked.clear()
+            await engine.channel.asked.wait()
+    await asyncio.sleep(0.005)
+    assert len(engine.channel.users) == number
+    return [user.name for user in engine.channel.users[-1].users]
+
+
+async def test_users_are_told_once_the_snapshot_is_applied(engine: Engine) -> None:
+    put_user(engine, "alice")
+    engine.channel.gate.clear()
+    engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
+    await asyncio.sleep(0.005)
+    assert engine.channel.users == []
+    engine.channel.gate.set()
+    assert await users_told(engine, 1) == ["alice"]
+    assert engine.channel.users[0].controller_epoch == 7
+    assert engine.heard.users == [1]
+
+
+async def test_a_cluster_without_users_is_told_as_well(engine: Engine) -> None:
+    """A former controller may have told another story."""
+    await engine.attach()
+    assert await users_told(engine, 1) == []
+
+
+async def test_users_that_are_not_known_yet_are_not_told(engine: Engine) -> None:
+    users = engine.world.state.users
+    users.expect("ns/alice")
+    await engine.attach()
+    engine.brokers.publish_users()
+    await asyncio.sleep(0.005)
+    assert engine.channel.users == []
+    assert engine.brokers.users_behind(users.version) == [1]
+    put_user(engine, "alice")
+    assert await users_told(engine, 1) == ["alice"]
+    assert engine.brokers.users_behind(users.version) == []
+
+
+async def test_what_changes_while_users_are_told_is_told_once_and_whole(engine: Engine) -> None:
+    await engine.attach()
+    await users_told(engine, 1)
+    engine.channel.gate.clear()
+    put_user(engine, "alice")
+    assert await users_told(engine, 2) == ["alice"]
+    put_user(engine, "bob")
+    put_user(engine, "carol")
+    engine.world.state.users.drop("ns/alice")
+    await asyncio.sleep(0.005)
+    assert len(engine.channel.users) == 2, "at most one is under way"
+    engine.channel.gate.set()
+    assert await users_told(engine, 3) == ["bob", "carol"]
+
+
+async def test_what_brokers_know_is_not_told_again(engine: Engine) -> None:
+    await engine.attach()
+    await users_told(engine, 1)
+    put_user(engine, "alice")
+    await users_told(engine, 2)
+    engine.brokers.publish_users()
+    engine.brokers.publish()
+    await asyncio.sleep(0.02)
+    assert await users_told(engine, 2) == ["alice"]
+
+
+async def test_users_that_were_not_acknowledged_are_told_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_link, "REPEAT_S", 0.01)
+    failures: list[Any] = [TimeoutError(), known(error_code=56)]
+
+    def take(_: Any) -> UserStatesResponse:
+        failure = failures.pop(0) if failures else known()
+        if isinstance(failure, TimeoutError):
+            raise failure
+        return failure
+
+    engine.channel.take_users = take
+    put_user(engine, "alice")
+    await engine.attach()
+    assert await users_told(engine, 3) == ["alice"]
+    assert engine.brokers.users_behind(engine.world.state.users.version) == []
+    assert engine.brokers.connected(1), "partitions' states go on meanwhile"
+
+
+async def test_a_broker_that_has_seen_a_higher_epoch_says_so_to_users_too(engine: Engine) -> None:
+    engine.channel.take_users = lambda _: known(int(ErrorCode.stale_controller_epoch))
+    await engine.attach()
+    await users_told(engine, 1)
+    assert engine.heard.stale == [1]
+    assert engine.brokers.users_behind(1) == [1]
+
+
+async def test_partitions_states_do_not_wait_for_users(engine: Engine) -> None:
+    answered = asyncio.Event()
+
+    async def slow(request: Any, *_: Any) -> Any:
+        if isinstance(request, UserStatesRequest):
+            engine.channel.users.append(request)
+            await answered.wait()
+            return known()
+        return await FakeChannel.call(engine.channel, request, *_)
+
+    engine.channel.call = slow  # type: ignore[method-assign]
+    await engine.attach()
+    engine.brokers.publish(rows=[(ID, 0)])
+    assert not (await engine.told(2)).full
+    assert engine.brokers.users_behind(1) == [1]
+
+
+async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for_a_while(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an earlier version knows no such command; it serves on."""
+
+    def ends(_: Any) -> Any:
+        engine.channel.closed = True
+        raise ConnectionResetError("what is that?")
+
+    engine.channel.take_users = ends
+    await engine.attach()
+    await users_told(engine, 1)
+    engine.brokers.publish()
+    await engine.ended()
+    engine.channel = FakeChannel()
+    await engine.attach()
+    await asyncio.sleep(0.01)
+    assert engine.channel.users == [], "the first pause is a second"
+    assert engine.brokers.connected(1)
+    engine.channel.closed = True
+    engine.brokers.publish()
+    await engine.ended()
+    engine.channel = FakeChannel()
+    engine.channel.broker_epoch += 1
+    await engine.attach()
+    assert await users_told(engine, 1) == [], "another process is asked at once"
+
+
+async def test_after_users_were_told_nothing_is_for_longer_than_that_took(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of Users that are made one by one are told together."""
+    monkeypatch.setattr(user_link, "PAUSES", 100)
+    monkeypatch.setattr(user_link, "PAUSE_MOST_S", 0.3)
+    await engine.attach()
+    await users_told(engine, 1)
+    engine.channel.gate.clear()
+    put_user(engine, "first")
+    await users_told(engine, 2)
+    await asyncio.sleep(0.01)
+    engine.channel.gate.set()
+    for number in range(20):
+        put_user(engine, f"user-{number}")
+        await asyncio.sleep(0)
+    assert len(engine.channel.users) == 2
+    async with asyncio.timeout(5):
+        while len(engine.channel.users) < 3:
+            engine.channel.asked.clear()
+            await engine.channel.asked.wait()
+    assert len(engine.channel.users[-1].users) == 21

@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
+from tidemark_operator.certificates.certificates import OwnLeaf
+from tidemark_operator.certificates.keepers import SecretKeeper
+from tidemark_operator.clock import utc_now
+from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.metrics import Metrics
@@ -25,6 +29,8 @@ class Shell(ShellWorld):
             Metrics(),
             leads=lambda: self.leads,
             requests=BrokerRequests(),
+            own_leaf=OwnLeaf(utc_now),
+            keeper_of=lambda api: SecretKeeper(api, NAMESPACE),
         )
 
     async def find_cluster(self) -> str:
@@ -68,6 +74,17 @@ async def test_without_the_lease_no_cluster_is_looked_for() -> None:
     with pytest.raises(NotLeading):
         await shell.find_cluster()
     assert not shell.api.calls
+
+
+async def test_the_last_epoch_is_said_and_not_passed() -> None:
+    shell = Shell()
+    shell.make_cluster()
+    shell.loop._floor = EPOCH_MAX
+    await shell.try_a_term()
+    ready = shell.condition(CLUSTER, "main", "Ready")
+    assert ready[:2] == ("False", "EpochsExhausted")
+    assert shell.condition(CLUSTER, "main", "Stalled")[0] == "True"
+    assert "controller" not in shell.status(CLUSTER, "main")
 
 
 async def test_slices_that_cannot_be_used_stand_in_the_clusters_conditions_once() -> None:

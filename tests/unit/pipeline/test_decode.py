@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_pipeline.decode import CorruptData, Source, decode
+from tidemark_pipeline.decode import Source, decode
+from tidemark_pipeline.errors import CorruptData
 
 EVERYTHING = Source("t", 3, "remote", 0, 2**62)
 _bytes = st.none() | st.binary(max_size=40)

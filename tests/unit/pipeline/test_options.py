@@ -9,7 +9,7 @@ from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.options import OptionError, parse
 
-S3_OPTIONS = {"endpoint": "http://s3", "buckets": "a", "accessKeyId": "k", "secretAccessKey": "s"}
+S3_OPTIONS = {"endpoint": "http://s3", "buckets": "abc", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}
 
 
@@ -31,7 +31,7 @@ def test_bad_options_say_what_to_do(changes: dict[str, str], message: str) -> No
 
 
 def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"topic": "t", "endpoint": "http://s3", "buckets": "a,b"}
+    options = {"topic": "t", "endpoint": "http://s3", "buckets": "abc,abd"}
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     with pytest.raises(OptionError, match="AWS_ACCESS_KEY_ID"):
         parse(options)
@@ -39,7 +39,7 @@ def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     storage = parse(options).storage
     assert isinstance(storage, S3Config)
-    assert (storage.access_key_id, storage.buckets) == ("key", ("a", "b"))
+    assert (storage.access_key_id, storage.buckets) == ("key", ("abc", "abd"))
     assert "secret" not in repr(storage).replace("secretAccessKey", "")
 
 

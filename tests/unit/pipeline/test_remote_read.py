@@ -8,7 +8,7 @@ from small_tier import SmallTier
 
 from tidemark.records.batch import restamp
 from tidemark_pipeline import remote
-from tidemark_pipeline.decode import CorruptData
+from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.options import OptionError, parse
 from tidemark_pipeline.plan import Planner
 from tidemark_pipeline.tasks import RemoteTask

@@ -8,7 +8,7 @@ from tidemark.records.batch import CorruptBatch
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import Codec, compress, decompress
 from tidemark.records.decode import decode_records
-from tidemark.records.varint import VarintError, read_varint, write_varint
+from tidemark.records.varint import VarintError, read_varint, read_varlong, write_varint
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
@@ -47,13 +47,33 @@ def test_an_unknown_codec_is_named() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_varints(value: int) -> None:
+def test_varlongs(value: int) -> None:
     out = bytearray(b"\x07")
     write_varint(out, value)
     assert len(out) <= 11
+    assert read_varlong(out, 1) == (value, len(out))
+    with pytest.raises(VarintError):
+        read_varlong(out[:-1], 1)
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_varints(value: int) -> None:
+    out = bytearray(b"\x07")
+    write_varint(out, value)
+    assert len(out) <= 6
     assert read_varint(out, 1) == (value, len(out))
     with pytest.raises(VarintError):
         read_varint(out[:-1], 1)
+
+
+def test_a_varint_of_more_bits_is_read_as_kafka_reads_it() -> None:
+    assert read_varint(b"\xff\xff\xff\xff\x7f", 0) == (-(2**31), 5)
+    assert read_varint(b"\x82\x80\x80\x80\x70", 0) == (1, 5)
+    assert read_varlong(b"\x82" + b"\x80" * 8 + b"\x7e", 0) == (1, 10)
+    with pytest.raises(VarintError):
+        read_varint(b"\x80" * 5 + b"\x00", 0)
+    with pytest.raises(VarintError):
+        read_varlong(b"\x80" * 10 + b"\x00", 0)
 
 
 @given(st.binary(max_size=60))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.logfiles.offset_index import OffsetIndex
-from tidemark.records.batch import iter_headers, set_max_timestamp
+from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
 from tidemark.tier.auxiliary import Aux
@@ -100,11 +100,13 @@ class Segment:
         assert headers[-1].next_offset == next_offset
         return [header.base_offset for header in headers]
 
-    def lie(self, largest_ms: int) -> None:
-        """Each batch's header names this as its largest timestamp."""
+    def lie(self, largest_ms: int, *, readable: bool = True) -> None:
+        """Each batch's header names this as its largest timestamp; its records may be none."""
         path = self.folder / "log"
         log = bytearray(path.read_bytes())
         for position, header in iter_headers(bytes(log)):
+            if not readable:
+                log[position + HEADER_BYTES] = 0
             set_max_timestamp(log, position, header, largest_ms)
         path.write_bytes(log)
         data = SegmentData(path, len(log), self.tier.segments.fetch_aux(self.entry))
@@ -205,3 +207,10 @@ def test_a_look_up_by_time_unpacks_no_more_than_one_of_local_segments(segment: S
     limits = UnpackLimits(bytes_left=10**9, records_left=3 * RECORDS + 4)
     found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST, limits)
     assert found == RemoteOffset(FIRST + 3 * RECORDS, FIRST + BATCHES * RECORDS, 3)
+
+
+def test_records_that_a_client_wrote_so_are_no_damage(segment: Segment) -> None:
+    segment.lie(FIRST + BATCHES * RECORDS, readable=False)
+    reader = SegmentReader(segment.tier, segment.caches, segment.entry)
+    found = reader.first_at_or_after(FIRST + BATCHES * RECORDS, FIRST + 1, unpack_limits())
+    assert found == RemoteOffset(FIRST + 1, FIRST + BATCHES * RECORDS, 3)

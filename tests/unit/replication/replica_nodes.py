@@ -5,8 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.answers import room
 from tests.control_messages import partition_states, topic_state
 from tidemark.records.builder import Record, build_batch
+from tidemark.tls.dialing import Dialer
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark_broker.config import parse
 from tidemark_broker.purgatory import Purgatory
@@ -45,13 +49,15 @@ def states(
     full: bool = False,
     removals: tuple[control.Removal, ...] = (),
     topic_id: uuid.UUID = TOPIC_ID,
+    registered: dict[int, int] | None = None,
     **tiering: int,
 ) -> control.PartitionStatesRequest:
-    """What a controller sends about the one topic; ``tiering``: fields of its TopicState."""
+    """What a controller sends about the one topic; ``registered``: brokers' epochs where they are
+    not their ids; ``tiering``: fields of its TopicState."""
     topic = topic_state(topic_id, TOPIC, partitions=rows, **tiering)
     brokers = tuple(
-        control.BrokerState(broker_id=n, broker_epoch=n, rack=None, fenced=False, listeners=())
-        for n in (1, 2)
+        control.BrokerState(broker_id=n, broker_epoch=epoch, rack=None, fenced=False, listeners=())
+        for n, epoch in ({1: 1, 2: 2, 3: 3} | (registered or {})).items()
     )
     return partition_states(
         *((topic,) if rows else ()), full=full, brokers=brokers, removals=removals
@@ -61,6 +67,11 @@ def states(
 def batch(count: int = 1) -> bytes:
     """One batch of small records."""
     return build_batch([Record(b"k", bytes(30), (), T0)] * count)
+
+
+def dialer_of(node_id: int) -> Dialer:
+    """Nobody is dialled here: no broker has an address."""
+    return Dialer(files=TlsFiles(Path("none")), expected=Identity("c", node_id))
 
 
 class Node:
@@ -78,6 +89,7 @@ class Node:
                 "log.dir": str(self.folder),
                 "listeners": "127.0.0.1:0",
                 "controller.addresses": "127.0.0.1:1",
+                "tidemark.tls.directory": str(self.folder / "tls"),
             }
         )
         self.log_directory = LogDirectory.open(config)
@@ -99,6 +111,7 @@ class Node:
             node_id=node_id,
             metadata=metadata,
             limits=FetchLimits(),
+            dialer_of=dialer_of,
             broker_epoch=lambda: node_id,
             monotonic=lambda: self.now_s,
         )
@@ -171,7 +184,7 @@ class Node:
             max_bytes=1 << 20,
             partitions=(asked,),
         )
-        answer = await leader.service.handle(request)
+        answer = await leader.service.handle(request, Identity("c", request.replica_id), room())
         return answer.partitions[0]
 
     async def catch_up(self, leader: "Node", rounds: int = 30) -> None:

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, row
+from tests.answers import room
+from tests.unit.replication.replica_nodes import (
+    TOPIC,
+    TOPIC_ID,
+    Node,
+    batch,
+    dialer_of,
+    row,
+)
+from tidemark.tls.identity import Identity
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following import fetcher, service
@@ -42,7 +51,8 @@ class Line:
 
     async def request(self, request: ReplicaFetchRequest, _: type, __: float) -> Any:
         self.requests.append(request)
-        self.answers.append(await self.leader.service.handle(request))
+        peer = Identity("c", request.replica_id)
+        self.answers.append(await self.leader.service.handle(request, peer, room()))
         return self.answers[-1]
 
     @property
@@ -67,6 +77,7 @@ class Pair:
             node_id=2,
             metadata=two.context.metadata,
             limits=FetchLimits(wait_max_ms=0),
+            dialer=dialer_of(1),
             broker_epoch=lambda: 2,
             monotonic=lambda: two.now_s,
             from_tier=FromTier(),
@@ -235,6 +246,7 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
         node_id=3,
         metadata=three.context.metadata,
         limits=FetchLimits(wait_max_ms=0),
+        dialer=dialer_of(1),
         broker_epoch=lambda: 3,
         monotonic=lambda: three.now_s,
         from_tier=FromTier(),
@@ -270,7 +282,7 @@ async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: N
     pair = await Pair(node(1), node(2)).start()
     await append(pair.led(2))
     lost = pair.fetcher._request()
-    await pair.one.service.handle(lost)
+    await pair.one.service.handle(lost, Identity("c", lost.replica_id), room())
     await pair.fetcher._round(pair.line)  # goes on with the epoch of the request that was answered
     assert pair.line.answers[-1].error_code == int(ErrorCode.invalid_fetch_session_epoch.value)
     await pair.round()
@@ -299,19 +311,19 @@ async def test_only_the_next_request_of_the_same_registration_goes_on_with_a_ses
 ) -> None:
     pair = await Pair(node(1), node(2)).start()
     handler = pair.fetcher._handler
-    answers = [
-        await pair.one.service.handle(request)
-        for request in (
-            fetch(pair, session_id=handler.session_id ^ 1),
-            fetch(pair, broker_epoch=3),
-            fetch(pair),
-        )
-    ]
-    assert [ErrorCode(each.error_code) for each in answers] == [
-        ErrorCode.fetch_session_id_not_found,
-        ErrorCode.invalid_fetch_session_epoch,
-        ErrorCode.fetch_session_id_not_found,  # the one before has ended it
-    ]
+
+    async def answered(**changes: int) -> ErrorCode:
+        answer = await pair.one.service.handle(fetch(pair, **changes), Identity("c", 2), room())
+        return ErrorCode(answer.error_code)
+
+    unknown = await answered(session_id=handler.session_id ^ 1)
+    assert unknown is ErrorCode.fetch_session_id_not_found
+    assert await answered(broker_epoch=3) is ErrorCode.stale_broker_epoch  # not heard of yet
+    await pair.one.told(registered={2: 3})
+    assert await answered() is ErrorCode.stale_broker_epoch
+    assert await answered(broker_epoch=3) is ErrorCode.invalid_fetch_session_epoch
+    # the one before has ended it
+    assert await answered(broker_epoch=3) is ErrorCode.fetch_session_id_not_found
 
 
 def request_of(replica_id: int, *numbers: int, epoch: int = 0, session_id: int = 0) -> Any:
@@ -398,9 +410,9 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
     over = threading.Event()
     busy = [asyncio.ensure_future(in_read_thread(over.wait)) for _ in range(4)]
     await asyncio.sleep(0)
-    slow = asyncio.ensure_future(serve.handle(first))
+    slow = asyncio.ensure_future(serve.handle(first, Identity("c", 2), room()))
     await asyncio.sleep(0)
-    assert (await serve.handle(second)).error_code == 0
+    assert (await serve.handle(second, Identity("c", 2), room())).error_code == 0
     over.set()
     assert (await slow).partitions == ()
     await asyncio.gather(*busy)
@@ -423,5 +435,5 @@ async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
     request = replace(
         pair.line.requests[0], partitions=tuple(wanted), max_bytes=2**31 - 1, session_epoch=-1
     )
-    answer = await pair.one.service.handle(request)
+    answer = await pair.one.service.handle(request, Identity("c", request.replica_id), room())
     assert [len(each.records) // len(batch()) for each in answer.partitions] == [2, 1]

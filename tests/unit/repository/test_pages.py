@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tidemark.wire import control
+from tidemark.wire import control, users
 from tidemark_operator import pages
 from tidemark_operator.controller.status.reasons import TABLE
 
@@ -36,7 +36,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    text = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())
     for link in _LINK.findall(text):
         if link.startswith(("http://", "https://")):
             continue
@@ -139,7 +139,9 @@ def test_every_message_of_the_control_protocol_is_described() -> None:
     rows = re.findall(r"(?m)^\| (\d+) \| (\w+) \|", page)
     requests = {
         (str(cls.__api_key__), name.removesuffix("Request"))
-        for name, cls in vars(control).items()
+        for module in (control, users)
+        for name, cls in vars(module).items()
         if name.endswith("Request") and hasattr(cls, "__api_key__")
     }
+    assert ("10006", "UserStates") in requests
     assert set(rows) == requests

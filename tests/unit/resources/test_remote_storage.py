@@ -20,7 +20,8 @@ def _kinds(*path: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_manifest_has_the_fields_of_each_kind(kind: type[RemoteStorage]) -> None:
     secret = {"credentialsSecretRef"} if kind.credential_names else set()
-    assert _kinds("spec", "remoteStorage")[kind.kind] == {*kind.location_names, *secret}
+    names = {*kind.location_names, *kind.instruction_names, *secret}
+    assert _kinds("spec", "remoteStorage")[kind.kind] == names
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -54,8 +54,12 @@ class TestConfig:
             ({"filesystem": "x"}, "filesystem must be an object"),
             ({"filesystem": {}}, r"filesystem\.path is missing"),
             ({"s3": {**S3, "buckets": []}}, "at least one bucket"),
-            ({"s3": {**S3, "buckets": ["a", "a"]}}, "names a bucket twice"),
-            ({"s3": {**S3, "endpoint": "host:9000"}}, "must begin with http"),
+            ({"s3": {**S3, "buckets": ["one", "one"]}}, "names a bucket twice"),
+            ({"s3": {**S3, "buckets": ["../one"]}}, "is no name of a bucket"),
+            ({"s3": {**S3, "buckets": ["a..b"]}}, "is no name of a bucket"),
+            ({"s3": {**S3, "buckets": ["127.0.0.1"]}}, "is no name of a bucket"),
+            ({"s3": {**S3, "prefix": "a/../b"}}, "must not contain"),
+            ({"s3": {**S3, "endpoint": "host:9000"}}, "must be http://host:port"),
             ({"s3": {**S3, "accessKeyId": ""}}, r"s3\.accessKeyId is missing"),
             ({"s3": {**S3, "region": 5}}, r"s3\.region must be a text"),
         ],
@@ -77,7 +81,7 @@ class TestConfig:
 
     def test_a_folder_is_never_made(self, tmp_path: Path) -> None:
         missing = tmp_path / "missing"
-        ensure_place(FilesystemConfig(missing), create=True)
+        ensure_place(FilesystemConfig(missing), create=True, in_use=False)
         assert not missing.exists()
 
     def test_a_location_is_what_is_configured_without_credentials(self) -> None:

@@ -1,0 +1,76 @@
+"""Two parsers of the same bytes find the same in them: kio and our walk, Spark and the brokers.
+
+Each check tells whether the bytes were taken; anything else that it raises is a finding.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+
+from tests.fuzz import frames
+from tidemark.records.batch import CorruptBatch
+from tidemark.records.decode import decode_records
+from tidemark.wire.bounds import end_of_entity
+from tidemark.wire.framing import FrameError, decode, reader_of
+from tidemark.wire.tolerant import read_entity
+from tidemark_pipeline.decode import Source
+from tidemark_pipeline.decode import decode as decode_to_arrow
+from tidemark_pipeline.errors import CorruptData
+
+EVERYTHING = Source("t", 3, "remote", -(2**63), 2**63 - 1)
+#: The last time that microseconds of 64 bits can tell.
+LATEST_MS = (2**63 - 1) // 1000
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def check_message(entity_type: Any, body: bytes) -> bool:
+    """All three readers of messages agree, or none is asked because the walk refuses."""
+    try:
+        value = decode(entity_type, body)
+    except FrameError:
+        return False
+    end = end_of_entity(entity_type, body)
+    assert read_entity(entity_type, body, 0) == (value, end)
+    assert frames.elements_of(value) <= len(body)
+    try:
+        assert reader_of(entity_type)(body, 0) == (value, end)
+    except KeyError:  # a tagged field that kio does not know
+        return True
+    return True
+
+
+def check_batch(data: bytes) -> bool:
+    """Both decoders of records find the same, or both refuse, and Spark's names the place. ``data``
+    is one batch of data whose CRC holds."""
+    try:
+        ours = [(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in decode_records(data)]
+    except CorruptBatch:
+        assert "t-3, " in refusal_of(data)
+        return False
+    if any(abs(row[1]) > LATEST_MS for row in ours):
+        assert "microseconds" in refusal_of(data)
+    else:
+        assert rows_of(data) == ours
+    return True
+
+
+def refusal_of(data: bytes) -> str:
+    """Why Spark's decoder does not take it; empty where it does."""
+    try:
+        rows_of(data)
+    except CorruptData as error:
+        return str(error)
+    return ""
+
+
+def rows_of(data: bytes) -> list[Row]:
+    """What Spark's decoder finds, as the brokers' tells it."""
+    found: list[Row] = []
+    for each in decode_to_arrow(data, EVERYTHING):
+        each.validate(full=True)
+        micros = each.column("timestamp").cast(pa.int64()).to_pylist()
+        for row, us in zip(each.drop_columns(["timestamp"]).to_pylist(), micros, strict=True):
+            headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())
+            time_ms = -1 if us is None else us // 1000
+            found.append((row["offset"], time_ms, row["key"], row["value"], headers))
+    return found

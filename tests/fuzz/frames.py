@@ -1,0 +1,181 @@
+"""Bytes of Kafka's and our own messages, made from their schemas: true ones, and such as lie.
+
+Written beside kio's writer, because that cannot lie: any array, any text and any tagged field may
+claim another length than it has. What is drawn comes from one ``random.Random``, so that Hypothesis
+can shrink it and the fuzzer repeat it.
+"""
+
+import dataclasses
+import random
+import struct
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control, users
+from tidemark_broker.api import api_versions
+from tidemark_broker.api.dispatcher import APIS
+from tidemark_broker.replication.following import wire
+
+_FIXED = {
+    "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint8": ">B", "uint16": ">H",
+    "uint32": ">I", "uint64": ">Q", "float64": ">d", "bool": ">?", "error_code": ">h",
+    "timedelta_i32": ">i", "timedelta_i64": ">q", "datetime_i64": ">q",
+}  # fmt: skip
+_ERROR_CODES = [int(code.value) for code in ErrorCode]
+_LENGTHS = (-2, -1, 0, 1, 2, 5, 127, 128, 1000, 2**28, 2**31 - 1, 2**32 - 2)
+_SPLICES = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x10", b"\x7f" * 4)
+
+
+def requests() -> list[Any]:
+    """Every request that a broker or the controller reads, in every version."""
+    apis = (*APIS, api_versions.api_of({}))
+    return [
+        *(api.request_type(v) for api in apis for v in range(api.version_min, api.version_max + 1)),
+        *_own("Request"),
+    ]
+
+
+def responses() -> list[Any]:
+    """Every answer that a follower, the controller, Spark or a tool reads."""
+    apis = (*APIS, api_versions.api_of({}))
+    return [
+        *(
+            load_response_schema(api.key, version)
+            for api in apis
+            for version in range(api.version_min, api.version_max + 1)
+        ),
+        *_own("Response"),
+    ]
+
+
+def _own(suffix: str) -> Iterator[Any]:
+    for module in (control, users, wire):
+        for name, each in sorted(vars(module).items()):
+            if name.endswith(suffix) and dataclasses.is_dataclass(each):
+                yield each
+
+
+def write(rng: random.Random, entity_type: Any, lies: float = 0.0) -> bytes:
+    """One message; each length is a lie with the chance ``lies``."""
+    return _Writer(rng, lies).entity(entity_type)
+
+
+def spoil(rng: random.Random, data: bytes) -> bytes:
+    """``data`` with some bytes changed, cut out, put in, or the end gone."""
+    out = bytearray(data)
+    for _ in range(rng.randint(0, 3)):
+        at = rng.randint(0, len(out))
+        kind = rng.randint(0, 3)
+        if kind == 0 and at < len(out):
+            out[at] = rng.randint(0, 255)
+        elif kind == 1:
+            del out[at : at + rng.randint(1, 4)]
+        elif kind == 2:
+            out[at:at] = rng.choice(_SPLICES)
+        elif rng.random() < 0.3:
+            del out[at:]
+    return bytes(out)
+
+
+def elements_of(value: Any) -> int:
+    """How many elements all arrays of a message hold."""
+    if isinstance(value, tuple):
+        return len(value) + sum(map(elements_of, value))
+    if dataclasses.is_dataclass(value):
+        return sum(elements_of(getattr(value, f.name)) for f in dataclasses.fields(value))
+    return 0
+
+
+class _Writer:
+    def __init__(self, rng: random.Random, lies: float) -> None:
+        self._rng = rng
+        self._lies = lies
+
+    def entity(self, entity_type: Any) -> bytes:
+        flexible = entity_type.__flexible__
+        out, tagged = bytearray(), []
+        for field in dataclasses.fields(entity_type):
+            tag = field.metadata.get("tag")
+            if tag is None:
+                out += self._field(field, flexible, nullable=True)
+            elif self._rng.random() < 0.5:
+                tagged.append((tag, self._field(field, flexible, nullable=False)))
+        if not flexible:
+            return bytes(out)
+        if self._rng.random() < 0.2:
+            tagged.append((77, self._rng.randbytes(self._rng.randint(0, 9))))
+        out += _uvarint(len(tagged))
+        for tag, content in tagged:
+            out += _uvarint(tag) + self._tag_size(content) + content
+        return bytes(out)
+
+    def _tag_size(self, content: bytes) -> bytes:
+        if self._rng.random() >= self._lies:
+            return _uvarint(len(content))
+        return _uvarint(max(0, len(content) + self._rng.choice((-2, -1, 1, 2, 7, 30))))
+
+    def _field(self, field: Any, flexible: bool, *, nullable: bool) -> bytes:
+        annotation, may_be_null = _without_none(field.type)
+        nullable = nullable and may_be_null
+        if typing.get_origin(annotation) is tuple:
+            inner = typing.get_args(annotation)[0]
+            if nullable and self._rng.random() < 0.2:
+                return self._length(-1, flexible, ">i")
+            number = self._rng.randint(0, 3)
+            return self._length(number, flexible, ">i") + b"".join(
+                self.entity(inner)
+                if dataclasses.is_dataclass(inner)
+                else self._plain(field.metadata["kafka_type"], flexible, nullable=False)
+                for _ in range(number)
+            )
+        if not dataclasses.is_dataclass(annotation):
+            return self._plain(field.metadata["kafka_type"], flexible, nullable=nullable)
+        if nullable and self._rng.random() < 0.3:
+            return b"\xff"
+        return (b"\x01" if nullable else b"") + self.entity(annotation)
+
+    def _plain(self, kafka_type: str, flexible: bool, *, nullable: bool) -> bytes:
+        rng = self._rng
+        if kafka_type == "uuid":
+            return rng.randbytes(16)
+        if kafka_type in _FIXED:
+            return struct.pack(_FIXED[kafka_type], self._number(kafka_type))
+        prefix = ">h" if kafka_type == "string" else ">i"
+        if nullable and rng.random() < 0.3:
+            return self._length(-1, flexible, prefix)
+        text = bytes(rng.choices(b"abcxyz", k=rng.randint(0, 6)))
+        return self._length(len(text), flexible, prefix) + text
+
+    def _number(self, kafka_type: str) -> int:
+        if kafka_type == "error_code":
+            return self._rng.choice(_ERROR_CODES)
+        return self._rng.choice((0, 1)) if kafka_type == "bool" else self._rng.randint(0, 100)
+
+    def _length(self, length: int, flexible: bool, prefix: str) -> bytes:
+        if self._rng.random() < self._lies:
+            length = self._rng.choice(_LENGTHS)
+        if flexible:
+            return _uvarint(max(0, length + 1))
+        bits = 15 if prefix == ">h" else 31
+        return struct.pack(prefix, min(length, 2**bits - 1))
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if isinstance(annotation, types.UnionType):
+        (only,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
+        return only, True
+    return annotation, False
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,200 @@
+"""Users and the Cluster's authorization: what the API server takes, what it refuses and how."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    acl,
+    cluster,
+    edited,
+    user,
+)
+from tidemark_operator.resources.acls import ACLS_MAX, OPERATIONS, Operation
+
+PASSWORD = {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "alice.password"}}}
+
+
+def with_acls(*acls: Object) -> Object:
+    return user(authorization={"acls": list(acls)})
+
+
+def named(name: str, type_: str) -> Object:
+    return edited(user(authentication={"type": type_}), "metadata.name", name)
+
+
+ACCEPTED: dict[str, Object] = {
+    "nothing but the cluster": user(),
+    "a password of somebody's own": user(
+        authentication={"type": "scram-sha-256", "password": PASSWORD}
+    ),
+    "a password without a type": user(authentication={"password": PASSWORD}),
+    "a certificate": user(authentication={"type": "tls"}),
+    "somebody else's certificate": user(authentication={"type": "tls-external"}),
+    "a token": user(authentication={"type": "oauth"}),
+    "no ACL": with_acls(),
+    "ACLs of every kind": with_acls(
+        acl("Topic", "Read", "Describe", resource={"name": "orders-", "patternType": "Prefixed"}),
+        acl("Topic", "Write", resource={"name": "orders-paid", "patternType": "Literal"}),
+        acl("Group", "Read", host="10.0.0.7"),
+        acl("Group", "All", host="fd00::7", permission="Deny"),
+        acl("Cluster", "IdempotentWrite", host="*", permission="Allow"),
+        acl("TransactionalId", "Write", resource={"name": "a b"}),
+    ),
+    "as many ACLs as there may be": with_acls(*([acl("Topic", "Read")] * ACLS_MAX)),
+    "quotas": user(
+        quotas={
+            "producerByteRate": 1,
+            "consumerByteRate": 2**40,
+            "requestPercentage": 250,
+            "clients": [{"clientId": "etl", "producerByteRate": 5}],
+        }
+    ),
+    "the longest name with a password": named("u" * 253, "scram-sha-512"),
+    "the longest name with a certificate": named("u" * 64, "tls"),
+    "authorization": cluster(
+        authorization={"type": "simple", "superUsers": ["admin", "CN=deploy"]}
+    ),
+    "authorization without super users": cluster(authorization={"type": "simple"}),
+}
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    "unknown authentication": (
+        user(authentication={"type": "plain"}),
+        'supported values: "scram-sha-512", "scram-sha-256", "tls", "tls-external", "oauth"',
+    ),
+    "password of a certificate's user": (
+        user(authentication={"type": "tls", "password": PASSWORD}),
+        "only a user with scram-sha-512 or scram-sha-256 has a password",
+    ),
+    "password in the manifest": (
+        user(authentication={"password": "secret"}),
+        "spec.authentication.password",
+    ),
+    "Secret that is a path": (
+        user(
+            authentication={
+                "password": {"valueFrom": {"secretKeyRef": {"name": "../a/b", "key": "k"}}}
+            }
+        ),
+        "secretKeyRef.name",
+    ),
+    "Secret of another namespace": (
+        edited(
+            user(authentication={"password": PASSWORD}),
+            "spec.authentication.password.valueFrom.secretKeyRef",
+            {"name": "keys"},
+        ),
+        "secretKeyRef.key: Required value",
+    ),
+    "name of an authority's Secret": (
+        edited(user(), "metadata.name", "demo-clients-ca"),
+        "names that end in -ca or -tls are those of the operator's own Secrets",
+    ),
+    "name of a broker's Secret": (
+        edited(user(), "metadata.name", "broker-1-tls"),
+        "names that end in -ca or -tls are those of the operator's own Secrets",
+    ),
+    "name too long for a certificate": (
+        named("u" * 65, "tls"),
+        "a user with a certificate has a name of at most 64 characters",
+    ),
+    "name too long for another's certificate": (
+        named("u" * 65, "tls-external"),
+        "a user with a certificate has a name of at most 64 characters",
+    ),
+    "no resource": (with_acls({"operations": ["Read"]}), "resource: Required value"),
+    "no operation": (
+        with_acls({**acl(), "operations": []}),
+        "operations in body should have at least 1 items",
+    ),
+    "operation twice": (with_acls(acl("Topic", "Read", "Read")), "Duplicate value"),
+    "a topic without a name": (
+        with_acls({"resource": {"type": "Topic"}, "operations": ["Read"]}),
+        "give the resource's name",
+    ),
+    "a Cluster with a name": (
+        with_acls(acl("Cluster", "Create", resource={"name": "kafka-cluster"})),
+        "only the Cluster, which there is once, has none",
+    ),
+    "a prefix that is everything": (
+        with_acls(acl("Topic", "Read", resource={"patternType": "Prefixed"})),
+        "write the name '*' with patternType Literal",
+    ),
+    "a prefix of the Cluster": (
+        with_acls(acl("Cluster", "Create", resource={"patternType": "Prefixed"})),
+        "write the name '*' with patternType Literal",
+    ),
+    "a host's name": (with_acls(acl(host="example.org")), "host is '*' or one IP address"),
+    "a network": (with_acls(acl(host="10.0.0.0/8")), "host is '*' or one IP address"),
+    "an address in a longer form": (
+        with_acls(acl(host="fd00:0::7")),
+        "in its shortest form",
+    ),
+    "too many ACLs": (
+        with_acls(*([acl()] * (ACLS_MAX + 1))),
+        f"must have at most {ACLS_MAX} items",
+    ),
+    "quota of nothing": (
+        user(quotas={"producerByteRate": 0}),
+        "should be greater than or equal to 1",
+    ),
+    "quotas without any": (
+        user(quotas={}),
+        "give a producerByteRate, a consumerByteRate, a requestPercentage or clients",
+    ),
+    "a client id without any": (
+        user(quotas={"clients": [{"clientId": "etl"}]}),
+        "give a producerByteRate, a consumerByteRate or a requestPercentage",
+    ),
+    "a client id twice": (
+        cluster(quotas={"clients": [{"clientId": "etl", "producerByteRate": n} for n in (1, 2)]}),
+        "Duplicate value",
+    ),
+    "another authorizer": (
+        cluster(authorization={"type": "opa"}),
+        'supported values: "simple"',
+    ),
+    "super user with its type": (
+        cluster(authorization={"type": "simple", "superUsers": ["User:admin"]}),
+        "a super user is named as in the User's status.username, without User:",
+    ),
+}
+
+
+@pytest.mark.parametrize("body", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_accepted(api: Api, body: Object) -> None:
+    api.try_create(body)
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(api: Api, body: Object, message: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        api.try_create(body)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("type_", OPERATIONS)
+def test_a_type_knows_its_operations_and_no_others(api: Api, type_: str) -> None:
+    """As Kafka's ``AclEntry.supportedOperations`` has it."""
+    for operation in Operation:
+        known = operation is Operation.ALL or operation in OPERATIONS[type_]
+        body = with_acls(acl(type_, operation))
+        if known:
+            api.try_create(body)
+            continue
+        with pytest.raises(Refused, match=f"operations on a {type_} are All, "):
+            api.try_create(body)
+
+
+def test_the_manifest_of_the_page_applies(api: Api) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    manifests = [yaml.safe_load(text) for text in re.findall(r"(?ms)^```yaml\n(.*?)^```", page)]
+    assert [body["kind"] for body in manifests] == ["User"]
+    for body in manifests:
+        api.try_create(body)

@@ -1,0 +1,195 @@
+"""Requests that name tens of thousands of partitions, on a real broker.
+
+What is measured is the processor time of the loop's own thread between two turns of another task:
+other processes of the machine do not count, nor do threads.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.api.api_broker import ApiBroker
+from tests.unit.api import api_requests as kafka
+from tests.user_states import user, user_states
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import decode_response, encode_request
+
+MANY = 19_000
+#: A slice ends after 5 ms; some steps go through all entries at once, in a few milliseconds more.
+TURN_MS = 20
+
+#: The Api's key and version; the request; where it names partitions, and the answer tells of them.
+ASKED: dict[str, tuple[int, int, Callable[[], Any], tuple[str, str], tuple[str, str]]] = {
+    "Produce, acks=1": (
+        0,
+        9,
+        lambda: kafka.produce(9, "t", kafka.batch(b"x"), acks=1),
+        ("topic_data", "partition_data"),
+        ("responses", "partition_responses"),
+    ),
+    "Produce, acks=all": (
+        0,
+        9,
+        lambda: kafka.produce(9, "t", kafka.batch(b"x"), acks=-1),
+        ("topic_data", "partition_data"),
+        ("responses", "partition_responses"),
+    ),
+    "Fetch": (
+        1,
+        12,
+        lambda: kafka.fetch(12, "t", 0),
+        ("topics", "partitions"),
+        ("responses", "partitions"),
+    ),
+    "ListOffsets": (
+        2,
+        7,
+        lambda: kafka.list_offsets(7, "t", -1, current_leader_epoch=-1),
+        ("topics", "partitions"),
+        ("topics", "partitions"),
+    ),
+    "DeleteRecords": (
+        21,
+        2,
+        lambda: kafka.delete_records(2, "t", 0),
+        ("topics", "partitions"),
+        ("topics", "partitions"),
+    ),
+    "OffsetForLeaderEpoch": (
+        23,
+        4,
+        lambda: kafka.offset_for_leader_epoch(4, "t", -1, 0),
+        ("topics", "partitions"),
+        ("topics", "partitions"),
+    ),
+}
+
+
+def naming(request: Any, names: tuple[str, str], partitions: range | list[int]) -> Any:
+    """The request with its one partition named by these numbers."""
+    topics, parts = names
+    (topic,) = getattr(request, topics)
+    (part,) = getattr(topic, parts)
+    number = next(name for name in ("index", "partition", "partition_index") if hasattr(part, name))
+    copies = tuple(dataclasses.replace(part, **{number: each}) for each in partitions)
+    return dataclasses.replace(
+        request, **{topics: (dataclasses.replace(topic, **{parts: copies}),)}
+    )
+
+
+async def ask(broker: ApiBroker, api: str, partitions: range | list[int]) -> list[Any]:
+    key, version, request, named, told = ASKED[api]
+    answer = await broker.client.request(
+        naming(request(), named, partitions), kafka.answer_type(key, version), 60
+    )
+    return [each for topic in getattr(answer, told[0]) for each in getattr(topic, told[1])]
+
+
+@contextlib.asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """In milliseconds of processor time, of everything that runs on this loop. Without garbage
+    collection: it would go through all of pytest, too."""
+    longest = [0.0]
+    gc.disable()
+
+    async def beat() -> None:
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest[0] = max(longest[0], (now - before) * 1000)
+            before = now
+
+    task = asyncio.create_task(beat())
+    await asyncio.sleep(0)
+    try:
+        yield longest
+    finally:
+        task.cancel()
+        gc.enable()
+
+
+@pytest.mark.parametrize("api", ASKED)
+async def test_others_have_the_loop_meanwhile(broker: ApiBroker, api: str) -> None:
+    await broker.create("t")
+    key, version, request, named, _ = ASKED[api]
+    large = naming(request(), named, range(MANY))
+    frame = await asyncio.to_thread(encode_request, large, 1, "c")
+    async with longest_turn() as longest:
+        answer = await served(broker, frame)
+    _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(key, version), answer)
+    told = ASKED[api][4]
+    results = [each for topic in getattr(answered, told[0]) for each in getattr(topic, told[1])]
+    assert len(results) == MANY
+    assert results[0].error_code is ErrorCode.none
+    assert results[-1].error_code is ErrorCode.unknown_topic_or_partition
+    assert longest[0] < TURN_MS
+
+
+async def served(broker: ApiBroker, frame: bytes) -> bytes:
+    """The answer's frame as it came: what the client does with it is not measured."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 26)
+    try:
+        writer.write(frame)
+        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 60))
+        return await asyncio.wait_for(reader.readexactly(size), 60)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("api", [api for api in ASKED if api != "OffsetForLeaderEpoch"])
+async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api: str) -> None:
+    """As Kafka's ListOffsets does; nothing is appended twice, nothing deleted."""
+    await broker.create("t", partitions=2)
+    results = await ask(broker, api, [0, 1, 0])
+    assert [each.error_code for each in results] == [
+        ErrorCode.invalid_request,
+        ErrorCode.none,
+        ErrorCode.invalid_request,
+    ]
+
+
+async def test_more_than_anybody_needs_is_no_request(broker: ApiBroker) -> None:
+    await broker.create("t")
+    with pytest.raises(ConnectionClosed):
+        await ask(broker, "OffsetForLeaderEpoch", range(20_001))
+
+
+async def test_a_large_request_does_not_let_the_next_one_by(broker: ApiBroker) -> None:
+    """Records of one connection are appended in the order of its requests."""
+    await broker.create("t", partitions=1)
+    _, version, request, named, _ = ASKED["Produce, acks=1"]
+    large = naming(request(), named, [*range(1, 15_000), 0])
+    first, second = await asyncio.gather(
+        broker.client.request(large, kafka.answer_type(0, version), 60),
+        broker.client.request(request(), kafka.answer_type(0, version), 60),
+    )
+    assert first.responses[0].partition_responses[-1].base_offset == 0
+    assert second.responses[0].partition_responses[0].base_offset == 1
+
+
+async def test_others_have_the_loop_while_acls_are_looked_at(broker: ApiBroker) -> None:
+    """Thousands of topics, of which the client may describe some by one of many prefixes."""
+    rules = [f"ALLOW DESCRIBE TOPIC team-{number}-..." for number in range(100)]
+    broker.broker.users.apply(user_states(user("ANONYMOUS", *rules)))
+    request = kafka.list_offsets(7, "t", -1, current_leader_epoch=-1)
+    (topic,) = request.topics
+    names = [f"team-{number % 200}-{number}" for number in range(9_000)]
+    topics = tuple(dataclasses.replace(topic, name=name) for name in names)
+    frame = await asyncio.to_thread(
+        encode_request, dataclasses.replace(request, topics=topics), 1, "c"
+    )
+    async with longest_turn() as longest:
+        answer = await served(broker, frame)
+    _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(2, 7), answer)
+    errors = [each.partitions[0].error_code for each in answered.topics]
+    assert errors.count(ErrorCode.topic_authorization_failed) == 4_500
+    assert errors.count(ErrorCode.unknown_topic_or_partition) == 4_500
+    assert longest[0] < TURN_MS

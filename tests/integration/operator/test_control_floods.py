@@ -1,0 +1,132 @@
+"""What strangers, and a broker gone wrong, may cost the operator: memory stays bounded, and good
+brokers keep their sessions.
+"""
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import leaf_of_operator
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark.tls.identity import Identity
+from tidemark_operator.listener.intake import REQUEST_BYTES_MAX, UNPROVEN_BYTES_MAX
+
+pytestmark = pytest.mark.slow
+#: Of an operator under any flood.
+MEMORY_MIB = 300
+SECONDS = 4.0
+
+
+class Attacked:
+    """An operator with one good broker, and one whose certificate the attacker has."""
+
+    def __init__(self, world: ClusterWorld, operator: OperatorProcess, good: BrokerPeer) -> None:
+        self.world, self.operator, self.good = world, operator, good
+        host, port = operator.control.rsplit(":", 1)
+        self.address = (host, int(port))
+
+    def memory_mib(self) -> float:
+        status = Path(f"/proc/{self.operator.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+    async def holds(self) -> None:
+        """For some seconds: the memory, and the good broker's session."""
+        epoch, until = self.good.broker_epoch, asyncio.get_running_loop().time() + SECONDS
+        most = 0.0
+        while asyncio.get_running_loop().time() < until:
+            most = max(most, self.memory_mib())
+            assert not self.good.fenced
+            await asyncio.sleep(0.05)
+        print(f"{most:.0f} MiB")
+        assert most <= MEMORY_MIB
+        assert self.good.broker_epoch == epoch
+
+    async def connect(self, *, tls: bool) -> asyncio.StreamWriter:
+        """As nobody, or as broker 2 (``tls``)."""
+        if not tls:
+            return (await asyncio.open_connection(*self.address))[1]
+        who = Identity(await self.world.cluster_id(), 2)
+        files = leaf_of_operator(self.world.certificates, who)
+        context = files.contexts().client
+        return (await asyncio.open_connection(*self.address, ssl=context, server_hostname=""))[1]
+
+
+@pytest.fixture
+async def attacked(world: ClusterWorld) -> Attacked:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    return Attacked(world, operator, await world.start_broker(1, operator))
+
+
+@contextlib.asynccontextmanager
+async def again_and_again(attack: Callable[[], Awaitable[None]], times: int) -> AsyncIterator[None]:
+    """So many that attack at once, and begin again when they are through."""
+
+    async def attacker() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                await attack()
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(attacker()) for _ in range(times)]
+    try:
+        yield
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_strangers_that_send_noise(attacked: Attacked) -> None:
+    """Forty at a time, each with a megabyte of it."""
+
+    async def stranger() -> None:
+        writer = await attacked.connect(tls=False)
+        try:
+            writer.write(os.urandom(1 << 20))
+            async with asyncio.timeout(2):
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async with again_and_again(stranger, 40):
+        await attacked.holds()
+
+
+async def test_strangers_that_say_nothing(attacked: Attacked) -> None:
+    """More of them than places for strangers."""
+    writers = []
+    for _ in range(300):
+        with contextlib.suppress(OSError):
+            writers.append(await attacked.connect(tls=False))
+    try:
+        await attacked.holds()
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("size", [UNPROVEN_BYTES_MAX, REQUEST_BYTES_MAX], ids=["small", "large"])
+async def test_a_broker_that_never_ends_its_requests(attacked: Attacked, size: int) -> None:
+    """With a certificate that holds; its requests are small until it has shown a secret."""
+
+    async def broker() -> None:
+        writer = await attacked.connect(tls=True)
+        try:
+            writer.write(struct.pack(">i", size) + bytes(size - 1))
+            async with asyncio.timeout(2):
+                await writer.drain()
+            await asyncio.sleep(0.5)
+        finally:
+            writer.transport.abort()
+
+    async with again_and_again(broker, 16):
+        await attacked.holds()

@@ -1,0 +1,39 @@
+"""Apache Kafka's own programs, run as its scripts run them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+
+_TIMEOUT_S = 90
+
+
+def kafka_jars() -> Path:
+    """The folder of the published jars; the test is skipped where there is no Java, or no Maven."""
+    try:
+        return ensure_jars()
+    except KafkaMissing as error:
+        pytest.skip(str(error))
+
+
+class ProgramFailed(Exception):
+    """With all that it said."""
+
+
+def java(
+    jars: Path, program: str, *arguments: str, stdin: str = "", flags: tuple[str, ...] = ()
+) -> str:
+    """Run one of them; its output. Raises :class:`ProgramFailed` unless it ends well."""
+    done = subprocess.run(
+        ["java", "-Xmx256m", *flags, "-cp", f"{jars}/*", program, *arguments],
+        check=False,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise ProgramFailed(done.stdout + done.stderr)
+    return done.stdout

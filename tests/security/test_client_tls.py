@@ -1,0 +1,194 @@
+"""TLS for clients: who is let in by which certificate, what a handshake may cost, and that a new
+certificate needs no restart."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.security.client_certificates import ClientAuthority, Leaf
+from tests.security.secured_broker import Secured, secured
+from tests.unit.api import api_requests as kafka
+from tests.user_states import user
+from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+
+LOADER = user("CN=loader\\,x,OU=Data,O=Acme", "ALLOW WRITE TOPIC orders")
+ANYBODY = user("ANONYMOUS", "ALLOW WRITE TOPIC open")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
+    config = {"listener.name.secure.ssl.client.auth": "none"}
+    async with secured(tmp_path, LOADER, ANYBODY, topics=("orders", "open"), **config) as made:
+        yield made
+
+
+def context(own: Leaf | None, trusted: str) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=trusted)
+    if own is not None:
+        made.load_cert_chain(own.certificate, own.key)
+    return made
+
+
+async def connect(
+    cluster: Secured, own: Leaf | None, trusted: str | None = None
+) -> KafkaConnection:
+    host, _, port = cluster.address("CERTS").rpartition(":")
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: KafkaConnection(client_id="test"),
+        host,
+        int(port),
+        ssl=context(own, trusted or cluster.server.trusted),
+    )
+    return connection
+
+
+async def produce(connection: KafkaConnection, topic: str) -> Any:
+    request = kafka.produce(9, topic, kafka.batch(b"x"))
+    answer: Any = await connection.request(request, kafka.answer_type(0, 9), 5)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+async def test_the_principal_is_what_the_certificate_is_issued_to(
+    cluster: Secured, tmp_path: Path
+) -> None:
+    """As RFC 2253 writes it, a comma of a name escaped."""
+    loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+    other = cluster.authority.leaf(tmp_path / "other", "CN=loader,OU=Data,O=Acme")
+    connection = await connect(cluster, loader)
+    assert await produce(connection, "orders") is ErrorCode.none
+    await connection.close()
+    connection = await connect(cluster, other)
+    assert await produce(connection, "orders") is ErrorCode.topic_authorization_failed
+    await connection.close()
+
+
+@pytest.mark.parametrize("shown", ["nothing", "another authority's"])
+async def test_without_a_certificate_of_the_authority_nobody_is_heard(
+    cluster: Secured, tmp_path: Path, shown: str
+) -> None:
+    own = None
+    if shown != "nothing":
+        own = ClientAuthority().leaf(tmp_path / "forged", "CN=loader\\,x,OU=Data,O=Acme")
+    with pytest.raises((OSError, ConnectionClosed)):
+        await produce(await connect(cluster, own), "orders")
+    await cluster.logged("listener CERTS: closed a connection")
+
+
+async def test_a_brokers_own_certificate_is_none_of_a_clients(
+    cluster: Secured, tmp_path: Path
+) -> None:
+    """The cluster's own authority has no say on a listener for clients."""
+    own = Leaf(Path(str(cluster.broker.entries["tidemark.tls.directory"])))
+    with pytest.raises((OSError, ConnectionClosed)):
+        await produce(await connect(cluster, own), "orders")
+
+
+async def test_a_certificate_may_be_left_to_the_client(tmp_path: Path) -> None:
+    """``requested``: without one it is nobody in particular; a wrong one is worse than none."""
+    config = {"listener.name.certs.ssl.client.auth": "requested"}
+    async with secured(tmp_path, LOADER, ANYBODY, topics=("orders", "open"), **config) as cluster:
+        loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+        forged = ClientAuthority().leaf(tmp_path / "forged", "CN=loader\\,x,OU=Data,O=Acme")
+        connection = await connect(cluster, loader)
+        assert await produce(connection, "orders") is ErrorCode.none
+        await connection.close()
+        connection = await connect(cluster, None)
+        assert await produce(connection, "open") is ErrorCode.none
+        assert await produce(connection, "orders") is ErrorCode.topic_authorization_failed
+        await connection.close()
+        with pytest.raises((OSError, ConnectionClosed)):
+            await produce(await connect(cluster, forged), "orders")
+
+
+async def test_a_new_certificate_counts_from_the_next_connection_on(
+    cluster: Secured, tmp_path: Path
+) -> None:
+    """And one that cannot be used leaves the former one in force."""
+    loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+    before = await connect(cluster, loader)
+    first = _serial(before)
+    renewed = cluster.authority.leaf(tmp_path / "renewed", "CN=broker")
+    shutil.copy(renewed.key, cluster.server.key)  # half of it: key and certificate do not fit
+    half = await connect(cluster, loader)
+    assert _serial(half) == first
+    shutil.copy(renewed.certificate, cluster.server.certificate)
+    after = await connect(cluster, loader)
+    assert _serial(after) != first
+    for connection in (before, half, after):
+        assert await produce(connection, "orders") is ErrorCode.none
+        await connection.close()
+
+
+def _serial(connection: KafkaConnection) -> str:
+    assert connection._transport is not None
+    return str(connection._transport.get_extra_info("peercert")["serialNumber"])
+
+
+async def test_an_authority_that_is_trusted_no_more_opens_nothing(
+    cluster: Secured, tmp_path: Path
+) -> None:
+    loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+    trusted = cluster.server.trusted
+    other = ClientAuthority("other").leaf(tmp_path / "other", "CN=x")
+    shutil.copy(trusted, tmp_path / "trusted.crt")
+    shutil.copy(other.trusted, trusted)
+    with pytest.raises((OSError, ConnectionClosed)):
+        await produce(await connect(cluster, loader, str(tmp_path / "trusted.crt")), "orders")
+
+
+async def test_a_handshake_that_hangs_costs_no_client_its_place(
+    cluster: Secured, tmp_path: Path
+) -> None:
+    """Three hundred that never say a word: within limits, and each for five seconds at most."""
+    loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+    served = await connect(cluster, loader)
+    host, _, port = cluster.address("CERTS").rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(300)]
+    assert await produce(served, "orders") is ErrorCode.none
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                late = await connect(cluster, loader)
+                break
+            except OSError:
+                await asyncio.sleep(0.2)
+    assert await produce(late, "orders") is ErrorCode.none
+    for each in silent:
+        each.settimeout(10)
+        assert not each.recv(1)
+        each.close()
+    assert cluster.broker.log_text().count("listener CERTS: closed a connection") <= 3
+    await served.close()
+    await late.close()
+
+
+async def test_what_is_no_tls_is_not_heard(cluster: Secured) -> None:
+    connection = await cluster.connect("CERTS")
+    with pytest.raises(ConnectionClosed):
+        await produce(connection, "orders")
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
+async def test_tls_below_1_2_is_not_spoken(cluster: Secured, tmp_path: Path) -> None:
+    old = context(None, cluster.server.trusted)
+    old.minimum_version = ssl.TLSVersion.TLSv1_1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    host, _, port = cluster.address("SECURE").rpartition(":")
+    with pytest.raises(OSError):  # noqa: PT011 - an alert, or a reset that overtakes it
+        await asyncio.open_connection(host, int(port), ssl=old)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_tls_1_2_and_1_3_are_spoken(cluster: Secured, version: ssl.TLSVersion) -> None:
+    exact = context(None, cluster.server.trusted)
+    exact.minimum_version = exact.maximum_version = version
+    host, _, port = cluster.address("SECURE").rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=exact)
+    writer.close()

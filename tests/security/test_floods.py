@@ -1,0 +1,50 @@
+"""What a client may cost a broker: memory stays bounded, and others are served meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.security.floods import Target, Waits, greedy_fetch, many_entries
+
+#: Of a broker under any flood.
+MEMORY_MIB = 400
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> AsyncIterator[Target]:
+    async with Target.start(tmp_path) as started:
+        yield started
+
+
+def served_well(waits: Waits) -> bool:
+    """Nearly all within a second: the machine has other things to do, too."""
+    return waits.share_within(1.0) >= 0.9 and waits.share_within(10.0) == 1
+
+
+@pytest.mark.slow
+async def test_fetches_whose_answers_nobody_reads(target: Target) -> None:
+    async with target.attackers(12) as writers:
+        for writer in writers:
+            writer.write(greedy_fetch() * 8)
+        waits, most_mib = await target.watched(8)
+    print(most_mib, len(waits.seconds), max(waits.seconds))
+    assert most_mib <= MEMORY_MIB
+    assert served_well(waits), sorted(waits.seconds)[-5:]
+
+
+@pytest.mark.slow
+async def test_requests_that_name_thousands_of_partitions(target: Target) -> None:
+    """Over and over, from eight connections: a broker that stood still would be fenced."""
+    requests = await asyncio.to_thread(many_entries, 19_000)
+    sessions = [broker.epoch for broker in target.controller.brokers.values()]
+    async with target.attackers(8) as writers:
+        for writer in writers:
+            writer.write(requests * 4)
+        waits, most_mib = await target.watched(8)
+    print(most_mib, len(waits.seconds), max(waits.seconds))
+    assert most_mib <= MEMORY_MIB
+    assert served_well(waits), sorted(waits.seconds)[-5:]
+    assert [broker.epoch for broker in target.controller.brokers.values()] == sessions
+    assert not any(broker.fenced for broker in target.controller.brokers.values())

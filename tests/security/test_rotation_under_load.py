@@ -1,0 +1,97 @@
+"""Another authority, new leaves, and records with acks=all that flow all the while."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark_operator.certificates.folders import read_files
+from tidemark_operator.certificates.formats import STATE
+from tidemark_operator.resources.names import RENEWAL_ANNOTATION
+
+BROKERS = 3
+
+
+class Flow:
+    """Records with acks=all until it is stopped, one partition; failures are kept."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged = 0
+        self.failures: list[Any] = []
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Flow":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            self._producer.produce(self._topic, b"x" * 500, on_delivery=self._delivered)
+            self._producer.poll(0)
+        self._producer.flush(30)
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.failures.append(error)
+
+
+def issued(cluster: Cluster, name: str) -> dict[str, bytes]:
+    return read_files(cluster.local.layout.certificates / name)
+
+
+def phase(cluster: Cluster) -> str:
+    return issued(cluster, "tidemark-ca")[STATE].decode().split("\n")[2]
+
+
+def leaves(cluster: Cluster) -> list[bytes]:
+    return [issued(cluster, f"broker-{n + 1}-tls")["tls.crt"] for n in range(BROKERS)]
+
+
+def condition(cluster: Cluster, kind: str, name: str) -> str:
+    body = cluster.kube.get(kind, name)
+    assert body is not None
+    return next(c["status"] for c in body["status"]["conditions"] if c["type"] == "Ready")
+
+
+def ask_for_renewal(cluster: Cluster) -> None:
+    cluster.kube._call(
+        "PATCH",
+        cluster.kube._path("Cluster", "tidemark"),
+        body={"metadata": {"annotations": {RENEWAL_ANNOTATION: "now"}}},
+        content_type="application/merge-patch+json",
+    )
+
+
+@pytest.mark.slow
+def test_nothing_fails_while_everything_is_made_anew(tmp_path: Path) -> None:
+    with run_cluster(tmp_path, brokers=BROKERS) as cluster:
+        topic = cluster.new_topic(config={"min.insync.replicas": "3"})
+        authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)
+        with Flow(cluster.bootstrap, topic) as flow:
+            ask_for_renewal(cluster)
+            wait(lambda: phase(cluster) == "Announced", "the next authority")
+            wait(lambda: phase(cluster) == "Issuing", "new leaves")
+            wait(lambda: phase(cluster) == "Steady", "the former one to go")
+            seen = flow.acknowledged
+            wait(lambda: flow.acknowledged > seen + 100, "records to flow on")
+        assert flow.failures == []
+        assert issued(cluster, "tidemark-ca")["tls.crt"] != authority["tls.crt"]
+        assert all(new != old for new, old in zip(leaves(cluster), before, strict=True))
+        for number in range(BROKERS):
+            assert condition(cluster, "Broker", f"broker-{number + 1}") == "True"
+        # Whoever dials anew is believed: nobody holds on to a connection of before.
+        assert cluster.local.stop_broker(1)
+        cluster.local.start_broker(1)
+        wait(lambda: len(cluster.view(topic).rows[0].isr) == BROKERS, "all replicas in sync")

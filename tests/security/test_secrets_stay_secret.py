@@ -1,0 +1,97 @@
+"""The store's credentials and the clusters' keys are nowhere but where they are kept.
+
+A whole local cluster on S3 is used and its store made to fail; then everything that it wrote and
+showed is searched: logs, arguments and environments of its processes, objects, Events, run records.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark_cli.local.cluster import SECRET
+from tidemark_operator.resources.kinds import KINDS
+
+#: Where they are kept: the API server's store, MinIO's own settings, the private folder.
+KEPT_IN = ("control-plane/", "minio/", "certificates/")
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What must not be found, in every form in which it might appear."""
+
+    values: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> "Secrets":
+        made = cluster.kube._call(
+            "GET", f"/api/v1/namespaces/{cluster.kube.namespace}/secrets/{SECRET}"
+        )
+        found = [base64.b64decode(text) for text in made["data"].values()]
+        folder = cluster.local.layout.certificates
+        keys = [path.read_bytes() for path in folder.glob("*/tls.key")]
+        assert len(found) >= 2
+        assert len(keys) >= 2  # the authority's and a broker's
+        found += [b"".join(key.splitlines()[1:-1])[:60] for key in keys]
+        found += [key.splitlines()[1] for key in keys]
+        return cls(tuple(found) + tuple(base64.b64encode(value).rstrip(b"=") for value in found))
+
+    def are_in(self, content: bytes) -> bool:
+        """Any of them?"""
+        return any(value in content for value in self.values)
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster on S3 with a topic whose segments were copied, and a store that was away."""
+    with run_cluster(tmp_path_factory.mktemp("secrets"), brokers=2, tier="s3") as cluster:
+        topic = cluster.new_topic(
+            replicationFactor=2,
+            tiering={"enabled": True},
+            config={"segment.bytes": "1048576"},
+        )
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        for _ in range(4000):
+            producer.produce(topic, bytes(1000), partition=0)
+        producer.flush(20)
+        name = cluster.local.settings.cluster
+        wait(
+            lambda: cluster.kube.get("Cluster", name)["status"].get("remoteBytes", 0) > 0,
+            "segments in the tier",
+            120,  # the figure is written once a minute
+        )
+        yield cluster
+
+
+@pytest.mark.slow
+def test_no_file_shows_them(used: Cluster) -> None:
+    root, secrets = used.local.layout.root, Secrets.of(used)
+    files = [path for path in root.rglob("*") if path.is_file()]
+    kept = [path for path in files if str(path.relative_to(root)).startswith(KEPT_IN)]
+    searched = [path for path in files if path not in kept]
+    assert any(secrets.are_in(path.read_bytes()) for path in kept), "the search finds them at all"
+    assert len([path for path in searched if path.suffix == ".log"]) >= 3
+    assert [path for path in searched if secrets.are_in(path.read_bytes())] == []
+
+
+@pytest.mark.slow
+def test_no_argument_and_no_environment_shows_them(used: Cluster) -> None:
+    secrets = Secrets.of(used)
+    for name, pid in used.local.addresses().processes.items():
+        assert not secrets.are_in(Path(f"/proc/{pid}/cmdline").read_bytes()), name
+        if name != "minio":  # its settings are its own secret, given by its environment
+            assert not secrets.are_in(Path(f"/proc/{pid}/environ").read_bytes()), name
+
+
+@pytest.mark.slow
+def test_no_object_and_no_event_shows_them(used: Cluster) -> None:
+    secrets, kube = Secrets.of(used), used.kube
+    shown = [kube._call("GET", kube._path(kind.kind)) for kind in KINDS]
+    assert sum(len(each["items"]) for each in shown) > 60  # slices, brokers, topic, cluster
+    shown.append({"items": kube.events()})
+    assert not any(secrets.are_in(json.dumps(each).encode()) for each in shown)

@@ -1,0 +1,75 @@
+"""Whoever speaks for a broker shows its session's secret: an epoch is a number to be guessed."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.tls.identity import Identity
+from tidemark.wire import control
+from tidemark_operator.listener.server import ControlServer, _Peer, _Term
+from tidemark_operator.listener.sessions import Sessions
+
+SECRET = b"0123456789abcdef"
+STALE = int(ErrorCode.stale_broker_epoch)
+
+
+@pytest.fixture
+def server() -> ControlServer:
+    """The answers of a listener in a term, with broker 1 registered in epoch 7."""
+    made = ControlServer.__new__(ControlServer)
+    sessions = Sessions(9.0, 0.25)
+    sessions.open(1, 7, 0.0)
+    assert sessions.give_token(1, 7, SECRET)
+    made._term = _Term(3, sessions)
+    return made
+
+
+def attach(server: ControlServer, token: bytes, *, epoch: int = 7, node_id: int = 1) -> int:
+    request = control.AttachRequest(broker_id=1, broker_epoch=epoch, session_token=token)
+    answer = server._answer(request, _Peer(Identity("c", node_id)))
+    assert isinstance(answer, control.AttachResponse)
+    return answer.error_code
+
+
+def test_the_secret_opens_the_session(server: ControlServer) -> None:
+    assert attach(server, SECRET) == 0
+
+
+@pytest.mark.parametrize("token", [b"", b"0123456789abcdeg", SECRET + b"0", SECRET[:-1]])
+def test_nothing_else_does(server: ControlServer, token: bytes) -> None:
+    assert attach(server, token) == STALE
+
+
+@pytest.mark.parametrize("epoch", [6, 8, 2**62])
+def test_an_epoch_is_equal_or_wrong(server: ControlServer, epoch: int) -> None:
+    assert attach(server, SECRET, epoch=epoch) == STALE
+
+
+def test_a_session_that_was_only_known_at_the_take_over_is_nobodys(server: ControlServer) -> None:
+    assert server._term is not None
+    server._term.sessions.open(1, 7, 0.0)
+    assert attach(server, b"") == STALE
+
+
+def test_a_broker_does_not_speak_for_another(server: ControlServer) -> None:
+    with pytest.raises(ConnectionAbortedError, match="broker 2 of cluster c speaks for broker 1"):
+        attach(server, SECRET, node_id=2)
+
+
+def test_what_is_refused_leaves_the_session_as_it_was(server: ControlServer) -> None:
+    """Neither a sign of life nor a change of its state."""
+    beat = control.BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=7,
+        snapshot_controller_epoch=3,
+        loop_age_ms=0,
+        want_shut_down=True,
+    )
+    assert server._term is not None
+    before = server._term.sessions.get(1, 7)
+    assert before is not None
+    seen_s, known = before.last_seen_s, before.beat
+    answer = server._answer(beat, _Peer(Identity("c", 1)))
+    assert isinstance(answer, control.BrokerHeartbeatResponse)
+    assert answer.error_code == STALE
+    assert answer.is_fenced
+    assert (before.last_seen_s, before.beat, before.connections) == (seen_s, known, 0)

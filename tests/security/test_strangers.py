@@ -1,0 +1,334 @@
+"""What a client may cost, and learn, before it has proven who it is; and what a proof is good for.
+
+The attacker speaks Kafka by itself, to a listener with SASL in clear.
+"""
+
+import asyncio
+import contextlib
+import statistics
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.broker.broker_process import BrokerProcess
+from tests.integration.broker.scripted_controller import ScriptedController
+from tests.security.secured_broker import ALL, PASSWORD, READER, WRITER, Secured, secured
+from tests.unit.api import api_requests as kafka
+from tests.user_states import user
+from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+
+DELAY_MS = 150
+TIMEOUT_MS = 1500
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
+    config = {
+        "connection.failed.authentication.delay.ms": DELAY_MS,
+        "tidemark.authentication.timeout.ms": TIMEOUT_MS,
+    }
+    async with secured(tmp_path, WRITER, READER, **config) as made:
+        yield made
+
+
+async def handshake(connection: KafkaConnection, mechanism: str = "PLAIN") -> Any:
+    request = kafka.request(17, 1, mechanism=mechanism)
+    return await connection.request(request, kafka.answer_type(17, 1), 5)
+
+
+async def say(connection: KafkaConnection, message: bytes) -> Any:
+    request = kafka.request(36, 2, auth_bytes=message)
+    return await connection.request(request, kafka.answer_type(36, 2), 5)
+
+
+async def plain(connection: KafkaConnection, name: str, password: str = PASSWORD) -> Any:
+    await handshake(connection)
+    return await say(connection, f"\0{name}\0{password}".encode())
+
+
+async def produce(connection: KafkaConnection, topic: str = "orders") -> Any:
+    request = kafka.produce(9, topic, kafka.batch(b"x"))
+    answer: Any = await connection.request(request, kafka.answer_type(0, 9), 5)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+async def ended(connection: KafkaConnection) -> bool:
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(5):
+            await connection.read_frame()
+    return connection.closed
+
+
+async def test_who_has_proven_it_may_do_what_its_acls_say(cluster: Secured) -> None:
+    """Or the tests below would prove nothing."""
+    connection = await cluster.connect()
+    answer = await plain(connection, "writer")
+    assert answer.error_code is ErrorCode.none
+    assert await produce(connection) is ErrorCode.none
+    assert await produce(connection, "secret") is ErrorCode.topic_authorization_failed
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: (kafka.produce(9, "orders", kafka.batch(b"x")), 0, 9),
+        lambda: (kafka.metadata(9, None), 3, 9),
+        lambda: (kafka.request(60, 1, include_cluster_authorized_operations=False), 60, 1),
+        lambda: (kafka.request(50, 0, users=None), 50, 0),
+    ],
+    ids=["Produce", "Metadata", "DescribeCluster", "DescribeUserScramCredentials"],
+)
+async def test_nothing_is_answered_before(cluster: Secured, request_of: Callable[[], Any]) -> None:
+    """Neither at first nor in the middle of the proof."""
+    for begun in (False, True):
+        connection = await cluster.connect()
+        if begun:
+            await handshake(connection)
+        request, key, version = request_of()
+        with pytest.raises(ConnectionClosed):
+            await connection.request(request, kafka.answer_type(key, version), 5)
+
+
+async def test_api_versions_are_told_to_everybody(cluster: Secured) -> None:
+    connection = await cluster.connect()
+    request = kafka.request(18, 3, client_software_name="x", client_software_version="1")
+    answer: Any = await connection.request(request, kafka.answer_type(18, 3), 5)
+    assert {17, 36} <= {api.api_key for api in answer.api_keys}
+    await connection.close()
+
+
+async def test_a_mechanism_that_is_not_served_is_answered_with_those_that_are(
+    cluster: Secured,
+) -> None:
+    connection = await cluster.connect()
+    answer = await handshake(connection, "GSSAPI")
+    assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+    assert ",".join(answer.mechanisms) == ALL
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "messages"),
+    [
+        ("PLAIN", [b"\0writer\0wrong"]),
+        ("PLAIN", [b"\0nobody\0" + PASSWORD.encode()]),
+        ("PLAIN", [b"garbage"]),
+        ("SCRAM-SHA-512", [b"n,,n=writer,r=abc", b"c=biws,r=abc,p=AAAA"]),
+        ("SCRAM-SHA-256", [b"garbage"]),
+        ("OAUTHBEARER", [b"n,,\x01auth=Bearer e30.e30.e30\x01\x01", b"\x01"]),
+    ],
+)
+async def test_whoever_fails_hears_it_after_a_while_and_is_gone(
+    cluster: Secured, mechanism: str, messages: list[bytes]
+) -> None:
+    connection = await cluster.connect()
+    await handshake(connection, mechanism)
+    for message in messages[:-1]:
+        await say(connection, message)
+    began_s = time.monotonic()
+    answer = await say(connection, messages[-1])
+    assert time.monotonic() - began_s >= DELAY_MS / 1000
+    assert answer.error_code is ErrorCode.sasl_authentication_failed
+    assert answer.error_message == f"{mechanism}: who you are is not proven by what you sent"
+    assert await ended(connection)
+
+
+async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
+    """The salt of a name that nobody has is always the same, and has the length of the others."""
+    firsts = []
+    for name in ("writer", "nobody", "nobody"):
+        connection = await cluster.connect()
+        await handshake(connection, "SCRAM-SHA-256")
+        answer = await say(connection, f"n,,n={name},r=abc".encode())
+        firsts.append(dict(part.split(b"=", 1) for part in answer.auth_bytes.split(b",")))
+        await connection.close()
+    writer, nobody, again = firsts
+    assert nobody[b"s"] == again[b"s"] != writer[b"s"]
+    assert len(nobody[b"s"]) == len(writer[b"s"])
+    assert nobody[b"i"] == writer[b"i"]
+    assert nobody[b"r"] != again[b"r"]
+
+
+async def test_who_is_a_user_is_not_to_be_measured(tmp_path: Path) -> None:
+    """A password costs 100,000 iterations here; a name that nobody has costs them, too."""
+    slow = user("ann", password=PASSWORD, mechanisms=(2,))
+    strong = type(slow.scram[0])(
+        mechanism=2, iterations=100_000, salt=b"s" * 16, stored_key=b"k" * 64, server_key=b"k" * 64
+    )
+    slow = type(slow)(name="ann", scram=(strong,), acls=())
+    quick = {"connection.failed.authentication.delay.ms": 0}
+    async with secured(tmp_path, slow, **quick) as cluster:
+        spent: dict[str, list[float]] = {"ann": [], "eve": []}
+        for _ in range(5):
+            for name, times in spent.items():
+                connection = await cluster.connect()
+                began_s = time.perf_counter()
+                await plain(connection, name, "wrong")
+                times.append(time.perf_counter() - began_s)
+        ann, eve = (statistics.median(spent[name]) for name in ("ann", "eve"))
+        assert eve > ann / 2, f"{ann:.4f} s for a user, {eve:.4f} s for nobody"
+
+
+async def test_a_large_frame_of_a_stranger_is_not_read(cluster: Secured) -> None:
+    host, _, port = cluster.address("OPEN").rpartition(":")
+    for size in (512 * 1024 + 1, 50 * 1024 * 1024):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(struct.pack(">i", size))
+        assert await asyncio.wait_for(reader.read(), 1.0) == b""
+        writer.close()
+    connection = await cluster.connect()
+    await plain(connection, "writer")
+    request = kafka.produce(9, "orders", kafka.batch(bytes(600 * 1024)))
+    answer: Any = await connection.request(request, kafka.answer_type(0, 9), 5)
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+    await connection.close()
+
+
+async def test_a_proof_takes_a_limited_time(cluster: Secured) -> None:
+    silent, talking = await cluster.connect(), await cluster.connect()
+    await handshake(talking)
+    async with asyncio.timeout(5 * TIMEOUT_MS / 1000):
+        assert await ended(silent)
+        assert await ended(talking)
+    proven = await cluster.connect()
+    await plain(proven, "writer")
+    await asyncio.sleep(1.2 * TIMEOUT_MS / 1000)
+    assert await produce(proven) is ErrorCode.none
+    await proven.close()
+
+
+async def test_messages_come_in_their_order(cluster: Secured) -> None:
+    before = await cluster.connect()
+    with pytest.raises(ConnectionClosed):
+        await say(before, b"\0writer\0x")
+    twice = await cluster.connect()
+    await handshake(twice)
+    with pytest.raises(ConnectionClosed):
+        await handshake(twice)
+
+
+async def test_strangers_leave_room_for_others(tmp_path: Path) -> None:
+    async with secured(tmp_path, WRITER, **{"max.connections": 20}) as cluster:
+        silent = [await cluster.connect() for _ in range(19)]
+        connection = await cluster.connect("CLEAR")
+        answer: Any = await connection.request(kafka.metadata(9, None), kafka.answer_type(3, 9), 5)
+        assert answer.brokers
+        assert sum(each.closed for each in silent) >= 9
+        for each in (*silent, connection):
+            await each.close()
+
+
+async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) -> None:
+    """KIP-368."""
+    async with secured(tmp_path, WRITER, READER, **{"connections.max.reauth.ms": 4000}) as cluster:
+        one, other, third = [await cluster.connect() for _ in range(3)]
+        for connection in (one, other, third):
+            answer = await plain(connection, "writer")
+            assert 3 < answer.session_lifetime.total_seconds() <= 4
+        await asyncio.sleep(2.5)
+        assert (await plain(one, "writer")).error_code is ErrorCode.none
+        assert (await plain(third, "reader")).error_code is ErrorCode.sasl_authentication_failed
+        assert await ended(third), "as another user it does not go on"
+        await asyncio.sleep(1.5)
+        assert await produce(one) is ErrorCode.none
+        with pytest.raises(ConnectionClosed):
+            await produce(other)
+        await one.close()
+
+
+async def test_a_proof_by_a_token_ends_with_the_token(cluster: Secured) -> None:
+    connection = await cluster.connect()
+    await handshake(connection, "OAUTHBEARER")
+    token = cluster.issuer.token("robot", seconds=-25)
+    answer = await say(connection, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    assert answer.error_code is ErrorCode.none
+    assert answer.session_lifetime.total_seconds() <= 5, "of 30 s of skew 5 are left"
+    await asyncio.sleep(5.1)
+    with pytest.raises(ConnectionClosed):
+        await produce(connection)
+
+
+async def test_who_is_no_user_any_more_is_put_out(cluster: Secured) -> None:
+    writer, reader = await cluster.connect(), await cluster.connect()
+    await plain(writer, "writer")
+    await plain(reader, "reader")
+    await cluster.know(READER)
+    with pytest.raises(ConnectionClosed):
+        await produce(writer)
+    assert await produce(reader) is ErrorCode.topic_authorization_failed
+    await cluster.know(user("reader", password=PASSWORD))
+    with pytest.raises(ConnectionClosed):
+        await produce(reader)
+
+
+async def test_nobody_is_let_in_before_the_users_are_known(tmp_path: Path) -> None:
+    async with secured(tmp_path) as cluster:
+        for listener in ("OPEN", "CLEAR"):
+            connection = await cluster.connect(listener)
+            assert await ended(connection), listener
+        await cluster.know(WRITER)
+        connection = await cluster.connect()
+        await plain(connection, "writer")
+        assert await produce(connection) is ErrorCode.none
+        await connection.close()
+
+
+async def test_where_acls_decide_nobody_is_served_before_they_are_known(tmp_path: Path) -> None:
+    """A listener in clear, and no other: whoever comes is ANONYMOUS, which may do nothing here."""
+    controller = await ScriptedController().start()
+    controller.users_follow = True
+    broker = await BrokerProcess(1, tmp_path, [controller.port]).start()
+    try:
+        await controller.unfenced(1)
+        await controller.create_topic("orders", [(1,)])
+        host, _, port = broker.listener.rpartition(":")
+        early = await KafkaConnection.connect(host, int(port), client_id="early")
+        assert await ended(early)
+        await controller.tell_users()
+        late = await KafkaConnection.connect(host, int(port), client_id="late")
+        assert await produce(late) is ErrorCode.topic_authorization_failed
+        await late.close()
+    finally:
+        await broker.kill()
+        await controller.close()
+
+
+async def test_users_of_an_older_controller_are_refused(cluster: Secured) -> None:
+    cluster.controller.epoch -= 1
+    await cluster.know(user("eve", password=PASSWORD))
+    assert cluster.controller.users_answers[-1] == ErrorCode.stale_controller_epoch.value
+    connection = await cluster.connect()
+    assert (await plain(connection, "eve")).error_code is ErrorCode.sasl_authentication_failed
+
+
+async def test_each_listener_tells_of_itself(cluster: Secured) -> None:
+    clear, sasl = await cluster.connect("CLEAR"), await cluster.connect("OPEN")
+    await plain(sasl, "writer")
+    for connection, name in ((clear, "CLEAR"), (sasl, "OPEN")):
+        answer: Any = await connection.request(kafka.metadata(9, None), kafka.answer_type(3, 9), 5)
+        (broker,) = answer.brokers
+        assert f"{broker.host}:{broker.port}" == cluster.address(name)
+        await connection.close()
+
+
+async def test_no_secret_reaches_the_log(cluster: Secured) -> None:
+    token = cluster.issuer.token("robot", seconds=-600)
+    for mechanism, message in (
+        ("PLAIN", b"\0writer\0hunter2-hunter2"),
+        ("OAUTHBEARER", f"n,,\x01auth=Bearer {token}\x01\x01".encode()),
+    ):
+        connection = await cluster.connect()
+        await handshake(connection, mechanism)
+        await say(connection, message)
+        await connection.close()
+    log = cluster.broker.log_text()
+    assert "closed a connection from 127.0.0.1" in log
+    assert "hunter2" not in log
+    assert token not in log
+    assert PASSWORD not in log

@@ -1,0 +1,109 @@
+"""A request's time on the loop, and what its client is told of its quotas."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from tests.user_states import quota, user_states
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.throttle import Throttle
+from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.security.user_store import UserStore
+
+
+class Clock:
+    """Stands still but for what the work says that it takes."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.rests: list[float] = []
+
+    def rest(self, for_s: float) -> None:
+        self.rests.append(for_s)
+
+
+class Answer:
+    throttle_time = timedelta(0)
+
+
+class Throttled:
+    """A client that may use one percent of the loop, and one request of its."""
+
+    def __init__(self) -> None:
+        users = UserStore()
+        users.apply(user_states(quotas=(quota("ANONYMOUS", None, request=1),)))
+        self.connection, self.clock = Connection(), Clock()
+        self.client = Client("10.0.0.1:1", "PLAINTEXT", users, connection=self.connection)
+        quotas = self.client.quotas("app")
+        assert isinstance(quotas, RequestQuotas)
+        self.throttle = Throttle(self.client, quotas, self.clock)
+
+
+async def test_steps_count_and_waits_do_not() -> None:
+    one, woken = Throttled(), asyncio.Event()
+
+    async def work() -> Answer:
+        one.clock.now_s += 0.1
+        await woken.wait()
+        one.clock.now_s += 0.005
+        answer = Answer()
+        one.throttle.tell(answer)
+        return answer
+
+    served = asyncio.create_task(one.throttle.serve(work()))
+    await asyncio.sleep(0)
+    one.clock.now_s += 1000
+    woken.set()
+    # 10.5 % of a second in ten, where 10 % are allowed: half a second above it.
+    assert (await served).throttle_time == timedelta(milliseconds=500)
+    assert one.connection.rests == [pytest.approx(0.5)]
+
+
+async def test_a_request_that_fails_is_counted_and_its_error_goes_on() -> None:
+    one = Throttled()
+
+    async def work() -> None:
+        one.clock.now_s += 0.105
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        await one.throttle.serve(work())
+    assert one.connection.rests == [pytest.approx(0.5)]
+
+
+async def test_a_request_that_is_cancelled_hears_of_it() -> None:
+    one, heard = Throttled(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heard.append(True)
+            raise
+
+    served = asyncio.create_task(one.throttle.serve(work()))
+    await asyncio.sleep(0)
+    served.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await served
+    assert heard == [True]
+
+
+async def test_an_answer_without_room_for_it_is_left_alone() -> None:
+    one = Throttled()
+
+    async def work() -> object:
+        one.clock.now_s += 1
+        answer = object()
+        one.throttle.tell(answer)
+        return answer
+
+    await one.throttle.serve(work())
+    assert one.connection.rests == [1.0]

@@ -1,0 +1,216 @@
+"""What the operator that leads makes, keeps and renews; on Secrets and on a folder alike."""
+
+import datetime as dt
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity
+from tidemark_operator.certificates import authority
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.certificates import (
+    LOOK_AGAIN,
+    Certificates,
+    OwnLeaf,
+    authority_name,
+)
+from tidemark_operator.certificates.formats import read_leaf
+from tidemark_operator.certificates.keepers import (
+    CERTIFICATES,
+    FolderKeeper,
+    Keeper,
+    KeptByAnother,
+    SecretKeeper,
+)
+from tidemark_operator.kube.kinds import SECRET
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+BROKER = {
+    "apiVersion": "tidemark.dev/v1alpha1",
+    "kind": "Broker",
+    "metadata": {"name": "broker-1", "namespace": "ns", "uid": "u"},
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> dt.datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server() -> FakeApiServer:
+    return FakeApiServer()
+
+
+@pytest.fixture(params=["secrets", "folder"])
+def keeper(request: pytest.FixtureRequest, tmp_path: Path, server: FakeApiServer) -> Keeper:
+    if request.param == "folder":
+        return FolderKeeper(tmp_path / "certificates")
+    return SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def certificates(keeper: Keeper, clock: Clock) -> Certificates:
+    return Certificates(keeper, "main", "c1", clock)
+
+
+async def test_an_authority_is_made_once(certificates: Certificates, keeper: Keeper) -> None:
+    made = await certificates.authorities()
+    assert await certificates.authorities() == made
+    assert await keeper.read(authority_name("main")) is not None
+
+
+async def test_the_authority_of_another_cluster_is_left_alone(
+    certificates: Certificates, keeper: Keeper, clock: Clock
+) -> None:
+    """Its Secret came with a restored backup, say: nobody is locked out by a new one."""
+    await certificates.authorities()
+    with pytest.raises(BadCertificate, match="the authority of cluster id c1, not c2"):
+        await Certificates(keeper, "main", "c2", clock).authorities()
+
+
+async def test_two_that_make_one_at_the_same_moment_end_with_one(
+    certificates: Certificates, keeper: Keeper
+) -> None:
+    await certificates.authorities()
+    kept = await keeper.read(authority_name("main"))
+    with pytest.raises(KeptByAnother):
+        await keeper.write(authority_name("main"), {"tls.crt": b"x"}, None)
+    assert await keeper.read(authority_name("main")) == kept
+
+
+async def test_a_broker_is_given_a_leaf_and_keeps_it(
+    certificates: Certificates, keeper: Keeper, clock: Clock
+) -> None:
+    await certificates.leaf(1, "broker-1", BROKER)
+    first = await keeper.read("broker-1-tls")
+    assert first is not None
+    leaf = read_leaf(first.data)
+    assert leaf is not None
+    assert authority.is_for(leaf, Identity("c1", 1))
+    clock.now += LOOK_AGAIN
+    await certificates.leaf(1, "broker-1", BROKER)
+    assert await keeper.read("broker-1-tls") == first
+
+
+@pytest.mark.parametrize("spoilt", ["expired", "of another broker", "half gone"])
+async def test_a_leaf_that_does_not_fit_is_made_anew(
+    certificates: Certificates, keeper: Keeper, clock: Clock, spoilt: str
+) -> None:
+    await certificates.leaf(1, "broker-1", BROKER)
+    before = await keeper.read("broker-1-tls")
+    assert before is not None
+    clock.now += LOOK_AGAIN
+    if spoilt == "expired":
+        clock.now += authority.LEAF_LIFE
+    elif spoilt == "of another broker":
+        held = await certificates.authorities()
+        other = authority.issue(held.issuing, Identity("c1", 2), NOW)
+        data = {**before.data, "tls.crt": other.certificate, "tls.key": other.key}
+        await keeper.write("broker-1-tls", data, before)
+    else:
+        data = {**before.data, "tls.key": b""}
+        await keeper.write("broker-1-tls", data, before)
+    await certificates.leaf(1, "broker-1", BROKER)
+    after = await keeper.read("broker-1-tls")
+    assert after is not None
+    leaf = read_leaf(after.data)
+    assert leaf is not None
+    assert authority.is_for(leaf, Identity("c1", 1))
+    assert leaf.certificate != before.data["tls.crt"]
+
+
+async def test_an_authority_is_renewed_when_a_user_asks_for_it(
+    certificates: Certificates, keeper: Keeper, clock: Clock
+) -> None:
+    """Step by step, each only when the brokers that are alive use what was last issued."""
+    first = await certificates.authorities()
+    await certificates.leaf(1, "broker-1", BROKER)
+    certificates.used[1] = certificates.issued[1]
+    assert not await certificates.rotate([1])
+    assert await certificates.rotate([1], "please")
+    for _ in range(2):
+        clock.now += keeper.arrives_within
+        assert not await certificates.rotate([1], "please"), "nothing was issued since"
+        await certificates.leaf(1, "broker-1", BROKER)
+        assert not await certificates.rotate([1], "please"), "the broker uses the former ones"
+        certificates.used[1] = certificates.issued[1]
+        assert await certificates.rotate([1], "please")
+    last = await certificates.authorities()
+    assert last.trusted == last.issuing.certificate != first.issuing.certificate
+    assert not await certificates.rotate([1], "please")
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"app": "shop"}, dict(list(CERTIFICATES.labels.items())[:1])], ids=str
+)
+async def test_a_secret_of_somebody_else_is_not_touched(
+    server: FakeApiServer, labels: dict[str, str]
+) -> None:
+    api = FakeKubeApi(server)
+    meta = {"name": "main-ca", "labels": labels}
+    foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {}}
+    await api.create(SECRET, "ns", foreign)
+    keeper = SecretKeeper(api, "ns")  # type: ignore[arg-type]
+    with pytest.raises(KeptByAnother, match="rename it, or delete it"):
+        await Certificates(keeper, "main", "c1", Clock()).authorities()
+
+
+async def test_a_brokers_secret_goes_with_its_broker(server: FakeApiServer) -> None:
+    keeper = SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
+    await Certificates(keeper, "main", "c1", Clock()).leaf(1, "broker-1", BROKER)
+    body = await FakeKubeApi(server).get(SECRET, "ns", "broker-1-tls")
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Broker", "broker-1", "u")
+
+
+async def test_a_folder_is_private(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    await Certificates(FolderKeeper(folder), "main", "c1", Clock()).leaf(1, "broker-1", BROKER)
+    found = [folder, *folder.rglob("*")]
+    assert any(path.name == "tls.key" for path in found)
+    for path in found:
+        allowed = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) & ~allowed == 0, path
+
+
+async def test_an_operators_own_leaf_follows_the_authority(
+    certificates: Certificates, clock: Clock
+) -> None:
+    own = OwnLeaf(clock)
+    held = await certificates.authorities()
+    own.follow(held)
+    first = own.files.contexts().digest
+    own.follow(held)
+    assert own.files.contexts().digest == first
+    await certificates.rotate([], "please")
+    own.follow(await certificates.authorities())
+    assert own.files.contexts().digest != first
+    folder = own.files.folder
+    own.close()
+    assert not folder.exists()
+
+
+def test_what_is_half_renewed_leaves_what_was_there(tmp_path: Path) -> None:
+    """The key of the next certificate has arrived, its certificate has not."""
+    from tests.certificates import folder_of
+
+    folder = folder_of(Identity("c1", 1), tmp_path / "a")
+    other = folder_of(Identity("c1", 1), tmp_path / "b")
+    files = TlsFiles(folder)
+    before = files.contexts()
+    (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())
+    assert files.contexts() is before
+    (folder / "tls.crt").write_bytes((other / "tls.crt").read_bytes())
+    assert files.contexts().digest != before.digest

@@ -1,0 +1,105 @@
+"""One authority follows another; at each moment everybody trusts whatever may still be shown."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.tls.identity import Identity
+from tidemark_operator.certificates import authority, rotation
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
+from tidemark_operator.certificates.formats import authority_data, read_authority
+from tidemark_operator.certificates.rotation import Authorities, Phase
+
+PAUSE = dt.timedelta(minutes=5)
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+BROKER = Identity("c1", 1)
+HELD = rotation.first("c1", NOW)
+
+
+def trusts(held: Authorities, leaf: KeyPair) -> bool:
+    anchors = [KeyPair(each, b"") for each in split(held.trusted)]
+    return any(authority.is_issued_by(leaf, anchor) for anchor in anchors)
+
+
+def test_a_leaf_is_for_one_broker_and_of_one_authority() -> None:
+    leaf = authority.issue(HELD.issuing, BROKER, NOW)
+    assert authority.is_for(leaf, BROKER)
+    assert not authority.is_for(leaf, Identity("c1", 2))
+    assert not authority.is_for(KeyPair(leaf.certificate, HELD.issuing.key), BROKER)
+    assert authority.is_issued_by(leaf, HELD.issuing)
+    assert not authority.is_issued_by(leaf, rotation.first("c1", NOW).issuing)
+
+
+@pytest.mark.parametrize(("days", "due"), [(0, False), (59, False), (60, True), (91, True)])
+def test_a_leaf_is_renewed_after_two_thirds_of_its_life(days: int, due: bool) -> None:
+    leaf = authority.issue(HELD.issuing, BROKER, NOW)
+    assert authority.is_due(leaf, NOW + dt.timedelta(days=days)) is due
+
+
+def test_no_leaf_outlives_its_authority() -> None:
+    late = NOW + authority.AUTHORITY_LIFE - dt.timedelta(days=1)
+    leaf = authority.issue(HELD.issuing, BROKER, late)
+    assert leaf.parsed.not_valid_after_utc <= HELD.issuing.parsed.not_valid_after_utc
+
+
+def test_an_authority_follows_another_in_three_steps() -> None:
+    announced = rotation.next_step(HELD, NOW, all_have_it=True, renewal="1", pause=PAUSE)
+    assert announced.phase is Phase.ANNOUNCED
+    assert announced.issuing == HELD.issuing
+    later = NOW + PAUSE
+    assert rotation.next_step(announced, NOW, all_have_it=True, pause=PAUSE) is announced, (
+        "files take time"
+    )
+    assert rotation.next_step(announced, later, all_have_it=False, pause=PAUSE) is announced
+    issuing = rotation.next_step(announced, later, all_have_it=True, pause=PAUSE)
+    assert issuing.phase is Phase.ISSUING
+    assert issuing.issuing.certificate == announced.other
+    steady = rotation.next_step(issuing, later + PAUSE, all_have_it=True, pause=PAUSE)
+    assert steady.phase is Phase.STEADY
+    assert steady.trusted == issuing.issuing.certificate
+    again = rotation.next_step(steady, later + PAUSE, all_have_it=True, renewal="1", pause=PAUSE)
+    assert again is steady, "the same request is not obeyed twice"
+
+
+def test_it_begins_by_itself_before_the_authority_ends() -> None:
+    early = NOW + authority.AUTHORITY_LIFE / 2
+    assert rotation.next_step(HELD, early, all_have_it=True, pause=PAUSE) is HELD
+    late = NOW + authority.AUTHORITY_LIFE * 3 / 4
+    assert rotation.next_step(HELD, late, all_have_it=True, pause=PAUSE).phase is Phase.ANNOUNCED
+
+
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.sampled_from(["", "a", "b"])), max_size=12),
+)
+def test_whoever_is_one_step_behind_still_knows_everybody(
+    steps: list[tuple[bool, str]],
+) -> None:
+    """A broker that uses what the step before issued, and one that uses what this one did."""
+    now, held = NOW, HELD
+    leaf = authority.issue(held.issuing, BROKER, now)
+    for all_have_it, renewal in steps:
+        now += PAUSE
+        following = rotation.next_step(
+            held, now, all_have_it=all_have_it, renewal=renewal, pause=PAUSE
+        )
+        renewed = authority.issue(following.issuing, BROKER, now)
+        assert trusts(following, leaf)
+        assert trusts(held, renewed)
+        assert read_authority(authority_data(following)) == following
+        held, leaf = following, renewed
+
+
+@pytest.mark.parametrize("missing", ["state", "tls.crt", "tls.key"])
+def test_what_is_not_whole_is_not_believed(missing: str) -> None:
+    data = authority_data(HELD)
+    del data[missing]
+    with pytest.raises(BadCertificate):
+        read_authority(data)
+
+
+def test_a_later_format_is_not_believed() -> None:
+    data = authority_data(HELD) | {"state": b"2\nc1\nSteady\n2030-01-01T00:00:00+00:00\n"}
+    with pytest.raises(BadCertificate, match="upgrade"):
+        read_authority(data)

@@ -1,0 +1,122 @@
+"""The book of all users: whole or nothing, within limits, the oldest first."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.controller_world import World
+from tests.user_states import quota, user_states
+from tidemark.wire import users as wire
+from tidemark.wire.bounds import ELEMENTS_MAX
+from tidemark.wire.control import FRAME_BYTES_MAX
+from tidemark.wire.framing import encode_request
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller import users as users_module
+from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserInfo, Users
+
+
+def acl(name: str = "t", operation: int = 3) -> wire.Acl:
+    return wire.Acl(
+        resource_type=2,
+        resource_name=name,
+        pattern_type=3,
+        host="*",
+        operation=operation,
+        permission=3,
+    )
+
+
+def user(name: str, **fields: Any) -> UserInfo:
+    return UserInfo(key=f"ns/{name}", uid=name, username=name, generation=1, **fields)
+
+
+def put(users: Users, *infos: UserInfo) -> None:
+    for info in infos:
+        users.put(info, info.state(()))
+
+
+def names(users: Users) -> list[str]:
+    return [state.name for state in users.told()[0]]
+
+
+def test_nothing_is_told_before_every_user_that_was_there_was_looked_at() -> None:
+    """Whoever would be missing in it would be locked out."""
+    world = World()
+    users = world.state.users
+    users.expect("ns/a")
+    users.expect("ns/b")
+    put(users, user("a"), user("c"))
+    assert snapshot.users(world.state) is None
+    users.drop("ns/b")
+    told = snapshot.users(world.state)
+    assert told is not None
+    assert [each.name for each in told[1].users] == ["a", "c"]
+
+
+def test_the_same_again_is_no_news() -> None:
+    users = Users()
+    assert users.put(user("a"), user("a").state(()))
+    version, told = users.version, users.told()
+    assert not users.put(user("a"), user("a").state(()))
+    assert users.version == version
+    assert users.told() is told
+    assert users.put(user("a"), user("a", acls=(acl(),)).state(()))
+    assert users.version > version
+    assert users.changed_at("ns/a") == users.version
+
+
+def test_a_user_that_is_gone_is_told_no_more() -> None:
+    users = Users()
+    put(users, user("a"), user("b"))
+    users.drop("ns/a")
+    assert names(users) == ["b"]
+    assert users.get("ns/a") is None
+    version = users.version
+    users.drop("ns/a")
+    assert users.version == version
+
+
+def test_of_too_many_users_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "USERS_MAX", 2)
+    users = Users()
+    put(users, *(user(name, created_ms=ms) for name, ms in (("new", 9), ("old", 1), ("mid", 5))))
+    assert names(users) == ["mid", "old"]
+    assert users.is_left_out("ns/new")
+    users.drop("ns/old")
+    assert names(users) == ["mid", "new"]
+    assert not users.is_left_out("ns/new")
+
+
+def test_of_too_many_acls_the_users_with_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "RULE_BYTES_MAX", 100)
+    users = Users()
+    put(
+        users,
+        user("large", created_ms=2, acls=(acl("x" * 50), acl("y"))),
+        user("old", created_ms=1, acls=(acl(),)),
+        user("small", created_ms=3, acls=(acl(),)),
+    )
+    assert names(users) == ["old", "small"]
+    assert users.is_left_out("ns/large")
+    put(users, user("large", created_ms=2))
+    assert names(users) == ["large", "old", "small"]
+
+
+def size(*states: wire.UserState) -> int:
+    """Of a frame with these users, in bytes."""
+    return len(encode_request(user_states(*states), 1, "c"))
+
+
+@pytest.mark.parametrize("name", ["t", "ü" * 249, "n" * 249])
+def test_the_most_that_may_be_told_fits_into_a_frame(name: str) -> None:
+    scram = wire.ScramCredential(
+        mechanism=2, iterations=8192, salt=bytes(32), stored_key=bytes(64), server_key=bytes(64)
+    )
+    largest = user("u" * 253).state((scram,))
+    acls, quotas = (acl(name),) * 1000, (quota(name, name),) * 1000
+    frame = user_states(user("u", acls=acls).state(()), quotas=quotas)
+    assert len(encode_request(frame, 1, "c")) - size() < users_module._size(acls, quotas)
+    users_bytes = USERS_MAX * (size(largest) - size())
+    assert users_bytes + RULE_BYTES_MAX < FRAME_BYTES_MAX
+    elements = RULE_BYTES_MAX // users_module._size((acl("t"),), ()) + USERS_MAX * 5
+    assert elements < ELEMENTS_MAX

@@ -1,0 +1,90 @@
+"""What a term does now and then: here the steps of the two authorities."""
+
+import base64
+import datetime as dt
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark_operator.certificates.authority import split
+from tidemark_operator.certificates.clients import ANNOUNCED_PAUSE
+from tidemark_operator.clock import utc_now
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
+from tidemark_operator.reconcile.users import UserReconciler
+from tidemark_operator.term.pacemaker import CERTIFICATE_TURNS, Pacemaker
+from tidemark_operator.users.user_secret import TRUSTED
+
+ALICE = ShellWorld.key(USER, "alice")
+CLIENTS = "tidemark.dev/renew-clients-certificates"
+
+
+class Paced(ShellWorld):
+    """A world whose clock a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = utc_now()
+        self.now = lambda: self.at
+
+    async def turn(self) -> None:
+        await Pacemaker(self.services, self.questions, leads=lambda: True)._turn(CERTIFICATE_TURNS)
+
+    async def queued(self) -> set[Key]:
+        queue, found = self.services.queue, set()
+        while queue.depth:
+            key = await queue.get()
+            queue.done(key)
+            found.add(key)
+        return found
+
+    async def trusted(self) -> int:
+        """How many authorities alice is given, once she was looked at."""
+        await UserReconciler(self.services).reconcile(ALICE)
+        body = self.server.find(SECRET, "alice")
+        assert body is not None
+        return len(split(base64.b64decode(body["data"][TRUSTED])))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Paced]:
+    made = Paced()
+    made.make_cluster()
+    made.make_broker(1)
+    made.make_user(authentication={"type": "tls"})
+    async with made.term():
+        yield made
+
+
+async def test_the_clients_authority_is_renewed_when_it_is_asked_for_and_users_follow(
+    world: Paced,
+) -> None:
+    assert await world.trusted() == 1
+    await world.queued()
+    await world.turn()
+    assert ALICE not in await world.queued()
+    world.annotate(CLUSTER, "main", **{CLIENTS: "please"})
+    await world.turn()
+    queued = await world.queued()
+    assert ALICE in queued
+    assert world.key(BROKER, "broker-1") not in queued, "the brokers' authority stays"
+    assert await world.trusted() == 2
+    world.at += ANNOUNCED_PAUSE
+    await world.turn()
+    assert ALICE in await world.queued()
+    assert await world.trusted() == 2
+
+
+async def test_nothing_steps_on_before_every_user_was_looked_at(world: Paced) -> None:
+    world.annotate(CLUSTER, "main", **{CLIENTS: "please"})
+    await world.services.client_certificates.leaf("alice", None)
+    await world.turn()
+    world.at += ANNOUNCED_PAUSE + dt.timedelta(days=1)
+    async with world.term():
+        await world.services.client_certificates.leaf("alice", None)
+        await world.queued()
+        await world.turn()
+        assert ALICE not in await world.queued(), "who else has a leaf is not known yet"
+        await world.trusted()
+        await world.turn()
+        assert ALICE in await world.queued()

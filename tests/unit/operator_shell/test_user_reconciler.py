@@ -1,0 +1,508 @@
+"""One User on a fake API server: its Secret stands, then brokers are told, then its status."""
+
+import base64
+import datetime as dt
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tidemark.wire.users import ScramCredential
+from tidemark_operator.certificates import authority
+from tidemark_operator.certificates.authority import KeyPair
+from tidemark_operator.clock import utc_now
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller import users as users_module
+from tidemark_operator.kube.errors import Conflict, Forbidden, Unavailable
+from tidemark_operator.kube.kinds import CLUSTER, SECRET, USER
+from tidemark_operator.reconcile import user_secrets
+from tidemark_operator.reconcile.users import (
+    CONTENDED_RETRY_S,
+    FIRST_PATIENCE_S,
+    PASSWORD_CHECK_S,
+    PATIENCE_S,
+    PROBLEM_RETRY_S,
+    SECRET_CHECK_S,
+    UserReconciler,
+)
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.users.scram import Mechanism, credential
+from tidemark_operator.users.user_secret import USER_SECRETS
+
+ALICE = ShellWorld.key(USER, "alice")
+REF = {"password": {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "pw"}}}}
+READ = {"resource": {"type": "Topic", "name": "t"}, "operations": ["Read"]}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    async with made.term():
+        yield made
+
+
+async def reconcile(world: ShellWorld, name: str = "alice") -> float | None:
+    return await UserReconciler(world.services).reconcile(world.key(USER, name))
+
+
+def secret_of(world: ShellWorld, name: str = "alice") -> dict[str, bytes]:
+    body = world.server.find(SECRET, name)
+    assert body is not None
+    return {key: base64.b64decode(text) for key, text in body["data"].items()}
+
+
+def put_password(world: ShellWorld, password: str, name: str = "keys") -> None:
+    data = {"pw": base64.b64encode(password.encode()).decode()}
+    former = world.server.find(SECRET, name)
+    if former is None:
+        world.server.create("user", SECRET, NAMESPACE, {"metadata": {"name": name}, "data": data})
+    else:
+        world.server.replace("user", SECRET, {**former, "data": data})
+
+
+def told(world: ShellWorld, name: str = "alice") -> Any:
+    state = world.services.state.users.get(f"{NAMESPACE}/{name}")
+    assert state is not None
+    return state
+
+
+def fits(world: ShellWorld, password: str) -> bool:
+    """Is what brokers were told made of this password?"""
+    (scram,) = told(world).scram
+    return bool(credential(password, scram.salt, Mechanism(scram.mechanism)) == scram)
+
+
+# ---------------------------------------------------------------- passwords
+
+
+async def test_a_secret_stands_before_brokers_are_told_and_the_status_says_it(
+    world: ShellWorld,
+) -> None:
+    world.make_user()
+    assert await reconcile(world) == SECRET_CHECK_S
+    assert world.journal == ["create Secret alice", "users told", "replace_status User alice"]
+    data = secret_of(world)
+    assert len(data["password"]) == 32
+    assert fits(world, data["password"].decode())
+    assert told(world).scram[0].mechanism == Mechanism.SCRAM_SHA_512
+    status = world.status(USER, "alice")
+    assert (status["username"], status["secret"]) == ("alice", "alice")
+    assert world.condition(USER, "alice", "Ready")[:2] == ("True", "Usable")
+    assert world.events.reasons == ["Usable"]
+
+
+async def test_a_secret_is_the_users_own_and_goes_with_it(world: ShellWorld) -> None:
+    body = world.make_user()
+    await reconcile(world)
+    meta = world.server.find(SECRET, "alice")["metadata"]  # type: ignore[index]
+    assert meta["labels"] == USER_SECRETS.labels
+    (owner,) = meta["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == (
+        "User",
+        "alice",
+        body["metadata"]["uid"],
+    )
+
+
+async def test_what_is_settled_costs_no_write_and_nothing_is_derived_again(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(*arguments: Any) -> ScramCredential:
+        threads.append(threading.current_thread())
+        return credential(*arguments)
+
+    monkeypatch.setattr(user_secrets, "credential", noted)
+    world.make_user()
+    await reconcile(world)
+    world.journal.clear()
+    await reconcile(world)
+    assert world.journal == []
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread(), "heartbeats and elections go on meanwhile"
+
+
+async def test_another_term_finds_the_same_credentials(world: ShellWorld) -> None:
+    world.make_user()
+    await reconcile(world)
+    before = told(world)
+    async with world.term():
+        assert snapshot.users(world.services.state) is None, "alice was not looked at yet"
+        world.journal.clear()
+        await reconcile(world)
+        assert told(world) == before
+        assert "create Secret alice" not in world.journal
+        assert snapshot.users(world.services.state) is not None
+
+
+async def test_a_password_of_somebodys_own_is_used_and_followed(world: ShellWorld) -> None:
+    put_password(world, "first one")
+    world.make_user(authentication={"type": "scram-sha-256", **REF})
+    assert await reconcile(world) == PASSWORD_CHECK_S
+    assert fits(world, "first one")
+    former = told(world).scram[0]
+    assert former.mechanism == Mechanism.SCRAM_SHA_256
+    put_password(world, "second one")
+    await reconcile(world)
+    assert fits(world, "second one")
+    assert told(world).scram[0].salt != former.salt
+    assert secret_of(world)["password"] == b"second one"
+
+
+async def test_a_password_that_is_taken_away_stays_in_force_and_it_is_said(
+    world: ShellWorld,
+) -> None:
+    put_password(world, "first one")
+    world.make_user(authentication=REF)
+    await reconcile(world)
+    world.server.delete("user", SECRET, "keys")
+    assert await reconcile(world) == PROBLEM_RETRY_S
+    assert fits(world, "first one")
+    status, reason, message = world.condition(USER, "alice", "Ready")
+    assert (status, reason) == ("False", "PasswordUnusable")
+    assert "Secret keys does not exist" in message
+    assert "what was accepted before stays in force" in message
+    assert world.events.reasons == ["Usable", "PasswordUnusable"]
+
+
+async def test_without_its_password_a_user_has_none(world: ShellWorld) -> None:
+    world.make_user(authentication=REF, authorization={"acls": [READ]})
+    assert await reconcile(world) == PROBLEM_RETRY_S
+    assert told(world).scram == ()
+    assert told(world).acls, "what it may do is told all the same"
+    assert world.server.find(SECRET, "alice") is None
+    assert "secret" not in world.status(USER, "alice")
+    put_password(world, "now it is there")
+    await reconcile(world)
+    assert fits(world, "now it is there")
+
+
+async def test_the_operators_own_secrets_cannot_be_had_as_a_password(world: ShellWorld) -> None:
+    await world.services.certificates.authorities()
+    ref = {"valueFrom": {"secretKeyRef": {"name": "main-ca", "key": "tls.key"}}}
+    world.make_user(authentication={"password": ref})
+    await reconcile(world)
+    assert world.condition(USER, "alice", "Ready")[1] == "PasswordUnusable"
+    assert world.server.find(SECRET, "alice") is None
+
+
+async def test_a_password_that_somebody_writes_into_the_users_secret_is_taken(
+    world: ShellWorld,
+) -> None:
+    world.make_user()
+    await reconcile(world)
+    body = world.server.find(SECRET, "alice")
+    assert body is not None
+    data = {**body["data"], "password": base64.b64encode(b"my own").decode()}
+    world.server.replace("user", SECRET, {**body, "data": data})
+    await reconcile(world)
+    assert fits(world, "my own")
+    assert b'password="my own"' in secret_of(world)["sasl.jaas.config"]
+
+
+async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld) -> None:
+    """The former one may be why it was deleted; a cluster may have no garbage collector."""
+    world.make_user()
+    await reconcile(world)
+    former = secret_of(world)["password"]
+    world.delete(USER, "alice")
+    world.make_user()
+    await reconcile(world)
+    assert secret_of(world)["password"] != former
+    assert not fits(world, former.decode())
+
+
+# ---------------------------------------------------------------- Secrets of others
+
+
+async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> None:
+    put_password(world, "theirs", name="alice")
+    before = world.server.find(SECRET, "alice")
+    world.make_user()
+    assert await reconcile(world) == PROBLEM_RETRY_S
+    assert world.server.find(SECRET, "alice") == before
+    status, reason, message = world.condition(USER, "alice", "Ready")
+    assert (status, reason) == ("False", "SecretTaken")
+    assert "rename it, or delete it" in message
+    assert told(world).scram == ()
+
+
+@pytest.mark.parametrize("type_", ["scram-sha-512", "tls", "oauth"])
+async def test_no_user_gets_at_the_secret_of_an_authority(world: ShellWorld, type_: str) -> None:
+    """The CRD refuses such names; should one be there all the same, nothing is lost."""
+    await world.services.certificates.authorities()
+    before = world.server.find(SECRET, "main-ca")
+    world.make_user("main-ca", authentication={"type": type_})
+    await reconcile(world, "main-ca")
+    assert world.server.find(SECRET, "main-ca") == before
+
+
+async def test_of_two_operators_that_make_a_secret_one_comes_again(world: ShellWorld) -> None:
+    world.make_user()
+    world.api.fail("create Secret", Conflict(409, "exists"))
+    assert await reconcile(world) == CONTENDED_RETRY_S
+    assert world.services.state.users.get(ALICE.namespaced_name) is None
+    await reconcile(world)
+    assert fits(world, secret_of(world)["password"].decode())
+
+
+async def test_an_account_that_may_not_touch_secrets_is_said(world: ShellWorld) -> None:
+    world.make_user()
+    world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
+    assert await reconcile(world) == PROBLEM_RETRY_S
+    assert world.condition(USER, "alice", "Ready")[1] == "SecretRefused"
+
+
+# ---------------------------------------------------------------- certificates
+
+
+async def test_a_user_with_tls_is_given_a_certificate(world: ShellWorld) -> None:
+    world.make_user(authentication={"type": "tls"})
+    assert await reconcile(world) == SECRET_CHECK_S
+    data = secret_of(world)
+    assert data.keys() == {"user.crt", "user.key", "ca.crt"}
+    leaf = KeyPair(data["user.crt"], data["user.key"])
+    assert authority.is_for_client(leaf, "alice")
+    assert authority.is_issued_by(leaf, KeyPair(data["ca.crt"], b""))
+    assert world.server.find(SECRET, "main-clients-ca") is not None
+    assert told(world).name == world.status(USER, "alice")["username"] == "CN=alice"
+    assert told(world).scram == ()
+    world.journal.clear()
+    await reconcile(world)
+    assert world.journal == []
+
+
+async def test_a_certificate_is_renewed_in_time() -> None:
+    world = ShellWorld()
+    world.make_cluster()
+    now = utc_now()
+    world.now = lambda: now
+    async with world.term():
+        world.make_user(authentication={"type": "tls"})
+        await reconcile(world)
+        first = secret_of(world)
+        now += dt.timedelta(days=61)
+        await reconcile(world)
+        second = secret_of(world)
+        assert second["user.crt"] != first["user.crt"]
+        assert second["ca.crt"] == first["ca.crt"]
+        assert authority.is_for_client(KeyPair(second["user.crt"], second["user.key"]), "alice")
+
+
+async def test_an_authority_that_cannot_be_read_is_never_replaced(world: ShellWorld) -> None:
+    put_password(world, "theirs", name="main-clients-ca")
+    world.make_user(authentication={"type": "tls"})
+    await reconcile(world)
+    assert world.condition(USER, "alice", "Ready")[1] == "CertificatesUnusable"
+    assert world.server.find(SECRET, "alice") is None
+
+
+@pytest.mark.parametrize(("type_", "username"), [("tls-external", "CN=alice"), ("oauth", "alice")])
+async def test_who_proves_itself_otherwise_has_no_secret(
+    world: ShellWorld, type_: str, username: str
+) -> None:
+    """Nor keeps one from before: its password would still lie there."""
+    world.make_user()
+    await reconcile(world)
+    world.edit(USER, "alice", authentication={"type": type_})
+    await reconcile(world)
+    assert world.server.find(SECRET, "alice") is None
+    assert (told(world).name, told(world).scram) == (username, ())
+    assert "secret" not in world.status(USER, "alice")
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
+
+
+async def test_another_way_to_prove_it_takes_the_former_one_away(world: ShellWorld) -> None:
+    world.make_user()
+    await reconcile(world)
+    world.edit(USER, "alice", authentication={"type": "tls"})
+    await reconcile(world)
+    assert secret_of(world).keys() == {"user.crt", "user.key", "ca.crt"}
+    world.edit(USER, "alice", authentication={"type": "scram-sha-256"})
+    await reconcile(world)
+    assert secret_of(world).keys() == {"username", "password", "sasl.jaas.config", "salt.key"}
+
+
+# ---------------------------------------------------------------- brokers
+
+
+async def test_a_user_is_ready_once_every_broker_knows_it(world: ShellWorld) -> None:
+    world.engine.reachable = {1, 2}
+    world.make_user()
+    reconciler = UserReconciler(world.services)
+    assert await reconciler.reconcile(ALICE) == FIRST_PATIENCE_S
+    assert "conditions" not in world.status(USER, "alice"), "brokers are given a moment"
+    assert await reconciler.reconcile(ALICE) == PROBLEM_RETRY_S
+    assert world.condition(USER, "alice", "Ready")[:2] == ("False", "BrokersNotTold")
+    assert world.services.state.users.take_waiting() == {ALICE.namespaced_name}
+    world.engine.users_told = world.services.state.users.version
+    assert await reconciler.reconcile(ALICE) == SECRET_CHECK_S
+    assert world.condition(USER, "alice", "Ready")[:2] == ("True", "Usable")
+
+
+async def test_a_user_that_is_usable_does_not_flicker_when_another_operator_takes_over(
+    world: ShellWorld,
+) -> None:
+    world.make_user()
+    await reconcile(world)
+    async with world.term():
+        world.engine.reachable = {1}
+        assert await reconcile(world) == PATIENCE_S
+        assert world.condition(USER, "alice", "Ready")[0] == "True"
+
+
+async def test_a_deleted_user_is_taken_away_at_once(world: ShellWorld) -> None:
+    world.make_user()
+    await reconcile(world)
+    world.journal.clear()
+    world.delete(USER, "alice")
+    assert world.journal == ["users told"]
+    assert world.services.state.users.get(ALICE.namespaced_name) is None
+    assert await reconcile(world) is None
+
+
+async def test_a_user_that_something_else_holds_is_taken_away_all_the_same(
+    world: ShellWorld,
+) -> None:
+    world.make(USER, "alice", {"clusterRef": {"name": "main"}}, metadata={"finalizers": ["x/y"]})
+    await reconcile(world)
+    world.delete(USER, "alice")
+    assert world.server.find(USER, "alice") is not None
+    assert world.services.state.users.get(ALICE.namespaced_name) is None
+
+
+async def test_a_user_that_is_deleted_while_its_secret_is_read_stays_deleted(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.make_user()
+    read = world.api.get
+
+    async def deleted_meanwhile(*arguments: Any) -> Any:
+        if world.server.find(USER, "alice") is not None:
+            world.delete(USER, "alice")
+        return await read(*arguments)
+
+    monkeypatch.setattr(world.api, "get", deleted_meanwhile)
+    await reconcile(world)
+    assert world.services.state.users.get(ALICE.namespaced_name) is None
+
+
+async def test_a_user_whose_secret_cannot_be_read_holds_up_what_brokers_are_told(
+    world: ShellWorld,
+) -> None:
+    """They keep what they were told before: without it, all would be locked out."""
+    world.make_user()
+    async with world.term():
+        world.api.fail("get Secret", Unavailable(503, "busy"))
+        with pytest.raises(Unavailable):
+            await reconcile(world)
+        assert snapshot.users(world.services.state) is None
+        await reconcile(world)
+        assert snapshot.users(world.services.state) is not None
+
+
+async def test_a_user_that_is_being_deleted_at_a_take_over_holds_up_nobody(
+    world: ShellWorld,
+) -> None:
+    world.make(USER, "alice", {"clusterRef": {"name": "main"}}, metadata={"finalizers": ["x/y"]})
+    world.delete(USER, "alice")
+    async with world.term():
+        present = snapshot.users(world.services.state)
+        assert present is not None
+        assert present[1].users == ()
+
+
+async def test_a_fault_in_one_user_holds_up_nobody_else(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.make_user()
+    body = world.make_user("unreadable")
+    async with world.term():
+        world.services.objects.put(
+            {**body, "spec": {}, "metadata": {**body["metadata"], "resourceVersion": "999999"}}
+            | {"spec": {"clusterRef": {"name": "main"}, "authentication": {"type": "none"}}}
+        )
+        with pytest.raises(InvalidResource):
+            await reconcile(world, "unreadable")
+
+        async def fault(*_: Any) -> Any:
+            raise ZeroDivisionError
+
+        reconciler = UserReconciler(world.services)
+        monkeypatch.setattr(reconciler._secrets, "provide", fault)
+        with pytest.raises(ZeroDivisionError):
+            await reconciler.reconcile(ALICE)
+        present = snapshot.users(world.services.state)
+        assert present is not None
+        assert [user.name for user in present[1].users] == ["alice"]
+
+
+async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> None:
+    world.make_user(authorization={"acls": [READ]})
+    await reconcile(world)
+    assert "decide nothing" in world.condition(USER, "alice", "Ready")[2]
+    world.journal.clear()
+    world.edit(CLUSTER, "main", authorization={"type": "simple", "superUsers": ["CN=b", "a"]})
+    assert world.journal == ["users told"]
+    present = snapshot.users(world.services.state)
+    assert present is not None
+    assert (present[1].authorize, present[1].super_users) == (True, ("CN=b", "a"))
+    assert ALICE in {await world.services.queue.get() for _ in range(2)}
+    await reconcile(world)
+    assert "decide nothing" not in world.condition(USER, "alice", "Ready")[2]
+
+
+async def test_a_user_beyond_the_limit_is_told_so(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users_module, "USERS_MAX", 1)
+    for name in ("alice", "bob"):
+        world.make_user(name)
+        await reconcile(world, name)
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
+    assert world.condition(USER, "bob", "Ready")[:2] == ("False", "LimitReached")
+
+
+async def test_a_user_of_another_cluster_is_not_told(world: ShellWorld) -> None:
+    world.make(USER, "alice", {"clusterRef": {"name": "other"}})
+    await reconcile(world)
+    assert world.condition(USER, "alice", "Ready")[:2] == ("False", "ClusterNotFound")
+    assert world.services.state.users.get(ALICE.namespaced_name) is None
+    assert world.server.find(SECRET, "alice") is None
+
+
+# ---------------------------------------------------------------- secrecy
+
+
+async def test_no_password_and_no_key_is_shown_anywhere(
+    world: ShellWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    put_password(world, "hunter2hunter2")
+    world.make_user(authentication=REF)
+    world.make_user("bob")
+    world.make_user("carol", authentication={"type": "tls"})
+    for name in ("alice", "bob", "carol"):
+        await reconcile(world, name)
+    put_password(world, "hunter3hunter3\n")
+    await reconcile(world)
+    shown = [
+        caplog.text,
+        repr(world.events.emitted),
+        repr([world.server.find(USER, name) for name in ("alice", "bob", "carol")]),
+        repr([told(world, name) for name in ("alice", "bob", "carol")]),
+        " ".join(world.api.calls),
+    ]
+    kept = [secret_of(world, name) for name in ("alice", "bob", "carol")]
+    keys = ("password", "salt.key", "user.key")
+    raw = [data[key] for data in kept for key in keys if key in data]
+    assert len(raw) == 5
+    secrets = ["hunter2", "hunter3", *(repr(each)[2:-1] for each in raw)]
+    secrets += [base64.b64encode(each).decode() for each in raw]
+    for text in shown:
+        assert not [secret for secret in secrets if secret in text]

@@ -1,0 +1,48 @@
+"""What the reader of the tail makes of answers that no sound broker gives."""
+
+import subprocess
+import sys
+
+import pytest
+from kio.schema.fetch.v12.response import FetchableTopicResponse, FetchResponse
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.wire.framing import decode
+from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.tail import BrokersUnavailable, only_partition, position_behind
+
+
+def _batches(*base_offsets: int) -> bytes:
+    return b"".join(build_batch([Record(b"k", b"v")], base_offset=base) for base in base_offsets)
+
+
+def test_a_read_goes_on_behind_the_last_whole_batch() -> None:
+    assert position_behind(_batches(4, 5, 6)[:-1], "t-0", 4) == 6
+
+
+@pytest.mark.parametrize("data", [b"", _batches(6)[:-1], _batches(6), _batches(6, 2)])
+def test_a_read_never_goes_back_nor_stands_still(data: bytes) -> None:
+    with pytest.raises(BrokersUnavailable, match="t-0: the leader returned nothing at offset 7"):
+        position_behind(data, "t-0", 7)
+
+
+def test_what_is_no_batch_is_named_with_its_place() -> None:
+    data = bytearray(_batches(4, 5))
+    data[16] = 1
+    with pytest.raises(CorruptData, match=r"t-0, fetched at offset 4 .*magic 1"):
+        position_behind(bytes(data), "t-0", 4)
+
+
+@pytest.mark.parametrize("topics", [b"\x01", b"\x02\x02t\x01\x00"], ids=["topics", "partitions"])
+def test_an_answer_without_the_partition_is_an_error_with_its_name(topics: bytes) -> None:
+    answer = decode(FetchResponse, bytes(10) + topics + b"\x00")
+    assert all(isinstance(topic, FetchableTopicResponse) for topic in answer.responses)
+    with pytest.raises(BrokersUnavailable, match="t-0: the leader's answer is empty"):
+        only_partition(answer.responses, "t-0")
+
+
+def test_the_tail_is_read_without_sparks_libraries() -> None:
+    """The demo and the tests of stock clients do so, where they are not installed."""
+    heavy = "{'numba', 'numpy', 'pyarrow', 'pyspark'}"
+    code = f"import sys, tidemark_pipeline.tail; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,32 @@
+"""Which licences `make sbom` refuses."""
+
+import pytest
+
+from tests import sbom
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ["MIT"],
+        ["Apache-2.0 AND MIT"],
+        ["GPL-3.0-only OR MIT"],
+        ["License :: OSI Approved :: BSD License"],
+    ],
+    ids=str,
+)
+def test_permissive_ones_may_be_used(named: list[str]) -> None:
+    assert sbom.refusal("some", named) is None
+
+
+@pytest.mark.parametrize(
+    "named",
+    [[], ["AGPL-3.0-or-later"], ["LGPL-2.1"], ["GPL-2.0 AND MIT"], ["MIT", "SSPL-1.0"], ["odd"]],
+    ids=str,
+)
+def test_others_are_refused_by_name(named: list[str]) -> None:
+    assert "some" in (sbom.refusal("some", named) or "")
+
+
+def test_whoever_is_excused_is_pinned_and_not_permissive() -> None:
+    assert sbom.EXCUSED.keys() <= sbom.pinned().keys()

@@ -1,0 +1,48 @@
+"""The messages of PLAIN and OAUTHBEARER."""
+
+import pytest
+
+from tidemark_broker.security import messages
+from tidemark_broker.security.errors import AuthenticationFailed
+
+
+def test_plain_has_a_name_and_a_password() -> None:
+    said = messages.plain("\0ünï\0pässword".encode())
+    assert (said.name, said.password) == ("ünï", "pässword")
+    assert messages.plain(b"ann\0ann\0x").name == "ann"
+    assert "pässword" not in repr(said)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\0ann", b"\0ann\0", b"\0\0x", b"root\0ann\0x", b"\0ann\0x\0y", b"\0\xff\0x"],
+)
+def test_what_is_no_plain_message(message: bytes) -> None:
+    with pytest.raises(AuthenticationFailed) as caught:
+        messages.plain(message)
+    assert "x" not in str(caught.value).split()
+
+
+def test_bearer_has_a_token() -> None:
+    said = messages.bearer(b"n,a=ann,\x01auth=Bearer a.b-c_d\x01traceId=1\x01\x01")
+    assert (said.token, said.authzid) == ("a.b-c_d", "ann")
+    assert messages.bearer(b"n,,\x01auth=bearer t==\x01\x01").token == "t=="
+    assert "a.b-c_d" not in repr(said)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,",
+        b"n,,\x01auth=Bearer t\x01",
+        b"n,,\x01auth=Basic t\x01\x01",
+        b"n,,\x01auth=Bearer \x01\x01",
+        b"p=x,,\x01auth=Bearer t\x01\x01",
+        b"n,,\x01auth=Bearer t u\x01\x01",
+        b"\xff",
+    ],
+)
+def test_what_is_no_bearer_message(message: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        messages.bearer(message)

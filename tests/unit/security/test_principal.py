@@ -1,0 +1,93 @@
+"""Names of certificates, as Java's ``X500Principal`` writes them: each text below is its own."""
+
+import datetime as dt
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tidemark_broker.security import principal
+from tidemark_broker.security.acls import ANONYMOUS
+from tidemark_broker.security.errors import AuthenticationFailed
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def certificate(*parts: tuple[x509.ObjectIdentifier, str]) -> bytes:
+    name = x509.Name([x509.NameAttribute(kind, value) for kind, value in parts])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(KEY.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + dt.timedelta(days=1))
+        .sign(KEY, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.DER)
+
+
+@pytest.mark.parametrize(
+    ("parts", "written"),
+    [
+        (
+            [
+                (NameOID.ORGANIZATION_NAME, "Acme, Inc."),
+                (NameOID.ORGANIZATIONAL_UNIT_NAME, "Data"),
+                (NameOID.COMMON_NAME, "loader"),
+            ],
+            r"CN=loader,OU=Data,O=Acme\, Inc.",
+        ),
+        (
+            [
+                (NameOID.COUNTRY_NAME, "DE"),
+                (NameOID.LOCALITY_NAME, "a+b"),
+                (NameOID.COMMON_NAME, '#x; <y> "q" \\ '),
+            ],
+            r"CN=\#x\; \<y\> \"q\" \\\ ,L=a\+b,C=DE",
+        ),
+        (
+            [
+                (NameOID.DOMAIN_COMPONENT, "example"),
+                (NameOID.USER_ID, "u1"),
+                (NameOID.COMMON_NAME, "ünï"),
+            ],
+            "CN=ünï,UID=u1,DC=example",
+        ),
+        (
+            [
+                (NameOID.STATE_OR_PROVINCE_NAME, "B"),
+                (NameOID.STREET_ADDRESS, "S 1"),
+                (NameOID.COMMON_NAME, " lead=ing"),
+            ],
+            r"CN=\ lead\=ing,STREET=S 1,ST=B",
+        ),
+        (
+            [(NameOID.EMAIL_ADDRESS, "a@b.c"), (NameOID.COMMON_NAME, "mail")],
+            "CN=mail,1.2.840.113549.1.9.1=#16056140622e63",
+        ),
+    ],
+)
+def test_a_name_is_written_as_java_writes_it(
+    parts: list[tuple[x509.ObjectIdentifier, str]], written: str
+) -> None:
+    assert principal.of_certificate(certificate(*parts)) == f"User:{written}"
+
+
+def test_a_long_value_of_another_type_is_written_whole() -> None:
+    name = principal.of_certificate(certificate((NameOID.EMAIL_ADDRESS, "a" * 200)))
+    assert name == f"User:1.2.840.113549.1.9.1=#1681c8{(b'a' * 200).hex()}"
+
+
+def test_without_a_certificate_or_a_name_it_is_anybody() -> None:
+    assert principal.of_certificate(None) == ANONYMOUS
+    assert principal.of_certificate(certificate()) == ANONYMOUS
+
+
+def test_what_is_no_certificate() -> None:
+    with pytest.raises(AuthenticationFailed):
+        principal.of_certificate(b"\x30\x00")

@@ -1,0 +1,108 @@
+"""Passwords: made, read from a Secret of somebody else, and written into the user's own."""
+
+import base64
+import re
+from typing import Any
+
+import pytest
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tidemark_operator.certificates.keepers import CERTIFICATES
+from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.users import passwords
+from tidemark_operator.users.passwords import BadPassword
+from tidemark_operator.users.user_secret import (
+    USER_SECRETS,
+    KeptPassword,
+    jaas,
+    password_data,
+    read_password,
+)
+
+SECRET_TEXT = "hunter2-not-to-be-shown"
+
+
+async def read(data: dict[str, bytes], key: str = "password", **body: Any) -> str:
+    server = FakeApiServer()
+    meta = {"name": "keys", **body.pop("metadata", {})}
+    encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
+    server.create("user", SECRET, "ns", {"metadata": meta, "data": encoded, **body})
+    return await passwords.read(FakeKubeApi(server), "ns", "keys", key)  # type: ignore[arg-type]
+
+
+def test_a_password_is_long_and_never_the_same() -> None:
+    made = {passwords.make() for _ in range(100)}
+    assert len(made) == 100
+    assert all(re.fullmatch("[A-Za-z0-9]{32}", each) for each in made)
+
+
+@pytest.mark.parametrize("type_", ["Opaque", "kubernetes.io/basic-auth"])
+async def test_a_password_is_read_from_a_secret_that_people_write(type_: str) -> None:
+    assert await read({"password": "Grüße".encode()}, type=type_) == "Grüße"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "has no key password: add it"),
+        ({"password": b""}, "has 0 bytes"),
+        ({"password": SECRET_TEXT.encode() * 100}, "a password has 1 to 1024"),
+        ({"password": f"{SECRET_TEXT}\n".encode()}, "has a line end"),
+        ({"password": f"{SECRET_TEXT}\0".encode()}, "another control character"),
+        ({"password": SECRET_TEXT.encode() + b"\xff"}, "is no text in UTF-8"),
+    ],
+)
+async def test_what_is_no_password_is_refused_and_not_shown(
+    data: dict[str, bytes], message: str
+) -> None:
+    with pytest.raises(BadPassword, match=message) as refused:
+        await read(data)
+    shown = repr(refused.value) + repr(refused.value.__cause__)
+    assert SECRET_TEXT not in shown
+
+
+async def test_a_secret_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadPassword, match="Secret keys does not exist: make it with the key p"):
+        await passwords.read(FakeKubeApi(FakeApiServer()), "ns", "keys", "p")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "labels", [CERTIFICATES.labels, USER_SECRETS.labels], ids=["authority", "user"]
+)
+async def test_the_operators_own_secrets_are_no_passwords(labels: dict[str, str]) -> None:
+    """Or whoever may write a User would have a key of an authority copied for himself."""
+    with pytest.raises(BadPassword, match="is the operator's own"):
+        await read({"password": b"x"}, metadata={"labels": labels})
+
+
+@pytest.mark.parametrize("type_", ["kubernetes.io/service-account-token", "kubernetes.io/tls"])
+async def test_credentials_that_others_fill_in_are_no_passwords(type_: str) -> None:
+    with pytest.raises(BadPassword, match=f"is of type {type_}"):
+        await read({"token": b"x"}, key="token", type=type_)
+
+
+# ---------------------------------------------------------------- the user's own Secret
+
+
+def test_what_is_kept_is_read_back_and_shown_nowhere() -> None:
+    kept = KeptPassword(SECRET_TEXT, bytes(32))
+    assert read_password(password_data("alice", kept)) == kept
+    assert SECRET_TEXT not in repr(kept)
+
+
+@pytest.mark.parametrize("spoilt", ["password", "salt.key"])
+def test_what_is_not_whole_is_made_anew(spoilt: str) -> None:
+    data = password_data("alice", KeptPassword("pencil", bytes(32)))
+    assert read_password({**data, spoilt: b""}) is None
+    del data[spoilt]
+    assert read_password(data) is None
+
+
+def test_a_java_client_can_paste_its_configuration() -> None:
+    data = password_data("alice", KeptPassword("pencil", bytes(32)))
+    assert data["username"] == b"alice"
+    assert data["sasl.jaas.config"] == (
+        b"org.apache.kafka.common.security.scram.ScramLoginModule required "
+        b'username="alice" password="pencil";'
+    )
+    assert jaas("alice", 'a"b\\c').endswith(r'password="a\"b\\c";')
