@@ -12,6 +12,7 @@ from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
+from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
@@ -215,6 +216,11 @@ class Segment(IndexedSegment):
         self.size_bytes = size_bytes
         self._cut_due = False
 
+    @property
+    def _offset_max(self) -> int:
+        """The indexes have 32 bits for what is above the base offset, as in Kafka."""
+        return self.base_offset + INT32_MAX
+
     def open_for_recovery(self) -> None:
         """Open the log file for writing, with figures and indexes that begin anew."""
         with storage_errors(f"{self.log_path} cannot be opened"):
@@ -222,10 +228,15 @@ class Segment(IndexedSegment):
         self.reset()
 
     def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
-        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no
-        CRC)."""
+        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no CRC);
+        :class:`CorruptRecords` where one cannot be of this segment. A base offset is in no CRC."""
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
+            if not self.base_offset <= batch.base_offset <= batch.last_offset <= self._offset_max:
+                raise CorruptRecords(
+                    f"{self.log_path}: the batch at byte {batch.position} has offsets "
+                    f"{batch.base_offset} to {batch.last_offset}"
+                )
             self.note_batch(batch, batch.position, index_interval_bytes)
             yield batch
 
