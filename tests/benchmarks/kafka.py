@@ -169,10 +169,10 @@ def _start_one(
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    log = (folder / "kafka.log").open("wb")
-    return subprocess.Popen(
-        [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT
-    )
+    with (folder / "kafka.log").open("wb") as log:
+        return subprocess.Popen(
+            [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT
+        )
 
 
 def _await_port(process: "subprocess.Popen[bytes]", port: int) -> None:

@@ -1,0 +1,74 @@
+"""Apache Kafka as the judge of quotas: the same requests under the same quota, and both brokers say
+for how long their client is throttled.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.benchmarks import kafka
+from tests.integration.api.api_broker import running
+from tests.kafka_programs import java, kafka_jars
+from tests.unit.api import api_requests
+from tests.user_states import quota, user_states
+from tidemark.wire.connection import KafkaConnection
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+TOPIC, CLIENT = "t", "measured"
+BYTES_PER_S = 50_000
+#: Of one request each; a second of quota, twelve, and as much again.
+PRODUCED = (50_000, 600_000, 600_000)
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[str]:
+    """Where an Apache Kafka listens that limits the client."""
+    jars = kafka_jars()
+    started = kafka.start(jars, tmp_path)
+    try:
+        admin = AdminClient({"bootstrap.servers": started.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        java(
+            jars,
+            "kafka.admin.ConfigCommand",
+            *("--bootstrap-server", started.bootstrap, "--alter"),
+            *("--add-config", f"producer_byte_rate={BYTES_PER_S}"),
+            *("--entity-type", "clients", "--entity-name", CLIENT),
+        )
+        yield started.bootstrap
+    finally:
+        started.stop()
+
+
+async def throttled_ms(host: str, port: int) -> list[int]:
+    """What is said of each request; each comes over a connection that does not rest."""
+    told = []
+    for size in PRODUCED:
+        connection = await KafkaConnection.connect(host, port, client_id=CLIENT)
+        try:
+            request = api_requests.produce(9, TOPIC, api_requests.batch(bytes(size)), acks=1)
+            answer: Any = await connection.request(request, api_requests.answer_type(0, 9), 30)
+            told.append(round(answer.throttle_time.total_seconds() * 1000))
+        finally:
+            await connection.close()
+    return told
+
+
+async def test_a_client_is_told_to_rest_as_long_as_kafka_tells_it(
+    judge: str, tmp_path: Path
+) -> None:
+    host, _, port = judge.rpartition(":")
+    theirs = await throttled_ms(host, int(port))
+    async with running(tmp_path / "ours", {}) as broker:
+        await broker.create(TOPIC)
+        limit = quota(None, CLIENT, produce=BYTES_PER_S)
+        broker.broker.users.apply(user_states(authorize=False, quotas=(limit,)))
+        ours = await throttled_ms("127.0.0.1", broker.port)
+    assert theirs[0] == ours[0] == 0
+    for mine, kafkas in zip(ours[1:], theirs[1:], strict=True):
+        assert kafkas > 1000
+        assert mine == pytest.approx(kafkas, rel=0.1)
