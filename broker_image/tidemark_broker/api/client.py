@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.security.acls import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from tidemark_broker.security.authorizer import Authorizer, Permissions
-from tidemark_broker.security.principal import user_name
+from tidemark_broker.security.principal import host_of, user_name
 from tidemark_broker.security.sasl import SaslState
 from tidemark_broker.security.user_store import UserStore
 
@@ -25,8 +25,8 @@ class Client:
     used up."""
 
     __slots__ = (
-        "_authorizer", "_connection", "_host", "_permissions", "_users", "listener", "order",
-        "peer", "principal", "sasl",
+        "_authorizer", "_connection", "_host", "_is_proven", "_permissions", "_users", "listener",
+        "order", "peer", "principal", "sasl",
     )  # fmt: skip
 
     def __init__(
@@ -40,13 +40,14 @@ class Client:
         connection: _Connection | None = None,
     ) -> None:
         self._connection = connection
+        self._is_proven = sasl is None
         #: Of those that have not begun all of what they ask for.
         self.order = asyncio.Lock()
         self.peer = peer
         self.listener = listener
         self.sasl = sasl
         self._users = users
-        self._host = peer.rpartition(":")[0]
+        self._host = host_of(peer)
         self._authorizer: Authorizer | None = None
         self._permissions: Permissions | None = None
         self.principal = principal
@@ -59,11 +60,12 @@ class Client:
     def is_now(self, principal: str) -> None:
         """It has proven who it is."""
         self.principal, self._authorizer = principal, None
+        self._is_proven = True
 
     @property
-    def users_changed(self) -> bool:
-        """Have the users changed since it was last asked what it may do?"""
-        return self._users is not None and self._authorizer is not self._users.authorizer
+    def authorizer(self) -> Authorizer | None:
+        """What decides now: another one each time that users have changed."""
+        return None if self._users is None else self._users.authorizer
 
     @property
     def permissions(self) -> Permissions | None:
@@ -76,8 +78,8 @@ class Client:
 
     @property
     def has_quotas(self) -> bool:
-        """Is anybody limited at all?"""
-        return self._users is not None and not self._users.quotas.is_empty
+        """Is anybody limited at all? Who has to prove yet who it is uses nobody's quota."""
+        return self._is_proven and self._users is not None and not self._users.quotas.is_empty
 
     def quotas(self, client_id: str) -> RequestQuotas | None:
         """What limits a request of its; None: nothing."""

@@ -134,6 +134,7 @@ async def _append_some(
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_append(entry, timeout_ms, call)) for entry in entries]
+        await asyncio.sleep(0)  # each of them has appended, or has its place in the line
         _all_begun(order)
     return [task.result() for task in tasks]
 

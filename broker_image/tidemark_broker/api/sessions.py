@@ -25,6 +25,7 @@ from tidemark_broker.net import metrics
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.security import principal
 from tidemark_broker.security.acls import ANONYMOUS
+from tidemark_broker.security.authorizer import Authorizer
 from tidemark_broker.security.errors import AuthenticationFailed
 from tidemark_broker.security.sasl import SaslState, Verifier
 
@@ -119,6 +120,7 @@ class SaslSession:
         self._client = client
         self._sasl = sasl
         self._is_in = False
+        self._checked: Authorizer | None = None
 
     async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
         """Raises :class:`CloseConnection` for what may not be asked now."""
@@ -140,8 +142,12 @@ class SaslSession:
             raise _closing(f"a request of Api {key} before it has proven who it is")
         if time.monotonic() >= self._sasl.ends_s:
             raise _closing(f"a request of Api {key}, where it should prove again who it is")
-        if self._client.users_changed and not self._sasl.is_current:
-            raise _closing("its user is gone, or has another password")
+        # Not what the handlers have seen last: one that is under way may see the new users first.
+        present = self._client.authorizer
+        if self._checked is not present:
+            if not self._sasl.is_current:
+                raise _closing("its user is gone, or has another password")
+            self._checked = present
 
 
 def _end(connection: ServerConnection, text: str) -> Serve:

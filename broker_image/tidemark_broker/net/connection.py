@@ -199,8 +199,6 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Whether nothing is being done for this client, or it does not take what was done."""
-        if self._now() < self._rests_until_s:
-            return False
         return not self._may_write or not (self._in_flight or self._arrived)
 
     @property
@@ -273,7 +271,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._rests_until_s = until_s
         if self._rest is not None:
             self._rest.cancel()
-        self._rest = self.shared.loop.call_at(until_s, self._advance)
+        self._rest = self.shared.loop.call_at(until_s, self._rest_is_over)
+
+    def _rest_is_over(self) -> None:
+        """Not asked of the clock: a timer of uvloop's may come before its time."""
+        self._rests_until_s = 0.0
+        self._advance()
 
     @property
     def unsent(self) -> "Unsent":

@@ -19,6 +19,8 @@ from tidemark_broker.quotas.table import Limit, QuotaKind, QuotaTable
 
 #: So many who are measured are remembered; who has used nothing for longest goes first.
 MEASURED_MAX = 10_000
+#: Nobody rests for longer at a time, however small the quota: what was used counts on.
+REST_MAX_S = 3600.0
 
 
 class ClientQuotas:
@@ -84,7 +86,8 @@ class RequestQuotas:
         """It has used so much more: bytes, or percents of a second."""
         limit = self._limits.get(kind)
         if limit is not None:
-            self.rest_s = max(self.rest_s, self._quotas.use(kind, limit, amount))
+            rest_s = min(self._quotas.use(kind, limit, amount), REST_MAX_S)
+            self.rest_s = max(self.rest_s, rest_s)
 
     def room(self, kind: QuotaKind) -> float | None:
         """How much it may use at most: 0 of a quota that is used up (then it has to rest), None

@@ -193,3 +193,17 @@ async def test_others_have_the_loop_while_acls_are_looked_at(broker: ApiBroker) 
     assert errors.count(ErrorCode.topic_authorization_failed) == 4_500
     assert errors.count(ErrorCode.unknown_topic_or_partition) == 4_500
     assert longest[0] < TURN_MS
+
+
+async def test_requests_with_other_acks_do_not_overtake(broker: ApiBroker) -> None:
+    await broker.create("t")
+    answer_type = kafka.answer_type(0, 9)
+    requests = [
+        kafka.produce(9, "t", kafka.batch(b"x"), acks=-1 if number % 5 < 2 else 1)
+        for number in range(40)
+    ]
+    answers = await asyncio.gather(
+        *(broker.client.request(each, answer_type, 10) for each in requests)
+    )
+    offsets = [each.responses[0].partition_responses[0].base_offset for each in answers]
+    assert offsets == list(range(40))

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,14 @@ async def test_an_answer_without_room_for_it_is_left_alone() -> None:
 
     await one.throttle.serve(work())
     assert one.connection.rests == [1.0]
+
+
+def test_who_has_to_prove_yet_who_it_is_uses_nobodys_quota() -> None:
+    """Else strangers would use up everybody's: what they say of themselves is not believed."""
+    users = UserStore()
+    users.apply(user_states(quotas=(quota("", None, request=1),)))
+    sasl: Any = object()
+    client = Client("10.0.0.1:1", "OPEN", users, sasl=sasl)
+    assert not client.has_quotas
+    client.is_now("User:ann")
+    assert client.has_quotas

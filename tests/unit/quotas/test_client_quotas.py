@@ -56,6 +56,15 @@ def test_request_time_never_costs_more_than_a_window(quotas: ClientQuotas) -> No
     assert request.rest_s == 1.0
 
 
+def test_nobody_rests_for_days(quotas: ClientQuotas) -> None:
+    """An answer has 31 bits for it; a connection that rests is not looked at."""
+    quotas.apply([quota("ann", None, produce=1)])
+    request = quotas.of("ann", "a")
+    request.use(QuotaKind.PRODUCE, 10**12)
+    assert request.rest_s == 3600.0
+    assert quotas.of("ann", "a").room(QuotaKind.PRODUCE) == 0.0
+
+
 def test_what_was_used_counts_on_when_quotas_change(quotas: ClientQuotas) -> None:
     quotas.apply([quota("ann", None, produce=1000)])
     quotas.of("ann", "a").use(QuotaKind.PRODUCE, 2000)
