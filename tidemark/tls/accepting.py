@@ -65,7 +65,8 @@ class PrivateListener:
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
         )
         if introduction.refused is not None:
-            connected[0].close()
+            # Not close(): that waits for the far end, while the socket is closed under it.
+            connected[0].abort()
             raise introduction.refused
 
     async def _accept_clear(self, accepted: socket.socket, _: str) -> None:

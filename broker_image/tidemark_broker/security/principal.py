@@ -6,6 +6,8 @@ part first, a few types of parts by their keywords, all others by number with th
 has to be the very same text, as ACLs are written for it.
 """
 
+import ipaddress
+
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
@@ -34,6 +36,18 @@ def of_user(name: str) -> str:
 def user_name(principal: str) -> str:
     """The user's name of a principal, as quotas name it."""
     return principal.removeprefix(PRINCIPAL_PREFIX)
+
+
+def host_of(peer: str) -> str:
+    """The address of ``host:port`` as ACLs name it: in its shortest form, an IPv4 address also
+    where it came to a socket for both."""
+    host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def of_certificate(der: bytes | None) -> str:

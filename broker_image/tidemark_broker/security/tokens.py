@@ -100,12 +100,12 @@ class Keys:
             self._read_s = self._tried_s
         except (OSError, ValueError) as error:
             logger.warning("%s: no keys for tokens can be read: %s", self._url, error)
-        except jwt.PyJWTError as error:  # its text may have the keys in it
+        except Exception as error:  # noqa: BLE001 - whatever an answer can be; its text may have keys
             logger.warning("%s: no keys for tokens: %s", self._url, type(error).__name__)
 
 
 def _fetch(url: str) -> Mapping[str | None, jwt.PyJWK]:
-    """Raises OSError, ValueError or PyJWTError."""
+    """Raises whatever an answer that is none makes of it."""
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         text = answer.read(_BYTES_MAX + 1)
     if len(text) > _BYTES_MAX:

@@ -70,8 +70,14 @@ async def test_a_token_holds_by_keys_from_a_server(provider: Provider) -> None:
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(500, b"later"), (200, b"<html>"), (200, b'{"keys": []}'), (200, b" " * (1 << 20) + b"{}")],
-    ids=["an error", "no JSON", "no keys", "too large"],
+    [
+        (500, b"later"),
+        (200, b"<html>"),
+        (200, b'{"keys": []}'),
+        (200, b"[]"),
+        (200, b" " * (1 << 20) + b"{}"),
+    ],
+    ids=["an error", "no JSON", "no keys", "a list", "too large"],
 )
 async def test_without_keys_no_token_holds(provider: Provider, status: int, body: bytes) -> None:
     provider.answer = (status, body)

@@ -91,3 +91,18 @@ def test_without_a_certificate_or_a_name_it_is_anybody() -> None:
 def test_what_is_no_certificate() -> None:
     with pytest.raises(AuthenticationFailed):
         principal.of_certificate(b"\x30\x00")
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("10.0.0.7:5000", "10.0.0.7"),
+        ("::ffff:10.0.0.7:5000", "10.0.0.7"),
+        ("fd00:0:0:0:0:0:0:7:5000", "fd00::7"),
+        ("fe80::1%eth0:5000", "fe80::1"),
+        ("?", ""),
+    ],
+)
+def test_an_address_is_the_one_that_acls_name(peer: str, host: str) -> None:
+    """Also an IPv4 address at a socket for both kinds, as Java has it."""
+    assert principal.host_of(peer) == host
