@@ -38,6 +38,10 @@ from tidemark_operator.users.user_secret import (
 DERIVATIONS = 2
 
 
+#: The API server lets the operator's account not at Secrets: which there are is not known.
+SECRET_REFUSED = "SecretRefused"
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """How a user proves who it is: its Secret ("": none), its credentials, what is wrong."""
@@ -72,7 +76,7 @@ class UserSecrets:
                 f"the API server refuses the operator's account what it needs of Secrets (HTTP "
                 f"{error.status}): allow it to get, create, update and delete them"
             )
-            return Proof(problem=UserProblem("SecretRefused", text))
+            return Proof(problem=UserProblem(SECRET_REFUSED, text))
         return Proof()
 
     # ------------------------------------------------------------ passwords

@@ -2,6 +2,7 @@
 
 import logging
 
+from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.keepers import KeptByAnother
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
@@ -15,7 +16,7 @@ from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.reconcile.elsewhere import elsewhere
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.reconcile.user_secrets import Proof, UserSecrets
+from tidemark_operator.reconcile.user_secrets import SECRET_REFUSED, Proof, UserSecrets
 from tidemark_operator.resources.metadata import InvalidResource
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,11 @@ class UserReconciler:
             return CONTENDED_RETRY_S
         if not self._is_still(key, user):
             return 0.0
-        self._tell(user, proof)
+        if proof.problem is None or proof.scram:
+            self._tell(user, proof.scram)
+        elif self._services.state.users.get(user.key) or proof.problem.reason != SECRET_REFUSED:
+            self._tell(user, self._former(user))
+        # Else nothing is known of what was accepted: until it is, brokers keep what they were told.
         return await self._write(key, user, proof)
 
     async def _provide(self, user: UserInfo, key: Key, body: Json) -> Proof:
@@ -70,7 +75,7 @@ class UserReconciler:
         except (KubeError, KeptByAnother):
             raise
         except Exception:  # a fault of ours in one User must not keep all others from brokers
-            self._tell(user, Proof())
+            self._tell(user, self._former(user))
             raise
 
     def _is_still(self, key: Key, user: UserInfo) -> bool:
@@ -81,13 +86,19 @@ class UserReconciler:
         meta = body["metadata"]
         return (str(meta["uid"]), int(meta["generation"])) == (user.uid, user.generation)
 
-    def _tell(self, user: UserInfo, proof: Proof) -> None:
-        """A user with a problem is told all the same: what it may do, and how it cannot prove
-        itself any more."""
+    def _tell(self, user: UserInfo, scram: tuple[ScramCredential, ...]) -> None:
+        """A user with a problem is told all the same: what it may do, and by what it could prove
+        itself before."""
         users = self._services.state.users
         was_complete = users.complete
-        if users.put(user, user.state(proof.scram)) or users.complete != was_complete:
+        if users.put(user, user.state(scram)) or users.complete != was_complete:
             self._services.engine.publish_users()
+
+    def _former(self, user: UserInfo) -> tuple[ScramCredential, ...]:
+        """What brokers were told, of the kind that it is to have."""
+        told = self._services.state.users.get(user.key)
+        of_all = () if told is None else told.scram
+        return tuple(each for each in of_all if each.mechanism == user.mechanism)
 
     def _forget(self, key: Key) -> None:
         self._services.state.users.drop(key.namespaced_name)

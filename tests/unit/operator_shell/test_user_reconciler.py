@@ -258,6 +258,28 @@ async def test_an_account_that_may_not_touch_secrets_is_said(world: ShellWorld) 
     assert world.condition(USER, "alice", "Ready")[1] == "SecretRefused"
 
 
+async def test_what_was_accepted_stays_in_force_while_secrets_are_refused(
+    world: ShellWorld,
+) -> None:
+    world.make_user()
+    await reconcile(world)
+    scram = told(world).scram
+    assert scram
+    world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
+    await reconcile(world)
+    assert told(world).scram == scram
+
+
+async def test_nothing_is_told_of_a_user_whose_secret_was_never_read(world: ShellWorld) -> None:
+    """As after a take-over: brokers keep what the controller before has told them."""
+    users = world.services.state.users
+    body = world.make_user()
+    users.expect(body["metadata"]["namespace"] + "/alice")
+    world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
+    await reconcile(world)
+    assert not users.complete
+
+
 # ---------------------------------------------------------------- certificates
 
 
