@@ -62,7 +62,8 @@ class Attacked:
 @pytest.fixture
 async def attacked(world: ClusterWorld) -> Attacked:
     await world.create_cluster()
-    operator = await world.start_operator()
+    # The good broker lives in this process, beside all attackers.
+    operator = await world.start_operator(session_timeout_s=15)
     return Attacked(world, operator, await world.start_broker(1, operator))
 
 
@@ -118,10 +119,12 @@ async def test_strangers_that_say_nothing(attacked: Attacked) -> None:
 async def test_a_broker_that_never_ends_its_requests(attacked: Attacked, size: int) -> None:
     """With a certificate that holds; its requests are small until it has shown a secret."""
 
+    unfinished = struct.pack(">i", size) + bytes(size - 1)
+
     async def broker() -> None:
         writer = await attacked.connect(tls=True)
         try:
-            writer.write(struct.pack(">i", size) + bytes(size - 1))
+            writer.write(unfinished)
             async with asyncio.timeout(2):
                 await writer.drain()
             await asyncio.sleep(0.5)
