@@ -14,7 +14,7 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
-MESSAGE = "ACLs are declared in User objects: change spec.acls there (kubectl apply)"
+MESSAGE = "ACLs are declared in User objects: change spec.authorization.acls there (kubectl apply)"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import named_twice
 from tidemark_broker.replication.partition import reads
 from tidemark_broker.security.acls import Operation
 
@@ -45,22 +46,27 @@ class OffsetForLeaderEpochResponse:
 async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Answer from the leader's epoch cache."""
     denied = await call.denied(Operation.DESCRIBE, (topic.topic for topic in request.topics))
+    twice = named_twice(
+        [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]
+    )
+
+    def answer(topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
+        if topic in denied:
+            return _refused(part, ErrorCode.topic_authorization_failed)
+        if (topic, part.partition) in twice:
+            return _refused(part, ErrorCode.invalid_request)
+        return _partition(topic, part, call)
+
     topics = []
     for topic in request.topics:
-        partitions = await call.turns.all_of(
-            _denied(part) if topic.topic in denied else _partition(topic.topic, part, call)
-            for part in topic.partitions
-        )
+        partitions = await call.turns.all_of(answer(topic.topic, part) for part in topic.partitions)
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
     return OffsetForLeaderEpochResponse(topics=tuple(topics))
 
 
-def _denied(part: OffsetForLeaderPartition) -> EpochEndOffset:
+def _refused(part: OffsetForLeaderPartition, error: ErrorCode) -> EpochEndOffset:
     return EpochEndOffset(
-        error_code=ErrorCode.topic_authorization_failed,
-        partition=part.partition,
-        leader_epoch=-1,
-        end_offset=-1,
+        error_code=error, partition=part.partition, leader_epoch=-1, end_offset=-1
     )
 
 

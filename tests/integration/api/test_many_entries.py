@@ -144,7 +144,7 @@ async def served(broker: ApiBroker, frame: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("api", [api for api in ASKED if api != "OffsetForLeaderEpoch"])
+@pytest.mark.parametrize("api", ASKED)
 async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api: str) -> None:
     """As Kafka's ListOffsets does; nothing is appended twice, nothing deleted."""
     await broker.create("t", partitions=2)
