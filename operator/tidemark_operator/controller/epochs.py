@@ -12,6 +12,8 @@ from tidemark_operator.controller.controller_state import ControllerState
 EPOCH_MAX = 2**31 - 1
 #: A broker that is further ahead has another history.
 AHEAD_MAX = 1_000_000
+#: A broker epoch has that of the controller which gave it above so many bits of its own.
+BROKER_EPOCH_BITS = 24
 #: Fewer than these left: the Cluster says so, years before it cannot be taken over any more.
 RUNNING_OUT = 2**24
 
@@ -27,12 +29,13 @@ def is_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> bool
 
 
 def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> str | None:
-    """Why a broker's epoch is not believed."""
-    ahead = request.highest_controller_epoch - state.controller_epoch
-    if ahead <= AHEAD_MAX:
+    """Why a broker's numbers are not believed: neither the epoch that it has obeyed, nor that of
+    the controller which must have given it its own."""
+    seen = max(request.highest_controller_epoch, request.previous_broker_epoch >> BROKER_EPOCH_BITS)
+    if seen - state.controller_epoch <= AHEAD_MAX:
         return None
     return (
-        f"it has obeyed controller epoch {request.highest_controller_epoch}, and this Cluster is "
+        f"it has obeyed controller epoch {seen}, and this Cluster is "
         f"at {state.controller_epoch}: its log directory is not of this Cluster's history. Give it "
         "an empty one (what only it held is lost)"
     )

@@ -30,8 +30,6 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, normal, warning
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, BrokerInfo, PartitionRow, RowKey
 
-_EPOCH_SHIFT = 24
-
 
 def register(
     draft: Draft,
@@ -129,7 +127,7 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
 def next_broker_epoch(draft: Draft, previous: int) -> int:
     """An epoch above every one that was ever given."""
     known = [broker.broker_epoch for broker in draft.brokers.values()]
-    floor = draft.state.controller_epoch << _EPOCH_SHIFT
+    floor = draft.state.controller_epoch << epochs.BROKER_EPOCH_BITS
     return max(floor, draft.state.broker_epoch_max, previous, *known) + 1
 
 
