@@ -58,10 +58,10 @@ class ObjectClient:
 
     async def refresh(self, key: Key) -> None:
         """Read the newest object of a key, after a conflict."""
+        held = self._objects.get(key)
         try:
             self._objects.put(await self.api.get(_KINDS[key.kind], key.namespace, key.name))
-        except NotFound:
-            held = self._objects.get(key)
+        except NotFound:  # what was held: another may have been made meanwhile
             if held is not None:
                 self._objects.remove(held)
 

@@ -2,13 +2,19 @@
 writes.
 
 Newest wins by resourceVersion, so an event that lags behind a write of our own never takes a
-status back. A deletion counts only for the uid that was deleted: a made-again object stays.
+status back. A deletion counts only for the uid that was deleted: a made-again object stays. And it
+counts for good: the answer to a write of our own may come after the news that its object is gone,
+and would bring back a user whom everybody has forgotten.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
+
+#: So many deleted objects are remembered: more than writes can be under way.
+DELETED_MAX = 10_000
 
 
 class StoreListener(Protocol):
@@ -29,14 +35,17 @@ class ObjectStore:
         self.listener: StoreListener | None = None
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
+        self._deleted: Lru[str, bool] = Lru(DELETED_MAX)
 
     def get(self, key: Key) -> Json | None:
         """The object as last seen."""
         return self._objects.get(key)
 
     def put(self, body: Json) -> bool:
-        """Take an object in; False when it is not newer than what is known."""
+        """Take an object in; False when it is not newer than what is known, or was deleted."""
         key = key_of(body)
+        if body["metadata"]["uid"] in self._deleted:
+            return False
         known = self._objects.get(key)
         if known is not None and resource_version(known) >= resource_version(body):
             return False
@@ -49,9 +58,11 @@ class ObjectStore:
 
     def remove(self, body: Json) -> bool:
         """The object was deleted; False when another of that name is known already."""
-        key = key_of(body)
+        key, uid = key_of(body), body["metadata"]["uid"]
+        self._deleted.put(uid, True)
+        self._deleted.evict()
         known = self._objects.get(key)
-        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+        if known is None or known["metadata"]["uid"] != uid:
             return False
         self._drop(key)
         return True

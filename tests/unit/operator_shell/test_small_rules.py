@@ -12,9 +12,19 @@ from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
 from tidemark_operator.health import Pulse, verdict
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, Unavailable, error_of
+from tidemark_operator.kube.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unavailable,
+    error_of,
+)
 from tidemark_operator.kube.kinds import TOPIC, Key
 from tidemark_operator.listener.frames import decode_request
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects import store
+from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.settings import Address, BadSettings, parse_arguments, settings_of
 
@@ -89,6 +99,39 @@ def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
     assert not objects.remove(topic("a", 9, uid="old"))
     assert objects.get(Key("Topic", "n", "a")) is not None
     assert objects.remove(topic("a", 10, uid="new"))
+
+
+def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+    """It may come after the news of the deletion; a user was known again, until the next list."""
+    objects = ObjectStore()
+    objects.put(topic("a", 10))
+    assert objects.remove(topic("a", 12))
+    assert not objects.put(topic("a", 11))
+    assert objects.get(Key("Topic", "n", "a")) is None
+    assert objects.put(topic("a", 13, uid="made again"))
+
+
+def test_so_many_deleted_objects_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "DELETED_MAX", 5)
+    objects = ObjectStore()
+    for number in range(50):
+        objects.remove(topic("a", number, uid=f"u{number}"))
+    assert len(objects._deleted) == 5
+
+
+async def test_what_was_made_while_an_object_was_asked_for_stays() -> None:
+    objects = ObjectStore()
+    objects.put(topic("a", 10))
+
+    class Api:
+        async def get(self, *_: object) -> Any:
+            objects.remove(topic("a", 11))
+            objects.put(topic("a", 12, uid="made again"))
+            raise NotFound(404, "gone")
+
+    api: Any = Api()
+    await ObjectClient(api, objects, Metrics()).refresh(Key("Topic", "n", "a"))
+    assert objects.get(Key("Topic", "n", "a")) == topic("a", 12, uid="made again")
 
 
 def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
