@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import dataclasses
+import struct
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from tests.integration.broker.broker_process import BrokerProcess
 from tests.integration.broker.kafka_clients import acknowledged
@@ -19,6 +22,7 @@ from tidemark.wire.framing import encode_request
 FETCH_VERSION = 12
 LARGE, SMALL = "large", "small"
 MIB = 1024 * 1024
+CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -67,12 +71,14 @@ class Target:
         return int(line.split()[1]) / 1024
 
     @contextlib.asynccontextmanager
-    async def attackers(self, count: int) -> AsyncIterator[list[asyncio.StreamWriter]]:
-        """Connections that never read."""
+    async def attackers(
+        self, count: int, host: str = "127.0.0.1"
+    ) -> AsyncIterator[list[asyncio.StreamWriter]]:
+        """Connections that never read, from an address of the loopback."""
         writers: list[asyncio.StreamWriter] = []
         try:
             for _ in range(count):
-                _, writer = await asyncio.open_connection(*self.address)
+                _, writer = await asyncio.open_connection(*self.address, local_addr=(host, 0))
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writers.append(writer)
             yield writers
@@ -80,8 +86,20 @@ class Target:
             for writer in writers:
                 writer.transport.abort()
 
-    async def watched(self, seconds: float) -> tuple[Waits, float]:
-        """How long a good client waits meanwhile, and the most memory that was seen."""
+    @contextlib.asynccontextmanager
+    async def begun(self, count: int, before: bytes, size: int) -> AsyncIterator[None]:
+        """So many connections send ``before`` and then all but the end of a Produce of ``size``
+        bytes, as far as they are read from."""
+        async with self.attackers(count, "127.0.0.2") as writers, asyncio.TaskGroup() as group:
+            head = before + struct.pack(">ihhi", size, 0, 9, 1)
+            pumps = [group.create_task(_pump(each, head, size - MIB)) for each in writers]
+            yield
+            for pump in pumps:
+                pump.cancel()
+
+    async def watched(self, seconds: float, *, produced_bytes: int = 0) -> tuple[Waits, float]:
+        """How long a good client waits meanwhile, and the most memory that was seen. It fetches a
+        record, and produces so many bytes."""
         waits, most = Waits(), 0.0
         connection = await KafkaConnection.connect(*self.address, client_id="good")
         until = time.monotonic() + seconds
@@ -89,6 +107,8 @@ class Target:
             while time.monotonic() < until:
                 began = time.monotonic()
                 await self._fetch_small(connection)
+                if produced_bytes:
+                    await self._produce_to(LARGE, produced_bytes, connection)
                 waits.seconds.append(time.monotonic() - began)
                 most = max(most, self.memory_mib())
                 await asyncio.sleep(0.02)
@@ -103,6 +123,19 @@ class Target:
         )
         assert len(answer.responses[0].partitions[0].records) > 0
 
+    async def _produce_to(self, topic: str, size: int, connection: KafkaConnection) -> None:
+        request = kafka.produce(9, topic, kafka.batch(bytes(size)), acks=1)
+        answer: Any = await connection.request(request, kafka.answer_type(kafka.PRODUCE, 9), 30)
+        assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+async def _pump(writer: asyncio.StreamWriter, head: bytes, size: int) -> None:
+    with contextlib.suppress(ConnectionError):
+        writer.write(head)
+        for _ in range(size // CHUNK_BYTES):
+            writer.write(bytes(CHUNK_BYTES))
+            await writer.drain()
+
 
 def many_entries(partitions: int) -> bytes:
     """A Fetch that names so many partitions, few of which there are."""
@@ -112,6 +145,12 @@ def many_entries(partitions: int) -> bytes:
     named = tuple(dataclasses.replace(part, partition=number) for number in range(partitions))
     topics = (dataclasses.replace(topic, partitions=named),)
     return encode_request(dataclasses.replace(request, topics=topics), 1, "many")
+
+
+def patient_fetch() -> bytes:
+    """One that waits for more than will ever come, for days."""
+    request = kafka.fetch(FETCH_VERSION, SMALL, 1, wait_ms=10**9, min_bytes=2**30)
+    return encode_request(request, 1, "patient")
 
 
 def greedy_fetch() -> bytes:

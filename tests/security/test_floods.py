@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.floods import Target, Waits, greedy_fetch, many_entries
+from tests.security.floods import (
+    MIB,
+    Target,
+    Waits,
+    greedy_fetch,
+    many_entries,
+    patient_fetch,
+)
 
 #: Of a broker under any flood.
 MEMORY_MIB = 400
@@ -48,3 +55,24 @@ async def test_requests_that_name_thousands_of_partitions(target: Target) -> Non
     assert served_well(waits), sorted(waits.seconds)[-5:]
     assert [broker.epoch for broker in target.controller.brokers.values()] == sessions
     assert not any(broker.fenced for broker in target.controller.brokers.values())
+
+
+@pytest.mark.slow
+async def test_large_requests_behind_fetches_that_wait_for_days(target: Target) -> None:
+    """Seven connections held 634 MiB, and nobody was read from any more."""
+    async with target.begun(7, patient_fetch(), 95 * MIB):
+        waits, most_mib = await target.watched(5, produced_bytes=300_000)
+    print(most_mib, len(waits.seconds), max(waits.seconds))
+    assert most_mib <= MEMORY_MIB
+    assert served_well(waits), sorted(waits.seconds)[-5:]
+
+
+@pytest.mark.slow
+async def test_large_requests_that_begin_and_do_not_end(target: Target) -> None:
+    """Forty of 90 MB kept every other above 64 KiB out for a minute."""
+    async with target.begun(40, b"", 90 * MIB):
+        await asyncio.sleep(1)
+        waits, most_mib = await target.watched(5, produced_bytes=300_000)
+    print(most_mib, len(waits.seconds), max(waits.seconds))
+    assert most_mib <= MEMORY_MIB
+    assert served_well(waits), sorted(waits.seconds)[-5:]

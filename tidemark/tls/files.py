@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEY, CERTIFICATE, TRUSTED = "tls.key", "tls.crt", "ca.crt"
+#: Of an encrypted key: without one OpenSSL would ask the terminal, and wait.
+_NO_PASSWORD = b""
 #: Secrets are read whole; one that is larger is none of ours.
 _BYTES_MAX = 1024 * 1024
 
@@ -106,7 +108,7 @@ class ListenerFiles:
         context = ssl.SSLContext(_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = self._verify
-        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY, password=_NO_PASSWORD)
         if self._verify is not ssl.CERT_NONE:
             context.load_verify_locations(folder / TRUSTED)
         _without_tickets(context)
@@ -131,7 +133,7 @@ def _context(folder: Path, side: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # identities are URIs: see identity.py
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    context.load_cert_chain(folder / CERTIFICATE, folder / KEY, password=_NO_PASSWORD)
     context.load_verify_locations(folder / TRUSTED)
     if side == _SERVER:
         _without_tickets(context)

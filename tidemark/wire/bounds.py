@@ -20,23 +20,34 @@ from typing import Any
 
 Buffer = bytes | memoryview
 
-#: Elements of all arrays of a message together.
-ELEMENTS_MAX = 2_000_000
-#: Tagged fields of a header.
-HEADER_TAGS_MAX = 1024
-
 _SIZES = {
     "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "float64": 8, "bool": 1, "uuid": 16, "error_code": 2, "timedelta_i32": 4,
     "timedelta_i64": 8, "datetime_i64": 8,
 }  # fmt: skip
 _UINT32_MAX = 0xFFFF_FFFF
+#: Of Kafka's strings, whose length is 16 bits wide: the compact kind could claim more.
+STRING_BYTES_MAX = 0x7FFF
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
 class TooManyElements(ValueError):
     """A message has more elements than it may have here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a message may hold: ``elements`` in all of its arrays together, ``string_bytes`` in each
+    string. Our own messages have strings that are longer than Kafka's."""
+
+    elements: int = 2_000_000
+    string_bytes: int = _UINT32_MAX
+
+
+ANY = Bounds()
+#: A header has nothing but tagged fields.
+_HEADER = Bounds(elements=1024)
 
 
 class _Fixed:
@@ -55,11 +66,16 @@ class _Fixed:
 class _Compact:
     """A string or bytes after their length plus one as a varint."""
 
-    __slots__ = ()
+    __slots__ = ("_is_string",)
     least = 1
 
-    def skip(self, buffer: Buffer, position: int, _: "_Count") -> int:
+    def __init__(self, *, is_string: bool) -> None:
+        self._is_string = is_string
+
+    def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
         length, position = _varint(buffer, position)
+        if self._is_string and length - 1 > count.string_bytes_max:
+            raise ValueError(f"a string of {length - 1} bytes")
         return position + max(length - 1, 0)
 
 
@@ -169,12 +185,13 @@ _Part = _Fixed | _Compact | _Legacy | _Array | _Nullable | _Tags | _Entity
 
 
 class _Count:
-    """Elements seen so far."""
+    """Elements that may still come, and how long a string may be."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "string_bytes_max")
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, bounds: Bounds) -> None:
+        self._left = bounds.elements
+        self.string_bytes_max = bounds.string_bytes
 
     def add(self, number: int) -> None:
         self._left -= number
@@ -182,17 +199,15 @@ class _Count:
             raise TooManyElements("more elements than a message may have")
 
 
-def end_of_entity(
-    entity_type: Any, buffer: Buffer, offset: int = 0, *, elements_max: int = ELEMENTS_MAX
-) -> int:
+def end_of_entity(entity_type: Any, buffer: Buffer, offset: int = 0, bounds: Bounds = ANY) -> int:
     """Position behind the entity at ``offset``; ValueError, IndexError or struct.error where there
     cannot be one."""
-    return _within(buffer, _entity(entity_type).skip(buffer, offset, _Count(elements_max)))
+    return _within(buffer, _entity(entity_type).skip(buffer, offset, _Count(bounds)))
 
 
 def end_of_tagged_fields(buffer: Buffer, offset: int) -> int:
     """The same for the tagged fields of a header, of which none is known."""
-    return _within(buffer, _Tags({}).skip(buffer, offset, _Count(HEADER_TAGS_MAX)))
+    return _within(buffer, _Tags({}).skip(buffer, offset, _Count(_HEADER)))
 
 
 def _within(buffer: Buffer, end: int) -> int:
@@ -242,7 +257,7 @@ def _plain(field: "dataclasses.Field[Any]", flexible: bool) -> _Part:
     if kafka_type in _SIZES:
         return _Fixed(_SIZES[kafka_type])
     if flexible:
-        return _Compact()
+        return _Compact(is_string=kafka_type == "string")
     return _Legacy(_INT16 if kafka_type == "string" else _INT32)
 
 

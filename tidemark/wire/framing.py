@@ -17,7 +17,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from tidemark.wire.bounds import (
-    ELEMENTS_MAX,
+    ANY,
+    Bounds,
     TooManyElements,
     end_of_entity,
     end_of_tagged_fields,
@@ -29,6 +30,7 @@ _LENGTH = struct.Struct(">i")
 LENGTH_BYTES = _LENGTH.size
 _HEADER = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
+PRODUCE_KEY = 0
 _API_VERSIONS = 18
 #: Pieces at least this long are handed to the socket as they are.
 _LARGE_BYTES = 8192
@@ -58,13 +60,12 @@ def decode(
     entity_type: type[E],
     buffer: bytes | memoryview,
     offset: int = 0,
-    *,
-    elements_max: int = ELEMENTS_MAX,
+    bounds: Bounds = ANY,
 ) -> E:
     """Read one entity; raises :class:`FrameError` with the reason if the bytes do not fit it, or
-    if its arrays hold more than ``elements_max`` elements in all."""
+    if it holds more than it may."""
     try:
-        end = end_of_entity(entity_type, buffer, offset, elements_max=elements_max)
+        end = end_of_entity(entity_type, buffer, offset, bounds)
         value, size = _read(entity_type, buffer, offset)
     except TooManyElements as error:
         raise FrameTooManyElements(f"{entity_type.__qualname__} has {error}") from error
@@ -93,12 +94,16 @@ def encode(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def frame_length(buffer: bytes | memoryview, position: int, limit_bytes: int) -> int:
-    """The length that stands before a frame; raises :class:`FrameError` where that is below zero or
-    above the limit."""
+def frame_length(
+    buffer: bytes | memoryview, position: int, limit_bytes: int, *, least_bytes: int = 0
+) -> int:
+    """The length that stands before a frame; raises :class:`FrameError` where that is below the
+    least or above the limit."""
     length: int = _LENGTH.unpack_from(buffer, position)[0]
-    if 0 <= length <= limit_bytes:
+    if least_bytes <= length <= limit_bytes:
         return length
+    if 0 <= length < least_bytes:
+        raise FrameError(f"a frame of {length} bytes, which is less than any request has")
     raise FrameError(
         f"a frame of {length} bytes where at most {limit_bytes} are allowed"
         " (a client that speaks TLS, HTTP or no Kafka at all looks like this)"
@@ -125,13 +130,11 @@ def peek_client_id(frame: bytes | memoryview) -> str:
     return bytes(frame[begin : begin + max(length, 0)]).decode(errors="replace")
 
 
-def decode_request(
-    request_type: type[E], frame: bytes | memoryview, *, elements_max: int = ELEMENTS_MAX
-) -> E:
+def decode_request(request_type: type[E], frame: bytes | memoryview, bounds: Bounds = ANY) -> E:
     """The entity of a request's frame (see :func:`decode`)."""
     meta: Any = request_type
     body = _request_body(frame, flexible=meta.__flexible__)
-    return decode(request_type, frame, body, elements_max=elements_max)
+    return decode(request_type, frame, body, bounds)
 
 
 def _request_body(frame: bytes | memoryview, *, flexible: bool) -> int:

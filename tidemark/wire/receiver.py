@@ -11,18 +11,25 @@ from tidemark.wire.framing import LENGTH_BYTES, frame_length
 
 Frame = bytes | memoryview
 
-SCRATCH_BYTES = 256 * 1024
+#: Few enough for the smallest requests in it to be taken in within one turn of the loop.
+SCRATCH_BYTES = 64 * 1024
 #: Of a frame's own buffer at first, and how many times what has arrived (it doubles after that).
 _FIRST_ALLOCATION_BYTES = 64 * 1024
-_AHEAD = 4
+_AHEAD = 16
 
 
 class FrameReceiver:
     """The receiving half of one connection, in the manner of ``asyncio.BufferedProtocol``."""
 
-    __slots__ = ("_filled", "_frame", "_length", "_prefix", "_scratch", "cautious", "limit_bytes")
+    __slots__ = (
+        "_filled", "_frame", "_least_bytes", "_length", "_prefix", "_scratch", "cautious",
+        "limit_bytes",
+    )  # fmt: skip
 
-    def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
+    def __init__(
+        self, frame_bytes_max: int, scratch: bytearray | None = None, *, frame_bytes_min: int = 0
+    ) -> None:
+        self._least_bytes = frame_bytes_min
         #: No frame may be longer; one that has begun is not affected by a change.
         self.limit_bytes = frame_bytes_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
@@ -49,9 +56,18 @@ class FrameReceiver:
         return 0 if self._frame is None else self._length
 
     @property
+    def begun(self) -> memoryview:
+        """What has arrived of it, without its length."""
+        return memoryview(b"" if self._frame is None else self._frame)[: self._filled].toreadonly()
+
+    @property
     def missing_bytes(self) -> int:
         """What is to come of it, as far as its length is known."""
         return 0 if self._frame is None else self._length - self._filled
+
+    def drop(self) -> None:
+        """Forget what has begun and not ended: nothing more is to come."""
+        self._prefix, self._frame = b"", None
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream belong; never empty."""
@@ -66,7 +82,7 @@ class FrameReceiver:
     def received(self, count: int) -> list[Frame]:
         """Take note of ``count`` bytes; the frames (without length) that are complete now.
 
-        Raises ``FrameError`` for a length below zero or above the limit.
+        Raises ``FrameError`` for a length that is not within the limits.
         """
         if self._frame is None:
             return self._split(len(self._prefix) + count)
@@ -81,22 +97,25 @@ class FrameReceiver:
         frames: list[Frame] = []
         position = 0
         while end - position >= LENGTH_BYTES:
-            length = frame_length(self._scratch, position, self.limit_bytes)
+            length = frame_length(
+                self._scratch, position, self.limit_bytes, least_bytes=self._least_bytes
+            )
             start = position + LENGTH_BYTES
             if start + length > end:
-                self._begin(length, self._scratch[start:end])
+                # What came before it may hold it up: it takes no more than has arrived of it.
+                self._begin(length, self._scratch[start:end], ahead=_AHEAD if not frames else 0)
                 return frames
             position = start + length
             frames.append(bytes(self._scratch[start:position]))
         self._prefix = bytes(self._scratch[position:end])
         return frames
 
-    def _begin(self, length: int, head: memoryview) -> None:
+    def _begin(self, length: int, head: memoryview, *, ahead: int) -> None:
         self._prefix = b""
         self._length = length
         self._filled = len(head)
-        ahead = 0 if self.cautious else max(_FIRST_ALLOCATION_BYTES, _AHEAD * self._filled)
-        self._frame = bytearray(max(min(length, ahead), self._filled + 1))
+        size = 0 if self.cautious else max(_FIRST_ALLOCATION_BYTES, ahead * self._filled)
+        self._frame = bytearray(max(min(length, size), self._filled + 1))
         self._frame[: self._filled] = head
 
     def _grow(self, frame: bytearray) -> None:

@@ -7,7 +7,10 @@ changed: a handler asks for it once in a request, and where it may do everything
 import asyncio
 from typing import Protocol, Self
 
+from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
+from tidemark.wire.receiver import Frame
 from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.security.acls import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from tidemark_broker.security.authorizer import Authorizer, Permissions
 from tidemark_broker.security.principal import host_of, user_name
@@ -63,6 +66,11 @@ class Client:
         self._is_proven = True
 
     @property
+    def who(self) -> tuple[str, str]:
+        """Its principal and its address: clients that share what there is of both."""
+        return self.principal, self._host
+
+    @property
     def authorizer(self) -> Authorizer | None:
         """What decides now: another one each time that users have changed."""
         return None if self._users is None else self._users.authorizer
@@ -86,6 +94,18 @@ class Client:
         if self._users is None:
             return None
         return self._users.quotas.of(user_name(self.principal), client_id)
+
+    def rest_before_first_s(self, request: Frame) -> float | None:
+        """For how long it has to rest before its first Produce, since others have used up the same
+        quota; None: this is none, or it has to prove yet who it is. (A Fetch is answered with
+        nothing then.)"""
+        if not self._is_proven or peek_key(request) != PRODUCE_KEY:
+            return None
+        quotas = self.quotas(peek_client_id(request)) if self.has_quotas else None
+        if quotas is None:
+            return 0.0
+        quotas.use(QuotaKind.PRODUCE, 0)
+        return quotas.rest_s
 
     def rest(self, for_s: float) -> None:
         """It has used up a quota: see :meth:`ServerConnection.rest`."""

@@ -7,6 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import Identity
+from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
 from tidemark.wire.framing import (
     FrameError,
     encode_response_pieces,
@@ -41,9 +42,9 @@ from tidemark_broker.api.turns import InOrder
 from tidemark_broker.net.metrics import NetMetrics
 
 #: Topics, partitions and all other elements that one request of a client may name.
-ELEMENTS_MAX = 20_000
+_CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
 #: That one of a broker may: a follower names all that it follows at once.
-PEER_ELEMENTS_MAX = 200_000
+_PEER = Bounds(elements=200_000, string_bytes=STRING_BYTES_MAX)
 
 APIS: tuple[Api[Any, Any], ...] = (
     produce.API,
@@ -105,6 +106,7 @@ class Dispatcher:
         api = self._served(key)
         if not api.version_min <= version <= api.version_max:
             answer, answer_type = self._unserved_version(api, version)
+            self._answered(api, api.version_min, began_s)  # a label for each would be anybody's
             return encode_response_pieces(answer, correlation_id, answer_type)
         call = Call(
             self._services,
@@ -113,11 +115,11 @@ class Dispatcher:
             memory,
             quotas=None if throttle is None else throttle.quotas,
             order=InOrder(client.order) if api.in_order else None,
+            frame_bytes=len(frame),
         )
         spent = _ignore if throttle is None else throttle.add
         answer = await self._handle(api, frame, call, spent)
-        if self._metrics is not None:
-            self._metrics.answered(api.name, version, time.perf_counter() - began_s)
+        self._answered(api, version, began_s)
         if throttle is not None:
             throttle.tell(answer)
         if answer is None:
@@ -127,6 +129,10 @@ class Dispatcher:
             threads = large.in_request_thread if call.is_large else large.in_answer_thread
             return await large.encoded(threads, answer, correlation_id, answer_type, spent=spent)
         return encode_response_pieces(answer, correlation_id, answer_type)
+
+    def _answered(self, api: Api[Any, Any], version: int, began_s: float) -> None:
+        if self._metrics is not None:
+            self._metrics.answered(api.name, version, time.perf_counter() - began_s)
 
     def _served(self, key: int) -> Api[Any, Any]:
         api = self._table.get(key)
@@ -145,12 +151,12 @@ class Dispatcher:
             if request is not None:
                 return await api.handler(request, call)
             call.is_large = True
-            async with self._large.turn(frame):
+            async with self._large.turn(frame, call.client.who):
                 request = await large.decoded(
                     large.in_request_thread,
                     request_type,
                     frame,
-                    elements_max=ELEMENTS_MAX,
+                    _CLIENT,
                     spent=spent,
                 )
                 return await api.handler(request, call)
@@ -193,7 +199,7 @@ class PrivateDispatcher:
                 large.in_peer_thread,
                 api.request,
                 frame,
-                elements_max=PEER_ELEMENTS_MAX,
+                _PEER,
                 spent=_ignore,
             )
         answer = await api.handler(request, peer, memory)

@@ -30,7 +30,6 @@ from tidemark_broker.api.fetch_read import (
 )
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_wait import read_until_enough
-from tidemark_broker.api.large import POLL_MAX_S
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.turns import named_twice
@@ -109,7 +108,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     services, bytes_max = call.services, _bytes_max(request, call)
     if bytes_max == 0:
         return FetchResponse(error_code=ErrorCode.none)
-    max_wait_s = call.wait_s(milliseconds(request.max_wait) / 1000, large_most_s=POLL_MAX_S)
+    max_wait_s = call.poll_s(milliseconds(request.max_wait) / 1000)
     deadline_s = time.monotonic() + max_wait_s
     named = [(topic, *_name_of(topic, call)) for topic in request.topics]
     denied = await call.denied(Operation.READ, (name for _, name, _ in named if name))

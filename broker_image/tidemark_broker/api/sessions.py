@@ -91,15 +91,16 @@ class Sessions:
     def _client(
         self, connection: ServerConnection, *, who: str = ANONYMOUS, sasl: SaslState | None = None
     ) -> Client:
-        users = self._verifier.users
-        return Client(
+        client = Client(
             connection.peer,
             self._listener.name,
-            users,
+            self._verifier.users,
             principal=who,
             sasl=sasl,
             connection=connection,
         )
+        connection.rests_before_first(client.rest_before_first_s)
+        return client
 
     def _sasl(self, connection: ServerConnection) -> "SaslSession":
         limits = self._limits

@@ -14,7 +14,7 @@ from tidemark.tls.identity import Identity
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import schema
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.large import WAIT_MAX_S
+from tidemark_broker.api.large import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.turns import InOrder, Turns
 from tidemark_broker.quotas.client_quotas import RequestQuotas
@@ -30,7 +30,8 @@ class Call:
     """What a handler is given beside the request; ``memory`` is that of the answer: whoever makes a
     large one asks it how large that may be; ``quotas``: what limits the client, None: nothing;
     ``turns``: who goes through many entries lets others have theirs; ``order``: to be told once all
-    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large`."""
+    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large`;
+    ``frame_bytes``: of the request."""
 
     services: Services
     version: int
@@ -40,10 +41,18 @@ class Call:
     turns: Turns = field(default_factory=Turns)
     order: InOrder | None = None
     is_large: bool = False
+    frame_bytes: int = 0
 
-    def wait_s(self, wished_s: float, *, large_most_s: float = WAIT_MAX_S) -> float:
-        """How long it may wait for something to happen: others wait for a large one's turn."""
-        return min(wished_s, large_most_s) if self.is_large else wished_s
+    def wait_s(self, wished_s: float) -> float:
+        """How long it may wait for something to happen: others wait for a large one's turn, and for
+        the memory of many bytes."""
+        is_much = self.is_large or self.frame_bytes > MUCH_BYTES
+        return min(wished_s, WAIT_MAX_S) if is_much else wished_s
+
+    def poll_s(self, wished_s: float) -> float:
+        """How long it may wait for records to come, which may be for ever."""
+        is_much = self.is_large or self.frame_bytes > POLL_BYTES
+        return min(wished_s, POLL_MAX_S) if is_much else wished_s
 
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
         """Those topics that the client may not use so; they are not looked at where it may do

@@ -15,15 +15,19 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tidemark.tls.acceptor import Refusals
+from tidemark.wire.bounds import STRING_BYTES_MAX
 from tidemark.wire.connection import peer_name
-from tidemark.wire.framing import FrameError, peek_key
+from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
 from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.net import metrics
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.unfinished import CAUTIOUS_BYTES, Reader, UnfinishedFrames
+from tidemark_broker.net.reading import REQUEST_BYTES_MIN, Reading, weight
+from tidemark_broker.net.rest import Rest
+from tidemark_broker.net.sockets import has_left
+from tidemark_broker.net.unfinished import UnfinishedFrames
 from tidemark_broker.net.unsent import Unsent
 
 logger = logging.getLogger(__name__)
@@ -31,8 +35,10 @@ logger = logging.getLogger(__name__)
 #: For so long a client may hold its connection that has been told why it is ended: some that find
 #: the end of a connection behind an answer do not look at the answer.
 _LAST_WORD_S = 0.5
-
-_PRODUCE = 0
+#: Of a large request: its client id is in it.
+_HEADER_BYTES = 10 + STRING_BYTES_MAX
+#: So long a peer may take what was sent before the end of a connection.
+_CLOSING_S = 10.0
 
 #: Takes a request frame of one connection and the memory of its answer; gives the pieces of the
 #: answer's frame, or None where the request has no answer. Raises FrameError for a frame that is no
@@ -102,20 +108,26 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._serve: Serve
         self._now = shared.loop.time
-        self._receiver = FrameReceiver(shared.config.request_bytes_max, shared.scratch)
+        self._reading = Reading(
+            FrameReceiver(
+                shared.config.request_bytes_max, shared.scratch, frame_bytes_min=REQUEST_BYTES_MIN
+            ),
+            shared.budget,
+            shared.unfinished,
+            address,
+            go_on=self._advance,
+            give_up=self._too_slow,
+        )
         self._transport: asyncio.Transport | None = None
         self._arrived: collections.deque[Frame] = collections.deque()
         self._in_flight: collections.deque[_Slot] = collections.deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._may_write = True
-        self._reading = True
+        self._is_read = True
         self._ended = False
-        self._unfinished_bytes = 0
         self._unsent = Unsent(AnswerMemory(shared.answers), shared.loop, self._advance)
-        self._one_alone = False
-        self._rests_until_s = 0.0
-        self._rest: asyncio.TimerHandle | None = None
-        self._reader = Reader(self._advance, self._too_slow)
+        self._rest = Rest(shared.loop, self._rest_is_over)
+        self._closing: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.last_received_s = 0.0
 
@@ -132,11 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._serve = self.shared.open_session(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        receiver = self._receiver
-        receiver.cautious = self.shared.unfinished.exhausted
-        return (
-            receiver.get_buffer()[:CAUTIOUS_BYTES] if receiver.cautious else receiver.get_buffer()
-        )
+        return self._reading.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended:
@@ -144,22 +152,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.last_received_s = self._now()
         self.shared.metrics.bytes_in.inc(nbytes)
         try:
-            frames = self._receiver.received(nbytes)
+            frames = self._reading.received(nbytes)
         except FrameError as error:
             self._end_malformed(error)
             return
-        for frame in frames:
-            self.shared.budget.take(len(frame))
-            self._arrived.append(frame)
-        self._count_unfinished(self._receiver.held_bytes)
-        if frames:
-            self.shared.unfinished.left(self._reader)
+        self._arrived.extend(frames)
         self._advance()
-
-    def _count_unfinished(self, held_bytes: int) -> None:
-        change, self._unfinished_bytes = held_bytes - self._unfinished_bytes, held_bytes
-        if change:
-            self.shared.unfinished.held(change)
 
     def _too_slow(self) -> None:
         """Others wait for the memory that its request takes."""
@@ -180,19 +178,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         self._end_deadline()
-        if self._rest is not None:
-            self._rest.cancel()
-        self.shared.budget.forget(self._advance)
-        self.shared.unfinished.left(self._reader)
-        self._count_unfinished(0)
-        held = sum(len(frame) for frame in self._arrived) + sum(s.size for s in self._in_flight)
+        if self._closing is not None:
+            self._closing.cancel()
+        self._let_go()
         self._unsent.forget()
+        self.shared.lost(self)
+
+    def _let_go(self) -> None:
+        """Of all that it holds but what is still being sent. Not only once it is lost: that may
+        take as long as its peer likes, who does not take what was sent."""
+        self._rest.cancel()
+        self._reading.stop()
+        held = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
         for slot in self._in_flight:
             slot.memory.hold(0)
         self._arrived.clear()
         self._in_flight.clear()
         self.shared.budget.give(held)
-        self.shared.lost(self)
 
     # ------------------------------------------------------------ what the listener calls
 
@@ -233,8 +235,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        if self._transport is not None:
+        self._let_go()
+        if self._transport is not None and self._closing is None:
             self._transport.close()
+            self._closing = self.shared.loop.call_later(_CLOSING_S, self.abort)
 
     def abort(self) -> None:
         """Close at once; what was not sent is lost."""
@@ -250,7 +254,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def confine(self, frame_bytes_max: int, timeout_s: float) -> None:
         """Until :meth:`release`: one request at a time, none larger, and for so long at most."""
-        self._receiver.limit_bytes = frame_bytes_max
+        self._reading.limit(frame_bytes_max)
         self._in_flight_max = 1
         self._deadline = self.shared.loop.call_later(timeout_s, self._not_proven)
         self.shared.confined(self)
@@ -258,25 +262,34 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self) -> None:
         """It has proven who it is: the limits are those of all."""
         self._end_deadline()
-        self._receiver.limit_bytes = self._config.request_bytes_max
+        self._reading.limit(self._config.request_bytes_max)
         self._in_flight_max = self._config.requests_in_flight_max
         self.shared.released(self)
 
+    def rests_before_first(self, rest_s: Callable[[Frame], float | None]) -> None:
+        """See :attr:`Rest.before_first`; of a large request only the beginning is read before."""
+        self._rest.before_first = rest_s
+
     def rest(self, for_s: float) -> None:
-        """It has used too much of its quotas: for so long nothing more is read from it, and nothing
-        begun (KIP-219). What is under way goes on."""
-        until_s = self._now() + for_s
-        if until_s <= self._rests_until_s or self._ended:
-            return
-        self._rests_until_s = until_s
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest = self.shared.loop.call_at(until_s, self._rest_is_over)
+        """It has used too much of its quotas."""
+        if not self._ended:
+            self._rest.begin(for_s)
 
     def _rest_is_over(self) -> None:
-        """Not asked of the clock: a timer of uvloop's may come before its time."""
-        self._rests_until_s = 0.0
+        """Whoever has gone before anything of its was begun may have asked for it again on another
+        connection: nobody has looked since reading was paused."""
+        if self._rest.is_first and self._transport is not None and has_left(self._transport):
+            self.end(metrics.ASKED, "its client has gone while it rested")
+            return
         self._advance()
+
+    @property
+    def parked_bytes(self) -> int:
+        """What it holds of requests that cannot begin for as long as it likes: behind one that
+        waits, or while it rests."""
+        if not (self._reading.behind_one or self._rest.is_on):
+            return 0
+        return self._reading.held_bytes + sum(map(weight, self._arrived))
 
     @property
     def unsent(self) -> "Unsent":
@@ -300,49 +313,45 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _advance(self) -> None:
         """Begin as many requests as may be in flight, and read on only if none is left over."""
         while self._arrived and self._may_begin():
-            alone = peek_key(self._arrived[0]) != _PRODUCE
-            if alone and self._one_alone:
+            frame = self._arrived[0]
+            alone = peek_key(frame) != PRODUCE_KEY
+            if (alone and self._reading.behind_one) or self._rest.comes_first(frame):
                 break
-            frame = self._arrived.popleft()
-            slot = _Slot(len(frame), AnswerMemory(self.shared.answers), alone=alone)
-            self._one_alone = self._one_alone or alone
-            self._in_flight.append(slot)
-            task = self.shared.loop.create_task(self._run(frame, slot))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._set_reading(
-            not self._arrived
-            and self._may_begin()
-            and not self._out_of_budget()
-            and self._may_read_on()
-        )
+            self._arrived.popleft()
+            self._begin(frame, alone=alone)
+        if not self._arrived and self._may_begin() and not self._large_one_rests_first():
+            self._read_on(self._reading.may_go_on())
+        else:
+            self._reading.pause()
+            self._read_on(False)
+
+    def _begin(self, frame: Frame, *, alone: bool) -> None:
+        slot = _Slot(weight(frame), AnswerMemory(self.shared.answers), alone=alone)
+        self._reading.behind_one = self._reading.behind_one or alone
+        self._in_flight.append(slot)
+        task = self.shared.loop.create_task(self._run(frame, slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _large_one_rests_first(self) -> bool:
+        """It would only take memory meanwhile."""
+        begun = self._reading.large_one
+        return begun is not None and len(begun) >= _HEADER_BYTES and self._rest.comes_first(begun)
 
     def _may_begin(self) -> bool:
         return (
             self._may_write
             and not self._ended
-            and self._now() >= self._rests_until_s
+            and not self._rest.is_on
             and not (self._unsent.held_bytes and self.shared.answers.short)
             and len(self._in_flight) < self._in_flight_max
         )
 
-    def _out_of_budget(self) -> bool:
-        budget = self.shared.budget
-        if not budget.exhausted or self._receiver.in_frame:
-            return False
-        budget.call_back(self._advance)
-        return True
-
-    def _may_read_on(self) -> bool:
-        return self.shared.unfinished.may_read(
-            self._reader, self._receiver.frame_bytes, self._receiver.missing_bytes
-        )
-
-    def _set_reading(self, reading: bool) -> None:
-        if self._transport is None or self._ended or reading is self._reading:
+    def _read_on(self, is_read: bool) -> None:
+        if self._transport is None or self._ended or is_read is self._is_read:
             return
-        self._reading = reading
-        if reading:
+        self._is_read = is_read
+        if is_read:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -390,7 +399,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             slot = self._in_flight.popleft()
             freed += slot.size
             if slot.alone:
-                self._one_alone = False
+                self._reading.behind_one = False
             if slot.pieces:
                 self.shared.metrics.bytes_out.inc(slot.memory.held_bytes)
                 transport.writelines(slot.pieces)

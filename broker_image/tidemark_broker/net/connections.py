@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 
 _IDLE_CHECKS_PER_LIMIT = 10
 _TAKES_NOTHING_S = 10.0
+_PARKED_CHECK_S = 1.0
+#: Less is not worth anybody's connection: all that there may be do not fill the memory so.
+_PARKED_BYTES = 8 * 1024
+#: Half of what is parked is at least such a part of all that there is for requests.
+_PARKED_SHARE = 16
 
 
 class Connections:
@@ -52,7 +57,7 @@ class Connections:
         """What the connections of one listener share."""
         loop = asyncio.get_running_loop()
         if not self._sweepers:
-            sweeps = (self._close_idle(), self._close_who_takes_nothing())
+            sweeps = (self._close_idle(), self._close_who_takes_nothing(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]
         return Shared(
             open_session=open_session,
@@ -141,6 +146,30 @@ class Connections:
                 if connection.ended:
                     connection.abort()
                 connection.end(metrics.IDLE, f"silent for {limit_s:.0f} s")
+
+    async def _close_parked(self) -> None:
+        """While there is no room for requests, those go that hold most of it for what they cannot
+        begin, which may be for days."""
+        was_short = False
+        while True:
+            await asyncio.sleep(_PARKED_CHECK_S)
+            is_short = self.budget.exhausted or self.unfinished.is_waited_for
+            if is_short and was_short:
+                self._end_parked()
+            was_short = is_short
+
+    def _end_parked(self) -> None:
+        """Half of it; unless it is so little that all others would not have much more without."""
+        held = ((each, each.parked_bytes) for each in self._open)
+        parked = {each: size for each, size in held if size >= _PARKED_BYTES}
+        missing = sum(parked.values()) // 2
+        if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
+            return
+        for connection in sorted(parked, key=lambda each: parked[each], reverse=True):
+            connection.end(metrics.SLOW, "others have no room while it holds what it cannot begin")
+            missing -= parked[connection]
+            if missing <= 0:
+                break
 
     async def _close_who_takes_nothing(self) -> None:
         """While memory for answers is short, those go that hold it and do not read."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Self
 
 from tidemark.tls.acceptor import HANDSHAKE_TIMEOUT_S, AcceptLimits, Acceptor
+from tidemark.tls.files import NoCertificates
 from tidemark_broker.net.connection import OpenSession, ServerConnection, Shared
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.malloc import keep_freed_memory
@@ -51,7 +52,13 @@ class KafkaServer:
         self.port = 0
 
     async def bind(self, host: str, port: int) -> Self:
-        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``."""
+        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``, also where
+        there is no certificate: nobody would get in, and nothing would say so."""
+        if self._tls is not None:
+            try:
+                self._tls()
+            except OSError as error:
+                raise NoCertificates(f"listener {self.name}: {error}") from error
         keep_freed_memory()
         self._socket = await bound_socket(host, port)
         self.host, self.port = self._socket.getsockname()[:2]
@@ -73,7 +80,7 @@ class KafkaServer:
             connection = ServerConnection(shared, address)
             try:
                 await self._connect(connection, accepted)
-            except OSError:  # it was never up, so nobody hears of its end
+            except Exception:  # it was never up, so nobody hears of its end
                 self.connections.newcomers.left(address)
                 raise
 

@@ -1,7 +1,11 @@
-"""Listening addresses that are taken before they are listened on."""
+"""What asyncio does not say of sockets: addresses that are taken before they are listened on, peers
+that have gone while nobody read."""
 
 import asyncio
 import socket
+
+#: Linux's states of a connection whose peer sends no more: closed, and half closed.
+_LEFT = frozenset({7, 8})
 
 
 async def bound_socket(host: str, port: int) -> socket.socket:
@@ -19,3 +23,16 @@ async def bound_socket(host: str, port: int) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def has_left(transport: asyncio.Transport) -> bool:
+    """Has the peer closed the connection, though not all of what it sent was read? False where the
+    system does not tell."""
+    own = transport.get_extra_info("socket")
+    if own is None or not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        state: int = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return True
+    return state in _LEFT

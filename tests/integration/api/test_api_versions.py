@@ -89,7 +89,7 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
         (_frame(22, 0), "Api 22"),
         (_frame(3, 9, b"\x00\xff\xff\xff\xff\xff\xff"), "cannot be read"),
         (_frame(1, 4, bytes(3)), "cannot be read"),
-        (struct.pack(">i", 3) + b"abc", "shorter than its header"),
+        (struct.pack(">i", 3) + b"abc", "less than any request has"),
         (struct.pack(">i", 10) + struct.pack(">hhih", 3, 1, 5, 9000), "header"),
         (_frame(REPLICA_FETCH, 0), "Api 10010, which is not served"),
     ],

@@ -16,7 +16,7 @@ from tidemark_broker.net.server import KafkaServer
 
 LIMIT = 16 * 1024 * 1024
 WISHED = 50 * 1024 * 1024
-FETCH = struct.pack(">ih", 2, 1)
+FETCH = struct.pack(">ih6x", 8, 1)
 
 
 async def as_much_as_it_may(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:

@@ -4,21 +4,26 @@ import asyncio
 import contextlib
 import functools
 import logging
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidemark.tls.files import ListenerFiles, NoCertificates
 from tidemark.wire.framing import FrameError
-from tidemark.wire.receiver import Frame
+from tidemark.wire.receiver import SCRATCH_BYTES, Frame
 from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.net import connection as connection_module
+from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
 
-PRODUCE, FETCH = b"\0\0", b"\0\1"
+PRODUCE, FETCH = bytes(8), b"\0\1" + bytes(6)
 
 
 def _framed(body: bytes) -> bytes:
@@ -85,7 +90,7 @@ def _value(server: KafkaServer, name: str, **labels: str) -> float:
 
 async def test_frames_of_all_sizes_come_back() -> None:
     async with _serving() as server, _client(server) as (reader, writer):
-        for size in (0, 1, 5000, 300_000, 5_000_000):
+        for size in (8, 9, 5000, 300_000, 5_000_000):
             body = bytes([size % 251]) * size
             writer.write(_framed(body))
             assert await asyncio.wait_for(_read(reader), 10) == body
@@ -96,8 +101,8 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
     begun: list[int] = []
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
-        begun.append(frame[2])
-        await gates[frame[2]].wait()
+        begun.append(frame[8])
+        await gates[frame[8]].wait()
         return [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
@@ -144,7 +149,7 @@ async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         running.append(bytes(frame))
-        together.append({each[:2] for each in running} if len(running) > 1 else set())
+        together.append({each[:8] for each in running} if len(running) > 1 else set())
         assert sum(each.startswith(FETCH) for each in running) <= 1
         await asyncio.sleep(0)
         running.remove(bytes(frame))
@@ -162,9 +167,28 @@ async def test_a_request_without_an_answer_does_not_hold_up_the_others() -> None
         return None if frame[:1] == b"-" else [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(_framed(b"-1") + _framed(b"a") + _framed(b"-2") + _framed(b"b"))
-        assert await _read(reader) == b"a"
-        assert await _read(reader) == b"b"
+        for request in (b"-1 request", b"a request", b"-2 request", b"b request"):
+            writer.write(_framed(request))
+        assert await _read(reader) == b"a request"
+        assert await _read(reader) == b"b request"
+
+
+async def test_a_frame_that_is_shorter_than_any_request_ends_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Sixty-five thousand of no bytes at all were taken in at once, in 190 ms."""
+    served = 0
+
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        nonlocal served
+        served += 1
+        return [_framed(bytes(frame))]
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(b"") * 65_000)
+        assert await _closed(reader)
+    assert "0 bytes, which is less than any request has" in caplog.text
+    assert served == 0
 
 
 @pytest.mark.parametrize(
@@ -195,7 +219,7 @@ async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
         raise FrameError("it makes no sense")
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(_framed(b"x") * 6)
+        writer.write(_framed(b"x request") * 6)
         assert await _closed(reader)
     lines = [record.getMessage() for record in caplog.records if "closed" in record.getMessage()]
     assert len(lines) == 1
@@ -204,28 +228,28 @@ async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
 
 async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
-        if frame == b"bad":
+        if frame == b"bad request":
             raise RuntimeError("boom")
         return [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(_framed(b"bad"))
+        writer.write(_framed(b"bad request"))
         assert await _closed(reader)
         assert "boom" in caplog.text
         async with _client(server) as (again, writes):
-            writes.write(_framed(b"fine"))
-            assert await _read(again) == b"fine"
+            writes.write(_framed(b"fine request"))
+            assert await _read(again) == b"fine request"
 
 
 async def test_a_handler_may_end_the_connection_after_earlier_answers() -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
-        if frame == b"end":
+        if frame == b"end request":
             raise CloseConnection("acks=0 and no leader")
         return [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(_framed(b"a") + _framed(b"end"))
-        assert await _read(reader) == b"a"
+        writer.write(_framed(b"a request") + _framed(b"end request"))
+        assert await _read(reader) == b"a request"
         assert await _closed(reader)
 
 
@@ -241,10 +265,10 @@ async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
         _client(server) as (busy, asks),
         _client(server) as (silent, _),
     ):
-        asks.write(_framed(b"wait"))
+        asks.write(_framed(b"wait request"))
         assert await _closed(silent)
         gate.set()
-        assert await _read(busy) == b"wait"
+        assert await _read(busy) == b"wait request"
 
 
 async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> None:
@@ -261,7 +285,7 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> Non
         _client(server) as (reader, writer),
     ):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(_framed(b"x") * 200)
+        writer.write(_framed(b"x request") * 200)
         settled = -1
         while served != settled:
             settled = served
@@ -303,6 +327,139 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
         assert server.connections.budget.used_bytes == 0
 
 
+@contextlib.asynccontextmanager
+async def _waiting_server(**limits: int) -> AsyncIterator[tuple[KafkaServer, asyncio.Event]]:
+    """Nothing is answered before the event."""
+    gate = asyncio.Event()
+
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        await gate.wait()
+        return [_framed(b"%d" % len(frame))]
+
+    async with _serving(serve, **limits) as server:
+        yield server, gate
+
+
+async def test_a_large_request_is_not_read_behind_one_that_waits() -> None:
+    """Seven Fetches that waited for days, each with a request of 95 MB behind it, held 634 MiB."""
+    async with _waiting_server() as (server, gate), _client(server) as (reader, writer):
+        writer.write(_framed(FETCH) + _framed(bytes(40_000)) + _framed(bytes(1_000_000)))
+        await asyncio.sleep(0.2)
+        held = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+        assert held <= 2 * SCRATCH_BYTES
+        gate.set()
+        answers = [await asyncio.wait_for(_read(reader), 5) for _ in range(3)]
+        assert answers == [b"8", b"40000", b"1000000"]
+
+
+async def test_a_large_request_that_has_begun_is_not_read_on_without_room_for_it() -> None:
+    async with (
+        _waiting_server(queued_request_bytes_max=12_000_000) as (server, gate),
+        _client(server) as (first, asks),
+        _client(server) as (late, begins),
+    ):
+        begun, rest = _framed(bytes(3_000_000))[:200_000], bytes(3_000_004 - 200_000)
+        begins.write(begun)
+        await _until(lambda: server.connections.unfinished.used_bytes >= 200_000)
+        asks.write(_framed(bytes(12_000_000)))
+        await _until(lambda: server.connections.budget.used_bytes >= 12_000_000)
+        begins.write(rest)
+        await asyncio.sleep(0.2)
+        assert server.connections.unfinished.used_bytes < 3_000_000
+        assert server.connections.budget.used_bytes >= 12_000_000
+        gate.set()
+        assert await asyncio.wait_for(_read(first), 5) == b"12000000"
+        assert await asyncio.wait_for(_read(late), 5) == b"3000000"
+
+
+async def test_what_a_connection_holds_is_given_back_when_it_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not when it is lost: a peer that does not take its last answer may put that off for ever, and
+    three of them kept all room for requests."""
+    gate = asyncio.Event()
+
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        if len(frame) == len(FETCH):
+            return [_framed(bytes(900_000))] * 20
+        await gate.wait()
+        return []
+
+    monkeypatch.setattr(connection_module, "_CLOSING_S", 1.0)
+    async with (
+        _serving(serve, unsent_bytes_max=100_000_000) as server,
+        _client(server) as (reader, writer),
+    ):
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(_framed(FETCH))
+        await _until(lambda: len(server.connections._open) == 1)
+        (served,) = server.connections._open
+        await _until(lambda: served.unsent.held_bytes > 0)
+        writer.write(_framed(bytes(3_000_000)))
+        await _until(lambda: server.connections.budget.used_bytes > 3_000_000)
+        writer.write(struct.pack(">i", 1))
+        await _until(lambda: served.ended)
+        assert server.connections.budget.used_bytes == 0
+        assert served in server.connections._open
+        await _until(lambda: served not in server.connections._open)
+
+
+async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a Fetch that waits for days, or while it rests."""
+    gate = asyncio.Event()
+
+    async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+        if bytes(frame) == FETCH:
+            await gate.wait()
+        return [_framed(bytes(frame))]
+
+    monkeypatch.setattr(connections_module, "_PARKED_CHECK_S", 0.05)
+    async with (
+        _serving(serve, queued_request_bytes_max=400_000) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(40):
+            _, writer = await stack.enter_async_context(_client(server))
+            writer.write(_framed(FETCH) + _framed(FETCH + bytes(2)) * 500)
+        await _until(lambda: server.connections.budget.exhausted)
+        reader, writer = await stack.enter_async_context(_client(server))
+        writer.write(_framed(b"good request"))
+        assert await asyncio.wait_for(_read(reader), 5) == b"good request"
+        gate.set()
+
+
+async def test_who_has_gone_while_it_rested_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has asked for the same on another connection since."""
+    served: list[bytes] = []
+
+    async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+        served.append(bytes(frame))
+        return [_framed(bytes(frame))]
+
+    def open_session(connection: ServerConnection) -> Serve:
+        connection.rests_before_first(lambda _: 0.2)
+        return serve
+
+    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    await (await server.bind("127.0.0.1", 0)).listen()
+    async with _client(server) as (_, writer):
+        writer.write(_framed(b"gone request"))
+        await _until(lambda: server.connections.budget.used_bytes > 0)
+    await _until(lambda: not server.connections._open)
+    assert (served, server.connections.budget.used_bytes) == ([], 0)
+    await server.stop()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 async def test_a_lost_connection_gives_back_what_it_held() -> None:
     begun = asyncio.Event()
 
@@ -323,31 +480,31 @@ async def test_a_lost_connection_gives_back_what_it_held() -> None:
 async def test_connections_over_the_limit_are_refused_and_places_come_back() -> None:
     async with _serving(connections_max=1) as server:
         async with _client(server) as (first, writer):
-            writer.write(_framed(b"1"))
-            assert await _read(first) == b"1"
+            writer.write(_framed(b"1 request"))
+            assert await _read(first) == b"1 request"
             async with _client(server) as (second, _):
                 assert await _closed(second)
         while server.connections._open:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         async with _client(server) as (third, writer):
-            writer.write(_framed(b"3"))
-            assert await _read(third) == b"3"
+            writer.write(_framed(b"3 request"))
+            assert await _read(third) == b"3 request"
 
 
 async def test_an_address_has_so_many_connections_and_they_are_counted_when_they_end() -> None:
     """The one that is too many is closed before a byte of it is read."""
     async with _serving(connections_per_address_max=1) as server:
         async with _client(server) as (first, writer):
-            writer.write(_framed(b"1"))
-            assert await _read(first) == b"1"
+            writer.write(_framed(b"1 request"))
+            assert await _read(first) == b"1 request"
             async with _client(server) as (second, _):
                 assert await _closed(second)
             assert server.connections.metrics.opened._value.get() == 1
         while server.connections._open:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         async with _client(server) as (third, writer):
-            writer.write(_framed(b"3"))
-            assert await _read(third) == b"3"
+            writer.write(_framed(b"3 request"))
+            assert await _read(third) == b"3 request"
 
 
 async def test_connections_that_come_too_often_are_closed() -> None:
@@ -356,7 +513,7 @@ async def test_connections_that_come_too_often_are_closed() -> None:
         for number in range(15):
             async with _client(server) as (reader, writer):
                 with contextlib.suppress(ConnectionError):
-                    writer.write(_framed(b"%d" % number))
+                    writer.write(_framed(b"request %d" % number))
                     taken += await _answers(reader)
         assert taken in (10, 11)  # of one a second, in ten seconds and the moments since
 
@@ -373,7 +530,7 @@ async def test_who_rests_is_not_read_and_goes_on_after() -> None:
     connections: list[ServerConnection] = []
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
-        if bytes(frame) == b"much":
+        if bytes(frame) == b"much request":
             connections[0].rest(0.2)
         return [_framed(bytes(frame))]
 
@@ -386,11 +543,27 @@ async def test_who_rests_is_not_read_and_goes_on_after() -> None:
     now = asyncio.get_running_loop().time
     async with _client(server) as (reader, writer):
         began_s = now()
-        writer.write(_framed(b"much") + _framed(b"next"))
-        assert await _read(reader) == b"much"
+        writer.write(_framed(b"much request") + _framed(b"next request"))
+        assert await _read(reader) == b"much request"
         assert now() - began_s < 0.15
-        assert await _read(reader) == b"next"
+        assert await _read(reader) == b"next request"
         assert now() - began_s >= 0.19
+    await server.stop()
+
+
+async def test_a_rest_may_be_shorter_than_the_clocks_steps() -> None:
+    """uvloop calls at once then, and gives a handle that knows no time."""
+    server = KafkaServer(
+        lambda _: functools.partial(_echo, peer=""), Connections(ServerConfig()), "TEST"
+    )
+    await (await server.bind("127.0.0.1", 0)).listen()
+    async with _client(server) as (reader, writer):
+        await _until(lambda: len(server.connections._open) == 1)
+        (connection,) = server.connections._open
+        for for_s in (0.0002, 0.0001, 0.0004, 0.01):
+            connection.rest(for_s)
+        writer.write(_framed(b"a request"))
+        assert await asyncio.wait_for(_read(reader), 5) == b"a request"
     await server.stop()
 
 
@@ -399,7 +572,7 @@ async def test_every_rest_ends() -> None:
     connections: list[ServerConnection] = []
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
-        connections[0].rest(0.0013 + 0.00017 * frame[0])
+        connections[0].rest(0.0013 + 0.00017 * frame[8])
         return [_framed(bytes(frame))]
 
     def open_session(connection: ServerConnection) -> Serve:
@@ -410,8 +583,36 @@ async def test_every_rest_ends() -> None:
     await (await server.bind("127.0.0.1", 0)).listen()
     async with _client(server) as (reader, writer):
         for number in range(100):
-            writer.write(_framed(bytes([number])))
-            assert await asyncio.wait_for(_read(reader), 5) == bytes([number])
+            request = PRODUCE + bytes([number])
+            writer.write(_framed(request))
+            assert await asyncio.wait_for(_read(reader), 5) == request
+    await server.stop()
+
+
+async def test_a_connection_may_have_to_rest_before_its_first_request() -> None:
+    """As one whose client has used up its quota on another; of a large request only the beginning
+    is read meanwhile."""
+
+    def first(_: Frame) -> float:
+        return 0.3
+
+    def open_session(connection: ServerConnection) -> Serve:
+        connection.rests_before_first(first)
+        return functools.partial(_echo, peer="")
+
+    server = KafkaServer(open_session, Connections(ServerConfig()), "TEST")
+    await (await server.bind("127.0.0.1", 0)).listen()
+    now = asyncio.get_running_loop().time
+    for size in (100, 10_000_000):
+        async with _client(server) as (reader, writer):
+            began_s = now()
+            writer.write(_framed(bytes(size)) + _framed(bytes(9)))
+            await asyncio.sleep(0.1)
+            held = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+            assert held <= 32 * SCRATCH_BYTES
+            assert len(await asyncio.wait_for(_read(reader), 5)) == size
+            assert len(await asyncio.wait_for(_read(reader), 5)) == 9
+            assert now() - began_s >= 0.29
     await server.stop()
 
 
@@ -424,10 +625,10 @@ async def test_stop_lets_what_is_under_way_finish() -> None:
         return [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
-        writer.write(_framed(b"last"))
+        writer.write(_framed(b"last request"))
         await asyncio.wait_for(begun.wait(), 5)
         await server.stop(grace_s=5)
-        assert await _read(reader) == b"last"
+        assert await _read(reader) == b"last request"
         assert await _closed(reader)
 
 
@@ -439,6 +640,19 @@ def test_limits_are_read_from_kafkas_keys() -> None:
         ServerConfig.of({"max.connections": "many"})
     with pytest.raises(ValueError, match=r"at least 1"):
         ServerConfig.of({"socket.request.max.bytes": "0"})
+
+
+async def test_a_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
+    """It was Ready, and nobody got in."""
+    files = ListenerFiles(tmp_path, ssl.CERT_NONE)
+    server = KafkaServer(
+        lambda _: functools.partial(_echo, peer=""),
+        Connections(ServerConfig()),
+        "OUTSIDE",
+        files.context,
+    )
+    with pytest.raises(NoCertificates, match=f"listener OUTSIDE: {tmp_path}: no usable"):
+        await server.bind("127.0.0.1", 0)
 
 
 async def test_an_address_is_held_before_anybody_is_served() -> None:

@@ -83,6 +83,25 @@ async def test_who_does_not_go_on_loses_its_place(
             assert await _read(reader) == struct.pack(">i", LARGE)
 
 
+async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty that had begun 90 MB each kept every other above 64 KiB out for a minute."""
+    monkeypatch.setattr(unfinished, "TURN_S", 60)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(12):
+            _, writer = await stack.enter_async_context(_client(server))
+            writer.write(_framed(bytes(20 * LARGE))[:250_000])
+        async with asyncio.timeout(10):
+            while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            for _ in range(3):
+                async with _client(server) as (reader, writer):
+                    writer.write(_framed(bytes(LARGE)))
+                    assert await _read(reader) == struct.pack(">i", LARGE)
+
+
 async def test_without_others_that_wait_a_slow_request_may_take_its_time(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

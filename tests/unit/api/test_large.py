@@ -12,7 +12,7 @@ async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
     large, begun, may_end = LargeRequests(400), [], asyncio.Event()
 
     async def request(number: int, size: int) -> None:
-        async with large.turn(bytes(size)):
+        async with large.turn(bytes(size), number % 2):
             begun.append(number)
             await may_end.wait()
 
@@ -23,27 +23,43 @@ async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
     may_end.set()
     await asyncio.gather(*tasks)
     assert begun == [0, 1, 2, 3, 4, 5]
-    assert large._left_bytes == 400
+    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+
+
+async def test_who_asks_for_much_waits_only_for_itself() -> None:
+    """A hundred and twenty such connections made one good request wait for 16 s."""
+    large, ended = LargeRequests(400), []
+
+    async def request(who: str) -> None:
+        async with large.turn(bytes(100), who):
+            await asyncio.sleep(0)
+        ended.append(who)
+
+    tasks = [asyncio.create_task(request("bad")) for _ in range(120)]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(request(who)) for who in ("good", "other", "good")]
+    await asyncio.gather(*tasks)
+    assert max(number for number, who in enumerate(ended) if who != "bad") < 15
 
 
 async def test_who_gives_up_takes_nobodys_turn() -> None:
     large = LargeRequests(400)
 
     async def request() -> None:
-        async with large.turn(bytes(1000)):
+        async with large.turn(bytes(1000), "somebody"):
             await asyncio.sleep(60)
 
-    tasks = [asyncio.create_task(request()) for _ in range(8)]
+    tasks = [asyncio.create_task(request()) for _ in range(6)]
     await asyncio.sleep(0)
-    tasks[5].cancel()  # it waits
+    tasks[3].cancel()  # it waits
     tasks[0].cancel()  # it is in service, and the next one is called
     await asyncio.sleep(0)
-    tasks[4].cancel()  # that one, before it has begun
+    tasks[2].cancel()  # that one, before it has begun
     for each in tasks:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert large._left_bytes == 400
-    async with asyncio.timeout(5), large.turn(b"x"):
+    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+    async with asyncio.timeout(5), large.turn(b"x", "somebody"):
         pass
 
 

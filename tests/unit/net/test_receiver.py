@@ -71,5 +71,12 @@ def test_an_impossible_length_is_refused(length: int) -> None:
         _feed(receiver, struct.pack(">i", length), 4)
 
 
+def test_a_frame_may_have_a_least_length() -> None:
+    receiver = FrameReceiver(1000, frame_bytes_min=8)
+    assert _feed(receiver, _framed(bytes(8)), 100) == [bytes(8)]
+    with pytest.raises(FrameError, match="7 bytes, which is less than any request has"):
+        _feed(receiver, _framed(bytes(7)), 100)
+
+
 def test_a_frame_may_be_empty() -> None:
     assert _feed(FrameReceiver(10), _framed(b"", b"x", b""), 100) == [b"", b"x", b""]
