@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11.request import ProduceRequest
@@ -81,6 +82,13 @@ class _Entry:
     refused: ProduceResult | None = None
 
 
+class _Begun(NamedTuple):
+    """One partition of it, into which something is appended, or was."""
+
+    partition: Partition
+    append: ProduceResult | DelayedAppend
+
+
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
     denied = await call.denied(Operation.WRITE, (topic.name for topic in request.topic_data))
@@ -110,8 +118,8 @@ def _entries(request: ProduceRequest, denied: Set[str]) -> Iterator[_Entry]:
 async def _append_all(
     request: ProduceRequest, entries: Sequence[_Entry], call: Call
 ) -> Sequence[ProduceResult]:
-    """With acks 0 and 1 nothing is awaited but batches that have to be looked into. With all, every
-    append begins in a task of its own, in order, before the first of them is waited for."""
+    """Every append begins in order, before the first of them is waited for. With acks 0 and 1
+    nothing is awaited but batches that have to be looked into."""
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
@@ -127,30 +135,32 @@ async def _append_all(
 async def _append_some(
     request: ProduceRequest, entries: Sequence[_Entry], call: Call, order: InOrder | None
 ) -> Sequence[ProduceResult]:
-    if request.acks != ACKS_ALL:
-        begun = [_begin(entry, request.acks, call) for entry in entries]
-        _all_begun(order)
-        return await _finished(begun)
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_append(entry, timeout_ms, call)) for entry in entries]
-        await asyncio.sleep(0)  # each of them has appended, or has its place in the line
-        _all_begun(order)
-    return [task.result() for task in tasks]
-
-
-def _all_begun(order: InOrder | None) -> None:
-    if order is not None:
-        order.begun()
-
-
-async def _finished(begun: Sequence[ProduceResult | DelayedAppend]) -> Sequence[ProduceResult]:
+    begun: list[_Begun | ProduceResult] = []
     try:
-        return [await each.finish() if isinstance(each, DelayedAppend) else each for each in begun]
+        for entry in entries:
+            begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
+        if order is not None:
+            order.begun()
+        if request.acks != ACKS_ALL:
+            return [await _acknowledged(each, request.acks, timeout_ms) for each in begun]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_acknowledged(each, ACKS_ALL, timeout_ms)) for each in begun]
+        return [task.result() for task in tasks]
     finally:
         for each in begun:
-            if isinstance(each, DelayedAppend):
-                each.give_up()
+            if isinstance(each, _Begun) and isinstance(each.append, DelayedAppend):
+                each.append.give_up()
+
+
+async def _acknowledged(
+    begun: "_Begun | ProduceResult", acks: int, timeout_ms: int
+) -> ProduceResult:
+    if isinstance(begun, ProduceResult):
+        return begun
+    return await produce.acknowledged(
+        begun.partition, begun.append, acks=acks, timeout_ms=timeout_ms
+    )
 
 
 def _refusal(request: ProduceRequest) -> ProduceResult | None:
@@ -165,20 +175,12 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     return None
 
 
-def _begin(entry: _Entry, acks: int, call: Call) -> ProduceResult | DelayedAppend:
+def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
     partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
-    return produce.begin(partition, entry.records, acks=acks, peer=call.client.peer)
-
-
-async def _append(entry: _Entry, timeout_ms: int, call: Call) -> ProduceResult:
-    partition, refused = _found(entry, call)
-    if partition is None or entry.records is None:
-        return refused
-    return await produce.append(
-        partition, entry.records, acks=ACKS_ALL, timeout_ms=timeout_ms, peer=call.client.peer
-    )
+    append = produce.begin(partition, entry.records, acks=acks, peer=call.client.peer)
+    return _Begun(partition, append)
 
 
 def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:

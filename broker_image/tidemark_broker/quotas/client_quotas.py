@@ -17,7 +17,8 @@ from tidemark.wire.users import ClientQuota
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 from tidemark_broker.quotas.table import Limit, QuotaKind, QuotaTable
 
-#: So many who are measured are remembered; who has used nothing for longest goes first.
+#: So many who are measured are remembered of a kind; who has used nothing for longest goes first.
+#: Clients that are free to take any name drive out only each other.
 MEASURED_MAX = 10_000
 #: Nobody rests for longer at a time, however small the quota: what was used counts on.
 REST_MAX_S = 3600.0
@@ -31,15 +32,19 @@ class ClientQuotas:
     ) -> None:
         self.windows = windows or Windows()
         self._now = now
-        self.entries: tuple[ClientQuota, ...] = ()
         self._table = QuotaTable()
-        self._measured: Lru[tuple[QuotaKind, str | None, str | None], WindowedRate]
-        self._measured = Lru(MEASURED_MAX)
+        self._measured: Mapping[
+            tuple[QuotaKind, bool], Lru[tuple[str | None, str | None], WindowedRate]
+        ] = {(kind, any_): Lru(MEASURED_MAX) for kind in QuotaKind for any_ in (False, True)}
 
-    def apply(self, quotas: Iterable[ClientQuota]) -> None:
+    @property
+    def entries(self) -> tuple[ClientQuota, ...]:
+        """All that hold."""
+        return self._table.entries
+
+    def apply(self, quotas: Iterable[ClientQuota] | QuotaTable) -> None:
         """These and no others hold from now on; what was used counts on."""
-        self.entries = tuple(quotas)
-        self._table = QuotaTable(self.entries)
+        self._table = quotas if isinstance(quotas, QuotaTable) else QuotaTable(quotas)
 
     @property
     def is_empty(self) -> bool:
@@ -59,12 +64,12 @@ class ClientQuotas:
         return min(rest_s, self.windows.size_s) if kind is QuotaKind.REQUEST else rest_s
 
     def _rate(self, kind: QuotaKind, limit: Limit) -> WindowedRate:
-        key = (kind, *limit.shared_by)
-        rate = self._measured.get(key)
+        measured = self._measured[kind, limit.by_any_name]
+        rate = measured.get(limit.shared_by)
         if rate is None:
             rate = WindowedRate(self.windows)
-            self._measured.put(key, rate)
-            self._measured.evict()
+            measured.put(limit.shared_by, rate)
+            measured.evict()
         return rate
 
 

@@ -27,18 +27,21 @@ class QuotaKind(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Limit:
     """``value``: bytes a second, or percent of a thread's time; ``shared_by``: (user, client id) of
-    those who use it together, None for any."""
+    those who use it together, None for any; ``by_any_name``: each client id has one of its own,
+    whatever it calls itself."""
 
     value: float
     shared_by: tuple[str | None, str | None]
+    by_any_name: bool = False
 
 
 class QuotaTable:
     """All quotas of a cluster. Of two for one entity the last counts."""
 
     def __init__(self, quotas: Iterable[ClientQuota] = ()) -> None:
+        self.entries = tuple(quotas)
         found: dict[QuotaKind, dict[tuple[str | None, str | None], float]] = {}
-        for quota in quotas:
+        for quota in self.entries:
             for kind in QuotaKind:
                 value = getattr(quota, kind.value)
                 if value > 0:
@@ -80,5 +83,6 @@ def _most_precise(
             return Limit(
                 value,
                 (None if by_user is None else user, None if by_client is None else client_id),
+                by_any_name=by_client == DEFAULT,
             )
     return None

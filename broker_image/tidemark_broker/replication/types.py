@@ -24,13 +24,16 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResult:
-    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none."""
+    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none. It is
+    committed once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
 
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    leader_epoch: int = -1
+    end_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tests.integration.api.api_broker import ApiBroker, running
 from tests.unit.api import api_requests as kafka
 from tests.user_states import quota, user_states
 from tidemark.wire.users import ClientQuota
+from tidemark_broker.replication.partition import produce as partition_produce
 
 WINDOWS = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
 NONE = timedelta(0)
@@ -89,6 +90,38 @@ async def test_a_batch_larger_than_all_windows_gets_through(broker: ApiBroker) -
     answer = await fetch(broker)
     assert len(answer.responses[0].partitions[0].records) > 20_000
     assert answer.throttle_time > timedelta(seconds=2)
+
+
+async def test_a_new_connection_is_no_way_around_a_quota(broker: ApiBroker) -> None:
+    """Each one brought a request for nothing: 369 MB/s where 10 kB/s were allowed."""
+    limit(broker, quota("ANONYMOUS", None, produce=5_000))
+    began_s = time.monotonic()
+    throttled = (await produce(broker, 10_000)).throttle_time.total_seconds()
+    assert throttled > 1
+    for size in (100, 300_000):
+        other = await broker.connect()
+        try:
+            request = kafka.produce(9, "t", kafka.batch(b"x" * size))
+            await other.request(request, kafka.answer_type(0, 9), 10)
+        finally:
+            await other.close()
+        assert time.monotonic() - began_s >= throttled - 0.01
+
+
+async def test_the_time_of_appends_that_wait_for_others_is_counted(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(broker, quota("ANONYMOUS", None, request=5))
+    append = partition_produce.begin
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.1)
+        return append(*args, **kwargs)
+
+    monkeypatch.setattr(partition_produce, "begin", slow)
+    request = kafka.produce(9, "t", kafka.batch(b"x"), acks=-1)
+    answer = await broker.ask(request, kafka.answer_type(0, 9))
+    assert answer.throttle_time > NONE
 
 
 async def test_a_quota_that_is_taken_away_holds_no_longer(broker: ApiBroker) -> None:

@@ -80,4 +80,17 @@ def test_names_without_end_take_no_memory_without_end(
     small.apply([quota(None, "", produce=1)])
     for number in range(1000):
         small.of("ann", f"client-{number}").use(QuotaKind.PRODUCE, 1)
-    assert len(small._measured) == 100
+    assert len(small._measured[QuotaKind.PRODUCE, True]) == 100
+
+
+def test_names_that_clients_take_drive_out_nobody_elses_use(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """Ten thousand client ids made the broker forget what a user had used."""
+    monkeypatch.setattr(client_quotas, "MEASURED_MAX", 10)
+    small = ClientQuotas(now=clock)
+    small.apply([quota("ann", None, fetch=100), quota(None, "", produce=100)])
+    small.of("ann", "a").use(QuotaKind.FETCH, 5000)
+    for number in range(100):
+        small.of("bob", f"app{number}").use(QuotaKind.PRODUCE, 1)
+    assert small.of("ann", "a").room(QuotaKind.FETCH) == 0.0

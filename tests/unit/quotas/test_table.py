@@ -27,7 +27,7 @@ def test_the_most_precise_of_them_holds(first: int) -> None:
     found = QuotaTable(quotas[first:]).limits("ann", "etl")
     user, client = ORDER[first]
     shared_by = (None if user is None else "ann", None if client is None else "etl")
-    assert found == {FETCH: Limit(first + 1.0, shared_by)}
+    assert found == {FETCH: Limit(first + 1.0, shared_by, by_any_name=client == "")}
 
 
 def test_each_kind_is_looked_for_by_itself() -> None:

@@ -35,10 +35,7 @@ async def append(
     order.
     """
     begun = begin(partition, data, acks=acks, peer=peer)
-    appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
-    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
-        return appended
-    return await _committed(partition, appended, partition.log.next_offset, timeout_ms)
+    return await acknowledged(partition, begun, acks=acks, timeout_ms=timeout_ms)
 
 
 def begin(
@@ -52,6 +49,16 @@ def begin(
         except TimestampsInDoubt:
             pass
     return DelayedAppend(partition, data, acks, partition.turns.take(peer))
+
+
+async def acknowledged(
+    partition: Partition, begun: "ProduceResult | DelayedAppend", *, acks: int, timeout_ms: int
+) -> ProduceResult:
+    """The end of what was begun: with acks -1 once it is committed."""
+    appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
+    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
+        return appended
+    return await _committed(partition, appended, timeout_ms)
 
 
 class DelayedAppend:
@@ -125,19 +132,19 @@ def _append(
         base_offset=info.base_offset,
         log_append_time_ms=info.log_append_time_ms,
         log_start_offset=partition.log.log_start_offset,
+        leader_epoch=partition.leader_epoch,
+        end_offset=info.next_offset,
     )
 
 
 async def _committed(
-    partition: Partition, appended: ProduceResult, end_offset: int, timeout_ms: int
+    partition: Partition, appended: ProduceResult, timeout_ms: int
 ) -> ProduceResult:
-    epoch = partition.leader_epoch
-
     def led() -> bool:
-        return partition.is_leader and partition.leader_epoch == epoch
+        return partition.is_leader and partition.leader_epoch == appended.leader_epoch
 
     def satisfied() -> bool:
-        return not led() or partition.log.high_watermark >= end_offset
+        return not led() or partition.log.high_watermark >= appended.end_offset
 
     in_time = await partition.context.purgatory.wait(
         [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000
