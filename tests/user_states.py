@@ -63,6 +63,7 @@ def user_states(
     super_users: tuple[str, ...] = (),
     quotas: tuple[ClientQuota, ...] = (),
     controller_epoch: int = 1,
+    strangers_key: bytes = b"of this cluster",
 ) -> UserStatesRequest:
     """All of them."""
     return UserStatesRequest(
@@ -71,4 +72,5 @@ def user_states(
         super_users=super_users,
         users=users,
         quotas=quotas,
+        strangers_key=strangers_key,
     )

@@ -66,13 +66,15 @@ class ClientQuota:
 @entity(EntityType.request, USER_STATES)
 class UserStatesRequest:
     """All of it. ``authorize``: whether ACLs decide (else everybody who is authenticated may do
-    everything, as without an ``authorizer.class.name`` in Kafka); ``super_users`` are names."""
+    everything, as without an ``authorizer.class.name`` in Kafka); ``super_users`` are names;
+    ``strangers_key``: a secret of the cluster by which names that nobody has are answered."""
 
     controller_epoch: int = wire("int32")
     authorize: bool = wire("bool")
     super_users: tuple[str, ...] = wire("string")
     users: tuple[UserState, ...]
     quotas: tuple[ClientQuota, ...]
+    strangers_key: bytes = wire("bytes", default=b"", tag=0, secret=True)
 
 
 @entity(EntityType.response, USER_STATES)

@@ -32,7 +32,8 @@ from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
-from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.replication.threads import Threads
+from tidemark_broker.security.user_store import Users, UserStore
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q")
@@ -45,6 +46,9 @@ _Answer = (
 #: Takes a Kafka request's frame and a peer's name, gives the pieces of the answer's frame.
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
+#: Users of more bytes are read in a thread: all of them come with each change.
+_LONG_BYTES = 64 * 1024
+_in_thread = Threads("users", threads=1)
 AT_ONCE = 32
 WAITING_MAX = 1024
 #: Answered from memory, and an election waits for the answer.
@@ -125,7 +129,7 @@ class Commands:
                     answer = await self._states(states, broker_epoch)
                     connection.write(encode_response(answer, correlation_id))
                 elif key == USER_STATES:
-                    users = self._user_states(_body(UserStatesRequest, frame), broker_epoch)
+                    users = await self._user_states(frame, broker_epoch)
                     connection.write(encode_response(users, correlation_id))
                 elif not turns.take(frame, urgent=key in URGENT):
                     logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
@@ -190,18 +194,26 @@ class Commands:
             await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
 
-    def _user_states(self, request: UserStatesRequest, broker_epoch: int) -> UserStatesResponse:
+    async def _user_states(self, frame: Frame, broker_epoch: int) -> UserStatesResponse:
+        if len(frame) > _LONG_BYTES:
+            request, users = await _in_thread(self._users_of, frame)
+        else:
+            request, users = self._users_of(frame)
         stale = self._epoch.is_stale(request.controller_epoch)
         if stale:
             logger.warning("refused users of controller epoch %d", request.controller_epoch)
         else:
-            self._users.apply(request)
+            self._users.take(users)
             logger.info(
                 "%d users are known, ACLs %s",
                 len(request.users),
                 "decide" if request.authorize else "do not decide",
             )
         return UserStatesResponse(error_code=_STALE if stale else 0, broker_epoch=broker_epoch)
+
+    def _users_of(self, frame: Frame) -> tuple[UserStatesRequest, Users]:
+        request = _body(UserStatesRequest, frame)
+        return request, self._users.prepared(request)
 
     async def _disable(
         self, request: control.DisableRemoteTopicRequest, broker_epoch: int

@@ -8,6 +8,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -69,7 +70,7 @@ def make_authority(
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Tidemark"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, cluster_id[:64]),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, _unit(cluster_id)),
             # Two authorities of a cluster, side by side while one follows the other.
             x509.NameAttribute(NameOID.COMMON_NAME, f"authority {serial:x}"[:64]),
         ]
@@ -136,7 +137,7 @@ def _issue(
 def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
     try:
         signing = serialization.load_pem_private_key(authority.key, password=None)
-    except ValueError as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadCertificate(f"no private key: {error}") from error
     if not isinstance(signing, ec.EllipticCurvePrivateKey):
         raise BadCertificate("the authority's key is none of ours")
@@ -162,6 +163,19 @@ def is_issued_by(leaf: KeyPair, authority: KeyPair) -> bool:
     return True
 
 
+def is_of_cluster(leaf: KeyPair, cluster_id: str) -> bool:
+    """Was it issued by an authority of that cluster, by its name? Its key is not asked for."""
+    try:
+        units = leaf.parsed.issuer.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    except ValueError:
+        return False
+    return [each.value for each in units] == [_unit(cluster_id)]
+
+
+def _unit(cluster_id: str) -> str:
+    return cluster_id[:64]
+
+
 def is_for(leaf: KeyPair, who: Identity) -> bool:
     """Does it name ``who``, and has it that one's key?"""
     try:
@@ -170,7 +184,7 @@ def is_for(leaf: KeyPair, who: Identity) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return [parse(uri) for uri in uris] == [who] and _is_whole(leaf)
+    return [parse(uri) for uri in uris] == [who] and is_whole(leaf)
 
 
 def is_for_client(leaf: KeyPair, name: str) -> bool:
@@ -181,15 +195,15 @@ def is_for_client(leaf: KeyPair, name: str) -> bool:
         return False
     return subject.rfc4514_string() == x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-    ).rfc4514_string() and _is_whole(leaf)
+    ).rfc4514_string() and is_whole(leaf)
 
 
-def _is_whole(leaf: KeyPair) -> bool:
+def is_whole(pair: KeyPair) -> bool:
     """Belong its two parts together?"""
     try:
-        key = serialization.load_pem_private_key(leaf.key, password=None)
-        return _public(key) == _public(leaf.parsed)
-    except ValueError:
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        return _public(key) == _public(pair.parsed)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
 
 

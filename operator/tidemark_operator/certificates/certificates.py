@@ -10,7 +10,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from tidemark.tls.files import TlsFiles
@@ -19,7 +19,7 @@ from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.folders import write_files
 from tidemark_operator.certificates.formats import digest, leaf_data, read_leaf
-from tidemark_operator.certificates.keepers import Keeper
+from tidemark_operator.certificates.keepers import Keeper, KeptByAnother
 from tidemark_operator.certificates.kept_authority import KeptAuthority
 from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.kube.kinds import Json
@@ -86,12 +86,28 @@ class Certificates:
         #: By node id: the digest of what was last issued, and of what the broker says that it uses.
         self.issued: dict[int, str] = {}
         self.used: dict[int, str] = {}
+        #: What was trusted when it was issued: a step may come between two lines of :meth:`leaf`,
+        #: or be written by a call that failed.
+        self._trusted: dict[int, bytes] = {}
         self._looked_at: dict[int, dt.datetime] = {}
 
-    async def authorities(self) -> Authorities:
+    async def authorities(self, brokers: Iterable[str] = ()) -> Authorities:
         """As they are kept; made where there are none. Raises :class:`BadCertificate` for what
-        cannot be read, or is another cluster's: nothing is ever made in its place."""
-        return await self._authority.get()
+        cannot be read, is another cluster's, or is gone: nothing is ever made in its place. It was
+        there if one of ``brokers`` (names) has a leaf of this cluster."""
+
+        async def leaf() -> str:
+            for broker in brokers:
+                try:
+                    kept = await self._keeper.read(leaf_name(broker))
+                except KeptByAnother:  # it says nothing of ours
+                    continue
+                found = None if kept is None else read_leaf(kept.data)
+                if found and authority.is_of_cluster(found, self._cluster_id):
+                    return self._keeper.where(leaf_name(broker))
+            return ""
+
+        return await self._authority.get(leaf)
 
     async def leaf(self, node_id: int, broker: str, owner: Json) -> None:
         """See that a broker has a leaf of the issuing authority, and trusts whom it has to; looked
@@ -100,7 +116,7 @@ class Certificates:
         now = self._now()
         if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
             return
-        held, name = await self.authorities(), leaf_name(broker)
+        held, name = await self.authorities((broker,)), leaf_name(broker)
         who = Identity(self._cluster_id, node_id)
         kept = await self._keeper.read(name)
         leaf = None if kept is None else read_leaf(kept.data)
@@ -111,21 +127,27 @@ class Certificates:
         if kept is None or dict(kept.data) != data:
             await self._keeper.write(name, data, kept, owner)
         self.issued[node_id] = digest(data)
+        self._trusted[node_id] = held.trusted
         self._looked_at[node_id] = now
 
     async def rotate(self, live: Collection[int], renewal: str = "") -> bool:
         """One step, where one is due; True: every leaf is to be looked at. ``live``: the brokers
         that are alive; ``renewal``: what a user asks for (any text; a new one each time)."""
-        all_have_it = all(node in self.issued and self._has_it(node) for node in live)
         stepped = await self._authority.step(
-            all_have_it=all_have_it, pause=lambda _: self._keeper.arrives_within, renewal=renewal
+            all_have_it=lambda held: all(self._has_it(node, held) for node in live),
+            pause=lambda _: self._keeper.arrives_within,
+            renewal=renewal,
         )
         if stepped:
             self.issued.clear()
         return stepped
 
-    def _has_it(self, node_id: int) -> bool:
-        return self.issued[node_id] == self.used.get(node_id)
+    def _has_it(self, node_id: int, held: Authorities) -> bool:
+        return (
+            node_id in self.issued
+            and self._trusted[node_id] == held.trusted
+            and self.issued[node_id] == self.used.get(node_id)
+        )
 
 
 def _fits(leaf: KeyPair, who: Identity, held: Authorities, now: dt.datetime) -> bool:

@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Mapping
 
 from tidemark.tls.files import CERTIFICATE, KEY, TRUSTED
-from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair, is_whole, split
 from tidemark_operator.certificates.rotation import Authorities, Phase
 
-NEXT_KEY, OTHER, STATE = "next.key", "other.crt", "state"
+NEXT_KEY, OTHER, STATE, STRANGERS = "next.key", "other.crt", "state", "strangers.key"
 _FORMAT = "1"
 
 
@@ -28,6 +28,7 @@ def authority_data(held: Authorities) -> dict[str, bytes]:
         NEXT_KEY: held.next_key,
         TRUSTED: held.trusted,
         STATE: state.encode(),
+        STRANGERS: held.strangers,
     }
 
 
@@ -45,11 +46,24 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
             next_key=data.get(NEXT_KEY, b""),
             since=dt.datetime.fromisoformat(since),
             renewal=renewal,
+            strangers=data.get(STRANGERS) or hashlib.sha256(b"strangers" + data[KEY]).digest(),
         )
     except (KeyError, ValueError) as error:
         raise BadCertificate(f"the authority cannot be read: {error!r}") from error
-    split(held.trusted)
+    _check(held)
     return held
+
+
+def _check(held: Authorities) -> None:
+    """All that a step or a leaf will need of it, now: a step that lost a key would lose it for
+    good."""
+    if not is_whole(held.issuing):
+        raise BadCertificate("the authority's key does not fit its certificate")
+    if held.phase is Phase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
+        raise BadCertificate("the next authority's key does not fit its certificate")
+    if held.phase is not Phase.STEADY:
+        split(held.other)
+    split(held.trusted)
 
 
 def leaf_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:

@@ -42,7 +42,11 @@ CERTIFICATES = SecretForm(f"{GROUP}/certificates", "kubernetes.io/tls")
 
 
 class KeptByAnother(Exception):
-    """Somebody else has written the bundle, or owns its name: read it again."""
+    """Somebody else owns the bundle's name."""
+
+
+class Overtaken(KeptByAnother):
+    """Somebody else has written it at the same moment: read it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,17 @@ class Keeper(Protocol):
     def arrives_within(self) -> dt.timedelta:
         """Everybody who reads what was written has it after so long."""
 
+    def where(self, name: str) -> str:
+        """A bundle's place, in a user's words."""
+
     async def read(self, name: str) -> Kept | None:
-        """A bundle, None where there is none."""
+        """A bundle, None where there is none. Raises :class:`KeptByAnother`."""
 
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
         """Make or replace a bundle; ``owner``: the object with which it goes. Raises
-        :class:`KeptByAnother`."""
+        :class:`Overtaken`."""
 
 
 class SecretKeeper:
@@ -84,6 +91,10 @@ class SecretKeeper:
         self._namespace = namespace
         self._form = form
 
+    def where(self, name: str) -> str:
+        """See :class:`Keeper`."""
+        return f"Secret {name}"
+
     async def read(self, name: str) -> Kept | None:
         """See :class:`Keeper`."""
         try:
@@ -93,8 +104,9 @@ class SecretKeeper:
         meta = body["metadata"]
         if not self._form.labels.items() <= (meta.get("labels") or {}).items():
             raise KeptByAnother(
-                f"Secret {name} is not the operator's (it has no label {self._form.label}): "
-                "rename it, or delete it"
+                f"Secret {name} is not the operator's (it has no labels "
+                f"{', '.join(f'{key}={value}' for key, value in self._form.labels.items())}): "
+                "rename it, or give it the labels if it was the operator's and is restored"
             )
         data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
         owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]
@@ -102,13 +114,13 @@ class SecretKeeper:
         return Kept(data, str(meta["resourceVersion"]), owner, str(meta["uid"]))
 
     async def remove(self, name: str, kept: Kept) -> None:
-        """Delete exactly the Secret that was read. Raises :class:`KeptByAnother`."""
+        """Delete exactly the Secret that was read. Raises :class:`Overtaken`."""
         try:
             await self._api.delete(SECRET, self._namespace, name, uid=kept.uid)
         except NotFound:
             return
         except Conflict as error:
-            raise KeptByAnother(str(error)) from error
+            raise Overtaken(str(error)) from error
 
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
@@ -131,7 +143,7 @@ class SecretKeeper:
                 meta["resourceVersion"] = former.version
                 await self._api.replace(SECRET, body)
         except Conflict as error:
-            raise KeptByAnother(str(error)) from error
+            raise Overtaken(str(error)) from error
 
 
 def _owner_reference(owner: Json) -> Json:
@@ -154,6 +166,10 @@ class FolderKeeper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def where(self, name: str) -> str:
+        """See :class:`Keeper`."""
+        return f"folder {self._folder / name}"
+
     async def read(self, name: str) -> Kept | None:
         """See :class:`Keeper`."""
         return await asyncio.to_thread(self._read, name)
@@ -175,7 +191,7 @@ class FolderKeeper:
             fcntl.flock(lock, fcntl.LOCK_EX)
             found = self._read(name)
             if (found and found.version) != (former and former.version):
-                raise KeptByAnother(f"{self._folder / name} was written by another process")
+                raise Overtaken(f"{self._folder / name} was written by another process")
             write_files(self._folder / name, data)
 
 

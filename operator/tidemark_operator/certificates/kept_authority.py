@@ -7,7 +7,7 @@ of its clients. Whoever is trusted as a client is so never as a broker.
 
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tidemark_operator.certificates import rotation
 from tidemark_operator.certificates.authority import BadCertificate
@@ -28,29 +28,67 @@ class KeptAuthority:
         self._name = name
         self._cluster_id = cluster_id
         self._now = now
+        self._was_there = False
 
-    async def get(self) -> Authorities:
+    async def get(self, has_issued: Callable[[], Awaitable[str]]) -> Authorities:
         """As it is kept; made where there is none. Raises :class:`BadCertificate` for what cannot
-        be read, or is another cluster's: nothing is ever made in its place."""
+        be read, is another cluster's, or is gone: nothing is ever made in its place.
+        ``has_issued``: whether it was there once, by what is left of it ("" for nothing)."""
         kept = await self._keeper.read(self._name)
-        if kept is None:
-            made = rotation.first(self._cluster_id, self._now())
-            await self._put(made, None)
-            logger.info("made the certificate authority %s", self._name)
-            return made
-        return self._checked(kept)
+        if kept is not None:
+            return self._checked(kept)
+        self._refuse_if_gone()
+        if issued := await has_issued():
+            raise self._gone(f"; {issued} is of it")
+        made = rotation.first(self._cluster_id, self._now())
+        await self._put(made, None)
+        self._was_there = True
+        logger.info("made the certificate authority %s", self._name)
+        return made
+
+    async def check(self, has_issued: Callable[[], Awaitable[str]]) -> None:
+        """Raises :class:`BadCertificate`, :class:`KeptByAnother` where it cannot be used; one that
+        was never made can."""
+        kept = await self._keeper.read(self._name)
+        if kept is not None:
+            self._checked(kept)
+            return
+        self._refuse_if_gone()
+        if issued := await has_issued():
+            self._was_there = True
+            raise self._gone(f"; {issued} is of it")
+
+    def _refuse_if_gone(self) -> None:
+        if self._was_there:
+            raise self._gone("")
+
+    def _gone(self, why: str) -> BadCertificate:
+        return BadCertificate(
+            f"{self._keeper.where(self._name)} is gone{why}: restore it, for nothing is made in "
+            "its place: whoever has a certificate of it would be locked out"
+        )
 
     async def step(
-        self, *, all_have_it: bool, pause: Callable[[Authorities], dt.timedelta], renewal: str = ""
+        self,
+        *,
+        all_have_it: Callable[[Authorities], bool],
+        pause: Callable[[Authorities], dt.timedelta],
+        renewal: str = "",
     ) -> bool:
         """One step of its renewal (:func:`rotation.next_step`), where one is due and it was made;
-        whether it took one."""
+        whether it took one. ``all_have_it`` is asked of what is kept: of no other one it counts
+        what somebody has."""
         kept = await self._keeper.read(self._name)
         if kept is None:
+            self._refuse_if_gone()
             return False
         held = self._checked(kept)
         following = rotation.next_step(
-            held, self._now(), all_have_it=all_have_it, renewal=renewal, pause=pause(held)
+            held,
+            self._now(),
+            all_have_it=all_have_it(held),
+            renewal=renewal,
+            pause=pause(held),
         )
         if following is held:
             return False
@@ -59,12 +97,20 @@ class KeptAuthority:
         return True
 
     def _checked(self, kept: Kept) -> Authorities:
-        held = read_authority(kept.data)
+        try:
+            held = read_authority(kept.data)
+        except BadCertificate as error:
+            raise BadCertificate(
+                f"{self._keeper.where(self._name)}: {error}: restore it, for nothing is made in "
+                "its place"
+            ) from error
         if held.cluster_id != self._cluster_id:
             raise BadCertificate(
-                f"{self._name} is the authority of cluster id {held.cluster_id}, not "
-                f"{self._cluster_id}: rename it, or restore the right one"
+                f"{self._keeper.where(self._name)} is the authority of cluster id "
+                f"{held.cluster_id}, not {self._cluster_id}: restore the right one, or remove it "
+                "if that cluster is no more"
             )
+        self._was_there = True
         return held
 
     async def _put(self, held: Authorities, former: Kept | None) -> None:

@@ -13,10 +13,13 @@ brokers' word leaves time to files that only arrive later, and to operators that
 
 import datetime as dt
 import enum
+import secrets
 from dataclasses import dataclass, replace
 
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
+
+_SECRET_BYTES = 32
 
 
 class Phase(enum.StrEnum):
@@ -31,7 +34,9 @@ class Phase(enum.StrEnum):
 class Authorities:
     """``issuing`` signs leaves; ``other``: the certificate of the next or of the former authority,
     trusted beside it; ``next_key``: the next one's key, while it is announced. ``since``: when this
-    phase began. ``renewal``: the last request of a user that was obeyed (any text)."""
+    phase began. ``renewal``: the last request of a user that was obeyed (any text).
+    ``strangers``: by which brokers answer names that nobody has; it outlives all renewals, so that
+    no answer changes with one."""
 
     cluster_id: str
     phase: Phase
@@ -40,6 +45,7 @@ class Authorities:
     next_key: bytes = b""
     since: dt.datetime
     renewal: str = ""
+    strangers: bytes = b""
 
     @property
     def trusted(self) -> bytes:
@@ -50,7 +56,13 @@ class Authorities:
 def first(cluster_id: str, now: dt.datetime) -> Authorities:
     """Of a cluster that has none yet."""
     made = authority.make_authority(cluster_id, now)
-    return Authorities(cluster_id=cluster_id, phase=Phase.STEADY, issuing=made, since=now)
+    return Authorities(
+        cluster_id=cluster_id,
+        phase=Phase.STEADY,
+        issuing=made,
+        since=now,
+        strangers=secrets.token_bytes(_SECRET_BYTES),
+    )
 
 
 def next_step(

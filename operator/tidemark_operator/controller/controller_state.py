@@ -61,6 +61,8 @@ class ControllerState:
         self._failed: dict[int, frozenset[RowKey]] = {}
         self.broker_epoch_max = 0
         self.users = Users()
+        #: By which brokers answer names that nobody has; no part of what is compared or shown.
+        self.strangers_key = b""
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
         self._preferred: dict[int, int] = {}

@@ -228,7 +228,8 @@ class OrphanedTopic:
 class ClusterInfo:
     """A ``Cluster`` object. ``config`` as in spec; ``remote_storage`` is the JSON of the accepted
     storage configuration with credentials resolved ("" for none); ``storage_problem`` says why
-    remote storage cannot be used at present ("" when it can, or none is configured); ``store_id``
+    remote storage cannot be used at present ("" when it can, or none is configured),
+    ``certificates_problem`` why an authority cannot ("" when both can); ``store_id``
     is the accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
     but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
     their own."""
@@ -239,6 +240,7 @@ class ClusterInfo:
     remote_storage: str = ""
     store_id: str = ""
     storage_problem: str = ""
+    certificates_problem: str = ""
     authorize: bool = False
     super_users: tuple[str, ...] = ()
     quotas: tuple[ClientQuota, ...] = ()

@@ -72,6 +72,7 @@ def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
         super_users=state.cluster.super_users,
         users=states,
         quotas=(*state.cluster.quotas, *quotas),
+        strangers_key=state.strangers_key,
     )
     return state.users.version, request
 

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Sequence
 
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import registration
 from tidemark_operator.controller.controller_state import ControllerState
@@ -48,7 +50,14 @@ class BrokerReconciler:
         if broker.deleting:
             return await self._remove(key, body, broker)
         await services.client.hold(BROKER, body, BROKER_FINALIZER)
-        await services.certificates.leaf(broker.node_id, key.name, body)
+        try:
+            await services.certificates.leaf(broker.node_id, key.name, body)
+        except Overtaken:
+            raise
+        except (BadCertificate, KeptByAnother) as error:  # its status is told all the same
+            logger.warning("broker %d is given no certificate: %s", broker.node_id, error)
+            await self._write(key, broker.node_id)
+            return LOOK_AGAIN_S
         return await self._write(key, broker.node_id)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:

@@ -127,10 +127,13 @@ class Reflector:
     def _cluster_changed(self, body: Json) -> None:
         """What was found out about the storage stays; topics follow the new defaults."""
         services, former = self._services, self._services.state.cluster
-        services.state.cluster = cluster_info(
-            body,
-            remote_storage=former.remote_storage,
-            storage_problem=former.storage_problem,
+        services.state.cluster = dataclasses.replace(
+            cluster_info(
+                body,
+                remote_storage=former.remote_storage,
+                storage_problem=former.storage_problem,
+            ),
+            certificates_problem=former.certificates_problem,
         )
         present = services.state.cluster
         if former.told_with_users != present.told_with_users:

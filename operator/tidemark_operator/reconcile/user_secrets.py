@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.keepers import Kept, KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.keepers import Kept, KeptByAnother, Overtaken, SecretKeeper
 from tidemark_operator.controller.status.user import UserProblem
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid
@@ -126,6 +126,8 @@ class UserSecrets:
         present = None if own is None else read_certificate(own.data)
         try:
             leaf, trusted = await self._services.client_certificates.leaf(name, present)
+        except Overtaken:
+            raise
         except (BadCertificate, KeptByAnother, OSError) as error:
             return Proof(problem=UserProblem("CertificatesUnusable", str(error)))
         await self._write(name, certificate_data(leaf, trusted), own, body)

@@ -47,6 +47,8 @@ class UserReconciler:
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._waited.discard(key)
+            # Again: it may have been seen once more on its way out.
+            self._services.client_certificates.forget(key.name)
             return None  # brokers were told when the news came
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, USER, key, body)
@@ -102,6 +104,7 @@ class UserReconciler:
 
     def _forget(self, key: Key) -> None:
         self._services.state.users.drop(key.namespaced_name)
+        self._services.client_certificates.forget(key.name)
         self._services.engine.publish_users()
 
     # ------------------------------------------------------------ status

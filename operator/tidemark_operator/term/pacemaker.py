@@ -1,13 +1,14 @@
 """What a term does now and then, though nothing has happened: once a second, or more seldom."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
 
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.keepers import KeptByAnother
+from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
 from tidemark_operator.controller import elections, placement, topic_deletion
-from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.measure import measure
@@ -80,8 +81,24 @@ class Pacemaker:
             ):
                 for key in services.objects.keys(USER):
                     services.queue.add(key)
-        except (BadCertificate, KeptByAnother, KubeError, OSError) as error:
+        except (BadCertificate, Forbidden, PermissionError) as error:
+            self._know(str(error))
+        except (Overtaken, KubeError, OSError) as error:  # it is asked again
             logger.warning("the certificate authority stays as it is: %s", error)
+        except KeptByAnother as error:
+            self._know(str(error))
+        else:
+            self._know("")
+
+    def _know(self, problem: str) -> None:
+        """What is wrong with an authority stands in the Cluster's conditions."""
+        services, state = self._services, self._services.state
+        if problem == state.cluster.certificates_problem:
+            return
+        if problem:
+            logger.warning("a certificate authority cannot be used: %s", problem)
+        state.cluster = dataclasses.replace(state.cluster, certificates_problem=problem)
+        services.queue.add(services.cluster_key)
 
     async def _decide(self, decide: Callable[..., int]) -> None:
         try:

@@ -8,17 +8,18 @@ keeps happening. What stops a take-over for good stands in the Cluster's conditi
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 from tidemark.backoff import Backoff
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
-from tidemark_operator.certificates.keepers import Keeper, KeptByAnother
+from tidemark_operator.certificates.keepers import Keeper, KeptByAnother, SecretKeeper
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
@@ -26,7 +27,7 @@ from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import CLUSTER, Json
+from tidemark_operator.kube.kinds import CLUSTER, USER, Json
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
@@ -47,6 +48,7 @@ from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.takeover import TakenOver, TakeOver
 from tidemark_operator.term.term import Term
+from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ RETAKE = Backoff(first_s=0.2, most_s=10.0)
 LOOK_FOR_CLUSTER_S = 10.0
 FOLLOW_AUTHORITY_S = 3.0
 BUSY_KEYS = 32
+#: Users whose certificates are looked for where the authority of clients is not there.
+LEAVES_LOOKED_AT = 200
 
 
 class TermLoop:
@@ -172,12 +176,19 @@ class TermLoop:
             taken.state.cluster.cluster_id,
             utc_now,
         )
-        certificates = Certificates(*of_this)
-        await asyncio.to_thread(self._own_leaf.follow, await certificates.authorities())
+        certificates, client_certificates = Certificates(*of_this), ClientCertificates(*of_this)
+        named = [each.key.rpartition("/")[2] for each in taken.state.brokers.values()]
+        held = await certificates.authorities(named)
+        await asyncio.to_thread(self._own_leaf.follow, held)
+        taken.state.strangers_key = held.strangers
+        taken.state.cluster = dataclasses.replace(
+            taken.state.cluster,
+            certificates_problem=await _problem(client_certificates, self._leaves(api)),
+        )
         brokers = OwnBrokers(taken.state, self._requests)
         self._queue = KeyQueue(time.monotonic)
         self._term = Term(
-            self._services(api, events, taken, brokers, certificates, ClientCertificates(*of_this)),
+            self._services(api, events, taken, brokers, certificates, client_certificates),
             brokers,
             server,
             self._requests,
@@ -217,6 +228,16 @@ class TermLoop:
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
         )
+
+    async def _leaves(self, api: KubeApi) -> AsyncIterator[tuple[str, KeyPair]]:
+        """Of some users: enough to know that there was an authority."""
+        keeper = SecretKeeper(api, self._settings.namespace, USER_SECRETS)
+        for key in sorted(self._objects.keys(USER), key=str)[:LEAVES_LOOKED_AT]:
+            with contextlib.suppress(KeptByAnother):
+                kept = await keeper.read(key.name)
+                leaf = None if kept is None else read_certificate(kept.data)
+                if leaf is not None:
+                    yield key.name, leaf
 
     async def follow_authority(self, api: KubeApi) -> None:
         """Keep this process's own leaf as the authority is, leading or not, until cancelled."""
@@ -276,3 +297,14 @@ class TermLoop:
 def _age(body: Json) -> tuple[str, str]:
     meta = body["metadata"]
     return str(meta["creationTimestamp"]), str(meta["name"])
+
+
+async def _problem(
+    certificates: ClientCertificates, leaves: AsyncIterable[tuple[str, KeyPair]]
+) -> str:
+    """Why the authority of the clients cannot be used; it holds nobody up."""
+    try:
+        await certificates.check(leaves)
+    except (BadCertificate, KeptByAnother, OSError) as error:
+        return str(error)
+    return ""

@@ -1,7 +1,9 @@
 """What the operator that leads makes, keeps and renews; on Secrets and on a folder alike."""
 
 import datetime as dt
+import shutil
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
-from tidemark_operator.certificates import authority
+from tidemark_operator.certificates import authority, rotation
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificates import (
     LOOK_AGAIN,
@@ -22,9 +24,11 @@ from tidemark_operator.certificates.keepers import (
     CERTIFICATES,
     FolderKeeper,
     Keeper,
+    Kept,
     KeptByAnother,
     SecretKeeper,
 )
+from tidemark_operator.certificates.rotation import Phase
 from tidemark_operator.kube.kinds import SECRET
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -152,6 +156,113 @@ async def test_an_authority_is_renewed_when_a_user_asks_for_it(
     assert not await certificates.rotate([1], "please")
 
 
+class Interrupted:
+    """A keeper that lets something happen while a leaf is read."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper, self.meanwhile = keeper, None
+        self.arrives_within, self.write = keeper.arrives_within, keeper.write
+        self.where = keeper.where
+
+    async def read(self, name: str) -> Kept | None:
+        found = await self.keeper.read(name)
+        if name == "broker-1-tls" and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            assert await meanwhile()
+        return found
+
+
+async def test_what_was_issued_before_a_step_is_no_word_for_what_comes_after(
+    keeper: Keeper, clock: Clock
+) -> None:
+    """A step inside a look at a leaf: the broker has never heard of the next authority, and the one
+    that it knows must not stop issuing."""
+    interrupted = Interrupted(keeper)
+    certificates = Certificates(interrupted, "main", "c1", clock)  # type: ignore[arg-type]
+    await certificates.leaf(1, "broker-1", BROKER)
+    certificates.used[1] = certificates.issued[1]
+    clock.now += LOOK_AGAIN
+    interrupted.meanwhile = partial(certificates.rotate, [1], "please")  # type: ignore[assignment]
+    await certificates.leaf(1, "broker-1", BROKER)
+    clock.now += LOOK_AGAIN + keeper.arrives_within
+    assert not await certificates.rotate([1], "please")
+    await certificates.leaf(1, "broker-1", BROKER)
+    certificates.used[1] = certificates.issued[1]
+    assert await certificates.rotate([1], "please")
+
+
+async def test_an_authority_that_cannot_be_read_says_which(
+    certificates: Certificates, keeper: Keeper
+) -> None:
+    await certificates.authorities()
+    kept = await keeper.read(authority_name("main"))
+    assert kept is not None
+    await keeper.write(authority_name("main"), {**kept.data, "state": b"?"}, kept)
+    with pytest.raises(BadCertificate, match=r"^(Secret|folder) \S*main-ca: .* restore it"):
+        await certificates.authorities()
+
+
+async def test_an_authority_that_is_gone_is_not_made_again(
+    certificates: Certificates, keeper: Keeper, clock: Clock
+) -> None:
+    """Brokers that run know the former one only: they would all be locked out at once."""
+    await certificates.leaf(1, "broker-1", BROKER)
+    await remove(keeper, "main-ca")
+    for step in (certificates.authorities(), certificates.rotate([1], "please")):
+        with pytest.raises(BadCertificate, match="main-ca is gone: restore it"):
+            await step
+    next_term = Certificates(keeper, "main", "c1", clock)
+    with pytest.raises(BadCertificate, match=r"main-ca is gone; .*broker-1-tls is of it"):
+        await next_term.authorities(["broker-0", "broker-1"])
+    another_cluster = Certificates(keeper, "main", "c2", clock)
+    assert await another_cluster.authorities(["broker-1"]), "of the same names, made later"
+    await remove(keeper, "main-ca")
+    await remove(keeper, "broker-1-tls")
+    assert await next_term.authorities(["broker-1"]), "the way to begin anew"
+
+
+async def remove(keeper: Keeper, name: str) -> None:
+    kept = await keeper.read(name)
+    assert kept is not None
+    if isinstance(keeper, SecretKeeper):
+        await keeper.remove(name, kept)
+    else:
+        assert isinstance(keeper, FolderKeeper)
+        shutil.rmtree(keeper._folder / name)
+
+
+@pytest.mark.parametrize(
+    ("phase", "lost"),
+    [
+        (Phase.STEADY, {"tls.key": b"?"}),
+        (Phase.STEADY, {"tls.key": rotation.first("c1", NOW).issuing.key}),
+        (Phase.ANNOUNCED, {"other.crt": b"", "next.key": b""}),
+        (Phase.ANNOUNCED, {"next.key": rotation.first("c1", NOW).issuing.key}),
+        (Phase.ISSUING, {"other.crt": b""}),
+    ],
+)
+async def test_an_authority_of_which_a_part_is_spoilt_is_not_used(
+    certificates: Certificates, keeper: Keeper, clock: Clock, phase: Phase, lost: dict[str, bytes]
+) -> None:
+    """Unseen, a step would have replaced the present key by the one that was lost."""
+    await certificates.leaf(1, "broker-1", BROKER)
+    while (await certificates.authorities()).phase is not phase:
+        certificates.used[1] = certificates.issued[1]
+        clock.now += LOOK_AGAIN + keeper.arrives_within
+        assert await certificates.rotate([1], "please")
+        await certificates.leaf(1, "broker-1", BROKER)
+    kept = await keeper.read("main-ca")
+    assert kept is not None
+    await keeper.write("main-ca", {**kept.data, **lost}, kept)
+    certificates.used[1] = certificates.issued[1]
+    clock.now += LOOK_AGAIN + keeper.arrives_within
+    with pytest.raises(BadCertificate):
+        await certificates.rotate([1], "please")
+    after = await keeper.read("main-ca")
+    assert after is not None
+    assert after.data["tls.crt"] == kept.data["tls.crt"]
+
+
 @pytest.mark.parametrize(
     "labels", [{}, {"app": "shop"}, dict(list(CERTIFICATES.labels.items())[:1])], ids=str
 )
@@ -163,7 +274,7 @@ async def test_a_secret_of_somebody_else_is_not_touched(
     foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {}}
     await api.create(SECRET, "ns", foreign)
     keeper = SecretKeeper(api, "ns")  # type: ignore[arg-type]
-    with pytest.raises(KeptByAnother, match="rename it, or delete it"):
+    with pytest.raises(KeptByAnother, match="rename it, or give it the labels"):
         await Certificates(keeper, "main", "c1", Clock()).authorities()
 
 

@@ -1,6 +1,8 @@
 """Certificates of clients: an authority apart from the brokers', and leaves that are renewed."""
 
 import datetime as dt
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tidemark.tls.identity import Identity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
-from tidemark_operator.certificates.authority import KeyPair, split
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
 from tidemark_operator.certificates.certificates import Certificates, authority_name
 from tidemark_operator.certificates.clients import (
     ANNOUNCED_PAUSE,
@@ -99,6 +101,31 @@ async def test_a_leaf_that_does_not_fit_is_made_anew(
         "no certificate": KeyPair(b"-", b"-"),
     }[spoilt]
     assert (await clients.leaf("alice", given))[0] not in (leaf, other, given)
+
+
+async def test_an_authority_that_is_gone_is_not_made_again(
+    clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
+) -> None:
+    """Every user's certificate is of the former one."""
+    leaf, _ = await clients.leaf("alice", None)
+    shutil.rmtree(keeper._folder / clients_authority_name("main"))
+
+    async def leaves() -> AsyncIterator[tuple[str, KeyPair]]:
+        yield "alice", leaf
+
+    with pytest.raises(BadCertificate, match="main-clients-ca is gone: restore it"):
+        await clients.check(leaves())
+    for asks_first in ("carol", "alice"):
+        next_term = ClientCertificates(keeper, "main", "c1", clock)
+        with pytest.raises(BadCertificate, match="is gone; the certificate of User alice is of it"):
+            await next_term.check(leaves())
+        with pytest.raises(BadCertificate, match="main-clients-ca is gone: restore it"):
+            await next_term.leaf(asks_first, None)
+    next_term = ClientCertificates(keeper, "main", "c1", clock)
+    with pytest.raises(BadCertificate, match="is gone; the certificate of User alice is of it"):
+        await next_term.leaf("alice", leaf)
+    another_cluster = ClientCertificates(keeper, "main", "c2", clock)
+    assert (await another_cluster.leaf("alice", leaf))[0] != leaf, "of the same name, made later"
 
 
 async def test_an_authority_follows_another_as_slowly_as_clients_load_their_files(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
-from tidemark_operator.kube.kinds import BROKER, TOPIC
+from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
 from tidemark_operator.reconcile.brokers import LOOK_AGAIN_S, BrokerReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.resources.names import BROKER_FINALIZER
@@ -34,6 +34,19 @@ async def test_a_broker_is_held_and_shown_and_then_left_alone(world: ShellWorld)
     world.journal.clear()
     await reconciler(world).reconcile(ONE)
     assert world.journal == []
+
+
+async def test_the_status_of_a_broker_does_not_stand_still_where_there_is_no_authority(
+    world: ShellWorld,
+) -> None:
+    """It stayed Ready, though it was fenced since."""
+    await world.services.certificates.authorities()
+    authority = world.server.find(SECRET, "main-ca")
+    assert authority is not None
+    world.server.replace("somebody", SECRET, {**authority, "data": {}})
+    await world.start_broker(1)
+    assert await reconciler(world).reconcile(ONE) == LOOK_AGAIN_S
+    assert world.condition(BROKER, "broker-1", "Ready")[0] == "True"
 
 
 async def test_a_registration_stands_in_the_status_before_it_counts(world: ShellWorld) -> None:

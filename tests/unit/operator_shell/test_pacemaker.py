@@ -11,6 +11,7 @@ from tidemark_operator.certificates.authority import split
 from tidemark_operator.certificates.clients import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
+from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.term.pacemaker import CERTIFICATE_TURNS, Pacemaker
 from tidemark_operator.users.user_secret import TRUSTED
@@ -73,6 +74,30 @@ async def test_the_clients_authority_is_renewed_when_it_is_asked_for_and_users_f
     await world.turn()
     assert ALICE in await world.queued()
     assert await world.trusted() == 2
+
+
+@pytest.mark.parametrize("name", ["main-ca", "main-clients-ca"])
+async def test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions(
+    world: Paced, name: str
+) -> None:
+    """It was only logged, until leaves ran out."""
+    await world.trusted()
+    await world.services.certificates.authorities()
+    await world.turn()
+    sound = world.server.find(SECRET, name)
+    assert sound is not None
+    spoilt = world.server.replace("somebody", SECRET, {**sound, "data": {"tls.crt": "eA=="}})
+    await world.turn()
+    assert world.services.cluster_key in await world.queued()
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    status, reason, message = world.condition(CLUSTER, "main", "Ready")
+    assert (status, reason) == ("False", "CertificatesUnusable")
+    assert name in message
+    assert world.condition(CLUSTER, "main", "Stalled")[0] == "True"
+    world.server.replace("somebody", SECRET, {**spoilt, "data": sound["data"]})
+    await world.turn()
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    assert world.condition(CLUSTER, "main", "Stalled")[0] == "False"
 
 
 async def test_nothing_steps_on_before_every_user_was_looked_at(world: Paced) -> None:

@@ -220,6 +220,20 @@ async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld
 # ---------------------------------------------------------------- Secrets of others
 
 
+async def test_a_user_that_goes_while_it_is_looked_at_holds_up_no_renewal(
+    world: ShellWorld,
+) -> None:
+    """Its certificate was waited for until the term ended."""
+    world.make_user(authentication={"type": "tls"})
+    await reconcile(world)
+    certificates = world.services.client_certificates
+    world.delete(USER, "alice")
+    await certificates.leaf("alice", None)
+    assert "alice" in certificates._seen
+    assert await reconcile(world) is None
+    assert "alice" not in certificates._seen
+
+
 async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> None:
     put_password(world, "theirs", name="alice")
     before = world.server.find(SECRET, "alice")
@@ -228,7 +242,7 @@ async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> No
     assert world.server.find(SECRET, "alice") == before
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "SecretTaken")
-    assert "rename it, or delete it" in message
+    assert "rename it, or give it the labels" in message
     assert told(world).scram == ()
 
 

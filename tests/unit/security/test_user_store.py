@@ -53,8 +53,27 @@ def test_a_stranger_looks_like_a_user_and_always_the_same() -> None:
 
 def test_the_salt_of_a_stranger_is_not_to_be_guessed() -> None:
     """Else it would tell who is none."""
-    one, other = store(user("ann", password="x")), store(user("ann", password="x"))
+    ann = user("ann", password="x")
+    one, other = UserStore(), UserStore()
+    one.apply(user_states(ann, strangers_key=b"a secret of one cluster"))
+    other.apply(user_states(ann, strangers_key=b"a secret of another"))
     assert one.credential("eve", 1).salt != other.credential("eve", 1).salt
+
+
+def test_the_salt_of_a_stranger_stays_whoever_comes_and_goes() -> None:
+    """Those of users do: it changed with the first and the last of them, and told who is none."""
+    ann = user("ann", password="x")
+    before = store(ann).credential("eve", 1).salt
+    for users in ((ann, user("aaa", password="y")), (ann, user("zzz", password="z"))):
+        assert store(*users).credential("eve", 1).salt == before
+    assert store(user("bob", password="y")).credential("eve", 1).salt == before
+
+
+def test_passwords_of_strangers_are_checked_by_all_kinds_that_users_have() -> None:
+    """The two take different times: only users of the older one were as quick as it is."""
+    made = store(user("old", password="x", mechanisms=(1,)), user("new", password="y"))
+    kinds = {made.password_credential(f"stranger{number}").mechanism for number in range(50)}
+    assert kinds == {1, 2}
 
 
 def test_a_password_is_checked_by_the_users_own_kind() -> None:

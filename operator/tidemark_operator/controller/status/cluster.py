@@ -52,6 +52,12 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
 
 def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Condition]:
     live = registered - len(fenced)
+    problem = state.cluster.certificates_problem
+    if problem:
+        text = (
+            f"certificates are neither issued nor renewed: {problem} ({count(live, 'broker')} live)"
+        )
+        return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
     if not live:
         text = "no broker is live: start one (its nodeId needs a Broker object)"
         return summary(ready=False, reason="NoBrokers", message=text, reconciling=True)

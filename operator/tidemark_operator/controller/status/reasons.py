@@ -464,8 +464,8 @@ CLUSTER = (
     Reason(
         "CertificatesUnusable",
         "Ready=False, Stalled=True",
-        "The Cluster's certificate authority cannot be read, or is another cluster's. It is never "
-        "replaced by a new one: no broker would know it.",
+        "A certificate authority of the Cluster, its own or that of its clients, cannot be used, "
+        "is gone, or is another cluster's. None is ever made in its place: nobody would know it.",
         "Restore the Secret (locally, the folder) that the message names.",
     ),
     Reason(
