@@ -32,7 +32,7 @@ from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
-from tidemark_broker.listeners import REPLICATION, Address
+from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
@@ -67,10 +67,11 @@ RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The broker is registered and unfenced; addresses as bound, listeners in
-    their order."""
+    """The broker is registered and unfenced; addresses as clients are told them, listeners in their
+    order."""
 
     node_id: int
+    clients: Sequence[ClientListener]
     listeners: Mapping[str, Address]
     metrics: Address
 
@@ -260,7 +261,7 @@ class Broker:
             each.name: Address(each.host, each.port) for each in self.listeners.endpoints()
         }
         metrics = Address(self.config.metrics.host, metrics_port)
-        ready(Ready(self.config.node_id, listeners, metrics))
+        ready(Ready(self.config.node_id, self.config.clients, listeners, metrics))
 
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once

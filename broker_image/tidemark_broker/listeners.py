@@ -92,6 +92,14 @@ class ClientListener:
         )
         return self.protocol.is_sasl or by_certificate
 
+    @property
+    def proof(self) -> str:
+        """By what everybody has to prove who they are, in words; "" where somebody need not."""
+        if self.protocol.is_sasl:
+            return ", ".join(self.mechanisms)
+        is_asked = self.protocol is SecurityProtocol.SSL
+        return "a certificate" if is_asked and self.client_auth is ClientAuth.REQUIRED else ""
+
 
 def address_of(key: str, text: str) -> Address:
     """``host:port``, IPv6 in brackets. Raises :class:`ConfigError`."""

@@ -38,6 +38,16 @@ def announce(ready: Ready) -> None:
         "nodeId": ready.node_id,
         "listener": str(next(iter(ready.listeners.values()))),
         "listeners": {name: str(address) for name, address in ready.listeners.items()},
+        "clients": [
+            {
+                "name": each.name,
+                "address": str(ready.listeners[each.name]),
+                "bound": each.address.host,
+                "protocol": each.protocol.name,
+                "proof": each.proof,
+            }
+            for each in ready.clients
+        ],
         "metrics": str(ready.metrics),
     }
     sys.stdout.write(json.dumps(line) + "\n")

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.local.kube import KubeError
 from tidemark_cli.local.processes import StartError
 
 app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
@@ -52,5 +53,5 @@ def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 def _start(directory: DirOption, node_id: int) -> None:
     try:
         open_cluster(directory).start_broker(node_id)
-    except StartError as error:
+    except (StartError, KubeError, TimeoutError, OSError) as error:
         fail(str(error))

@@ -5,6 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
@@ -22,7 +23,7 @@ errors = Console(stderr=True)
 
 def fail(message: str) -> NoReturn:
     """End with status 1 and a message on standard error."""
-    errors.print(f"[red]error:[/red] {message}", highlight=False)
+    errors.print(f"[red]error:[/red] {escape(message)}", highlight=False)
     raise typer.Exit(1)
 
 

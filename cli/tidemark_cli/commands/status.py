@@ -1,5 +1,5 @@
-"""``tidemark status``: brokers, topics, partitions, tiers, placeholders, a disablement's
-progress."""
+"""``tidemark status``: the cluster, brokers, users, topics, partitions, tiers, placeholders, a
+disablement's progress."""
 
 import json
 from collections.abc import Sequence
@@ -31,17 +31,28 @@ def status(
     output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
 ) -> None:
     """Show what the cluster holds and how far it is."""
-    kube = open_cluster(directory).kube()
+    cluster = open_cluster(directory)
     try:
-        brokers, users, found = kube.objects("Broker"), kube.objects("User"), topics(kube)
-    except (KubeError, OSError) as error:
-        fail(f"the API server does not answer ({error}); is the cluster up? tidemark up")
-    finally:
+        kube = cluster.kube()
+        clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
+        found = topics(kube)
         kube.close()
+    except (KubeError, OSError) as error:
+        fail(f"{error}; is the cluster up? tidemark up")
     if output == "json":
         print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
         return
+    for body in clusters:
+        console.print(cluster_line(body), highlight=False, soft_wrap=True, markup=False)
     print_status(console, brokers, found, names or [], limit, users)
+
+
+def cluster_line(cluster: dict[str, Any]) -> str:
+    """What its Ready says; with the reason where that needs somebody."""
+    ready, stalled = condition(cluster, "Ready"), condition(cluster, "Stalled")
+    text = f"cluster {cluster['metadata']['name']}: {ready.get('message', 'not looked at yet')}"
+    is_well = ready.get("status") == "True" and stalled.get("status") != "True"
+    return text if is_well or not ready else f"{ready['reason']}: {text}"
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:

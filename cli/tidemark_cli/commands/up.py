@@ -8,11 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
+from tidemark_cli.controlplane.process import StartError as ServerStartError
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import Addresses, LocalCluster
-from tidemark_cli.local.kube import namespace_of
+from tidemark_cli.local.kube import KubeError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError
+from tidemark_cli.local.listeners import described
 from tidemark_cli.local.processes import StartError
+from tidemark_cli.toolchain.errors import ToolchainError
 
 
 def up(
@@ -48,17 +51,27 @@ def up(
     cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
     stop = _catch_signals()
     try:
-        addresses = cluster.start(brokers=brokers)
-    except (StartError, TimeoutError, OSError) as error:
-        cluster.stop()
-        fail(str(error))
+        ran_already = cluster.running()
+        addresses = _start(cluster, brokers, ran_already)
     except LayoutError as error:  # what it would stop it cannot know
         fail(str(error))
-    _print(addresses, output)
+    _print(addresses, output, authorize=cluster.authorizes())
     if not detach:
         out.print("Ctrl-C stops everything.", highlight=False)
         stop.wait()
         cluster.stop()
+
+
+_FAILURES = (StartError, ServerStartError, ToolchainError, KubeError, TimeoutError, OSError)
+
+
+def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> Addresses:
+    """What did not run is stopped again where not all of it can be started."""
+    try:
+        return cluster.start(brokers=brokers)
+    except _FAILURES as error:
+        cluster.stop(keep=ran_already)
+        fail(str(error))
 
 
 def down(directory: DirOption = DEFAULT_DIR) -> None:
@@ -79,18 +92,14 @@ def _catch_signals() -> threading.Event:
     return stop
 
 
-def _print(addresses: Addresses, output: str) -> None:
+def _print(addresses: Addresses, output: str, *, authorize: bool | None) -> None:
     if output == "json":
         print(addresses.as_json())
         return
     console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
     console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)
     console.print(f"metrics     {addresses.metrics}", highlight=False, soft_wrap=True)
-    console.print(
-        "clients     no authentication: whoever reaches the bootstrap address, from this machine, "
-        "may do everything",
-        highlight=False,
-        soft_wrap=True,
-    )
+    for line in described(addresses.listeners, authorize=authorize):
+        console.print(f"clients     {line}", highlight=False, soft_wrap=True, markup=False)
     for name, pid in addresses.processes.items():
         console.print(f"process     {name} {pid}", highlight=False)

@@ -7,9 +7,9 @@ left alone, so ``up`` after a crash starts only what is missing.
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from tidemark.tls.files import CERTIFICATE
 from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import Kube, KubeError
 from tidemark_cli.local.layout import Layout, write_json
+from tidemark_cli.local.listeners import ListenerAddresses, listeners_of
 from tidemark_cli.local.processes import ProcessRecord
 from tidemark_cli.local.settings import Settings
 from tidemark_cli.ports import HOST, free_ports
@@ -47,6 +48,7 @@ class Addresses:
     bootstrap: str
     metrics: str
     processes: dict[str, int]
+    listeners: list[ListenerAddresses]
 
     def as_json(self) -> str:
         """One JSON object, as ``--output json`` prints it."""
@@ -56,6 +58,7 @@ class Addresses:
                 "bootstrap": self.bootstrap,
                 "metrics": self.metrics,
                 "processes": self.processes,
+                "listeners": [asdict(each) for each in self.listeners],
             }
         )
 
@@ -239,9 +242,14 @@ class LocalCluster:
         processes.kill(self.layout, record)
         return True
 
-    def stop(self) -> list[str]:
-        """Stop all that runs here, brokers first; returns the names of those stopped."""
-        records = processes.running(self.layout)
+    def running(self) -> frozenset[str]:
+        """The names of all that runs here."""
+        return frozenset(record.name for record in processes.running(self.layout))
+
+    def stop(self, *, keep: Collection[str] = ()) -> list[str]:
+        """Stop all that runs here but what is to be kept, brokers first; returns the names of those
+        stopped."""
+        records = [each for each in processes.running(self.layout) if each.name not in keep]
         brokers = [record for record in records if record.name.startswith("broker-")]
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
             list(pool.map(self._stop, brokers))
@@ -265,7 +273,18 @@ class LocalCluster:
             bootstrap=",".join(listeners),
             metrics=f"http://{operator.ready['metrics']}/metrics" if operator else "",
             processes={record.name: record.pid for record in records},
+            listeners=listeners_of(records),
         )
+
+    def authorizes(self) -> bool | None:
+        """Do ACLs decide what clients may do? None where the API server does not say."""
+        try:
+            kube = self.kube()
+            found = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
+            kube.close()
+        except KubeError:
+            return None
+        return "authorization" in found["spec"]
 
     def next_broker_id(self) -> int:
         """The lowest id above all that were ever used here."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import config
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
 
 from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION
@@ -21,7 +23,7 @@ _PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
 class KubeError(RuntimeError):
-    """The API server refused a call: its HTTP status and message."""
+    """The API server refused a call: its HTTP status and message; or it cannot be reached: 0."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,13 +42,17 @@ def namespace_of(kubeconfig: Path) -> str:
 
 
 class Kube:
-    """A thin, synchronous client for one namespace. Times out after ten seconds a call."""
+    """A thin, synchronous client for one namespace. Times out after ten seconds a call. Raises
+    :class:`KubeError`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.namespace = namespace
-        self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
-            config_file=str(kubeconfig)
-        )
+        try:
+            self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
+                config_file=str(kubeconfig)
+            )
+        except config.ConfigException as error:
+            raise KubeError(0, f"{kubeconfig} cannot be used: {error}") from error
 
     def close(self) -> None:
         """Release the connections."""
@@ -145,12 +151,23 @@ class Kube:
             body=dict(body) if body is not None else None,
             auth_settings=["BearerToken"],
         )
-        answer = self._api.call_api(*request, _request_timeout=CALL_TIMEOUT_S)
-        answer.read()
+        try:
+            answer = self._api.call_api(*request, _request_timeout=CALL_TIMEOUT_S)
+            answer.read()
+        except (HTTPError, ApiException, OSError) as error:
+            host = self._api.configuration.host
+            raise KubeError(0, f"the API server {host} does not answer: {_cause(error)}") from error
         if answer.status >= 400:
             raise KubeError(answer.status, _message_of(answer.data))
         value: dict[str, Any] = json.loads(answer.data)
         return value
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost: around it stand the libraries' words for how often they have tried."""
+    while isinstance(getattr(error, "reason", None), BaseException):
+        error = error.reason  # type: ignore[attr-defined]
+    return str(error)
 
 
 def _message_of(body: bytes) -> str:

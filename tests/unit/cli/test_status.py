@@ -4,9 +4,10 @@ import io
 import uuid
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
-from tidemark_cli.commands.status import print_status
+from tidemark_cli.commands.status import cluster_line, print_status
 from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_operator.controller.model import PartitionRow
 
@@ -51,6 +52,28 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     assert ["broker-2", "2", "Unknown", "0", "2", "1,234", ""] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
     assert ["2", "none", "2", "2 1", "2 1", ""] in cells
+
+
+@pytest.mark.parametrize(
+    ("conditions", "line"),
+    [
+        ([], "cluster main: not looked at yet"),
+        ([("Ready", "True", "Serving", "3 brokers live")], "cluster main: 3 brokers live"),
+        (
+            [("Ready", "False", "NoBrokers", "no broker is live")],
+            "NoBrokers: cluster main: no broker is live",
+        ),
+        (
+            [("Ready", "True", "Low", "few epochs"), ("Stalled", "True", "Low", "few epochs")],
+            "Low: cluster main: few epochs",
+        ),
+    ],
+)
+def test_the_cluster_has_a_line(conditions: list[tuple[str, ...]], line: str) -> None:
+    names = ("type", "status", "reason", "message")
+    listed = [dict(zip(names, each, strict=True)) for each in conditions]
+    cluster = {"metadata": {"name": "main"}, "status": {"conditions": listed}}
+    assert cluster_line(cluster) == line
 
 
 def ready(status: str, message: str, **more: str) -> dict[str, object]:

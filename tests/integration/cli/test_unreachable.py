@@ -1,0 +1,59 @@
+"""What the command line says where a cluster does not answer: one line, no traceback."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.layout import Layout
+from tidemark_cli.main import app
+from tidemark_cli.ports import free_ports
+
+
+def kubeconfig(folder: Path, port: int) -> Path:
+    path = folder / "kubeconfig"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    kube = Kube(kubeconfig(tmp_path, port), "ns")
+    with pytest.raises(KubeError, match=f"127.0.0.1:{port} does not answer") as caught:
+        kube.objects("Cluster")
+    kube.close()
+    assert caught.value.status == 0
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["broker", "add"], ["up"], ["up", "--kubeconfig", "{kubeconfig}"]]
+)
+@pytest.mark.parametrize("has_kubeconfig", [True, False])
+def test_every_command_says_so_in_one_line(
+    tmp_path: Path, command: list[str], has_kubeconfig: bool
+) -> None:
+    (port,) = free_ports(1)
+    path = kubeconfig(tmp_path, port)
+    layout = Layout.at(tmp_path / "cluster")
+    layout.create()
+    local_settings.choose(
+        layout, cluster="tidemark", tier=None, kubeconfig=str(path), namespace="ns"
+    )
+    if not has_kubeconfig:
+        path.unlink()
+    arguments = [each.format(kubeconfig=path) for each in command]
+    result = CliRunner().invoke(app, [*arguments, "--dir", str(layout.root)])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), "no traceback"
+    assert result.output.startswith("error: ")
