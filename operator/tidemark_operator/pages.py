@@ -68,9 +68,12 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}{name}"
         shown = f"**`{where}`**" if name in schema.get("required", ()) else f"`{where}`"
-        meaning = [_text(field), *map(_sentence, field.get(VALIDATIONS, ()))]
-        yield f"| {shown} | {_type(field)} | {_cell('<br>'.join(filter(None, meaning)))} |"
         inner = field.get("items", field)
+        meaning = [_text(field), *map(_sentence, field.get(VALIDATIONS, ()))]
+        if inner is not field:
+            bounds = "" if "properties" in inner else _bounds(inner)
+            meaning += [bounds and f"each {bounds}", *map(_sentence, inner.get(VALIDATIONS, ()))]
+        yield f"| {shown} | {_type(field)} | {_cell('<br>'.join(filter(None, meaning)))} |"
         yield from _rows(inner, f"{where}{'[]' if 'items' in field else ''}.")
 
 
@@ -95,9 +98,14 @@ def _type(field: Schema) -> str:
 
 
 def _text(field: Schema) -> str:
-    text = str(field.get("description", ""))
-    bounds = [f"{word} {_value(field[key])}" for key, word in _BOUNDS.items() if key in field]
-    return " ".join(part for part in (text, f"({'; '.join(bounds)})" if bounds else "") if part)
+    text, bounds = str(field.get("description", "")), _bounds(field)
+    return " ".join(part for part in (text, f"({bounds})" if bounds else "") if part)
+
+
+def _bounds(field: Schema) -> str:
+    return "; ".join(
+        f"{word} {_value(field[key])}" for key, word in _BOUNDS.items() if key in field
+    )
 
 
 def _value(value: object) -> str:

@@ -99,6 +99,16 @@ class AclResource(SpecModel):
             message="for every resource of the type write the name '*' with patternType Literal",
             field_path=".patternType",
         ),
+        Rule(
+            rule=(
+                "self.type != 'Topic' || !has(self.name) || self.name == '*' || "
+                "self.name.matches('^[a-zA-Z0-9._-]+$')"
+            ),
+            message="a topic's name has letters, digits, '.', '_' and '-' (no pattern, which would "
+            "match nothing): for names that begin alike give the beginning, with patternType "
+            "Prefixed",
+            field_path=".name",
+        ),
     )
 
     type: ResourceType

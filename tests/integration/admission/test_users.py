@@ -130,6 +130,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
         with_acls(acl("Cluster", "Create", resource={"patternType": "Prefixed"})),
         "write the name '*' with patternType Literal",
     ),
+    "a pattern as a topic's name": (
+        with_acls(acl("Topic", "Read", resource={"name": "orders-*"})),
+        "for names that begin alike give the beginning, with patternType Prefixed",
+    ),
     "a host's name": (with_acls(acl(host="example.org")), "host is '*' or one IP address"),
     "a network": (with_acls(acl(host="10.0.0.0/8")), "host is '*' or one IP address"),
     "an address in a longer form": (
