@@ -4,6 +4,7 @@ each test decides how it is answered."""
 import asyncio
 import contextlib
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from tidemark.wire.framing import (
     peek_request,
 )
 
+logger = logging.getLogger(__name__)
 R = TypeVar("R")
 NO_TIME = i32Timedelta.parse(dt.timedelta(0))
 
@@ -68,6 +70,19 @@ class Connection:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def _unknown_log(topic_id: uuid.UUID, partition: int) -> control.ReplicaLog:
+    return control.ReplicaLog(
+        topic_id=topic_id,
+        partition=partition,
+        error_code=int(ErrorCode.unknown_topic_or_partition),
+        last_epoch=-1,
+        next_offset=-1,
+        leader_epoch=-1,
+        lost_start_offset=-1,
+        lost_end_offset=-1,
+    )
 
 
 class BrokerPeer:
@@ -296,7 +311,12 @@ class BrokerPeer:
             while True:
                 frame = await connection.frame()
                 key, _, number = peek_request(frame)
-                answer = self._answer(key, frame)
+                try:
+                    answer = self._answer(key, frame)
+                except Exception:  # it would be deaf, and nobody would know why
+                    logger.exception("peer %d cannot answer", self.node_id)
+                    connection.close()
+                    raise
                 connection.writer.write(encode_response(answer, number))
 
     def _answer(self, key: int, frame: bytes) -> Any:
@@ -385,7 +405,10 @@ class BrokerPeer:
         found = []
         for topic in request.topics:
             for partition in topic.partitions:
-                key = names[topic.topic_id], partition
+                key = names.get(topic.topic_id, ""), partition
+                if key not in self.rows:  # the question has overtaken the states
+                    found.append(_unknown_log(topic.topic_id, partition))
+                    continue
                 end, lost = self.logs.get(key, (0, 0)), self.lost.get(key, (-1, -1))
                 found.append(
                     control.ReplicaLog(
