@@ -479,32 +479,27 @@ async def test_a_lost_connection_gives_back_what_it_held() -> None:
 
 async def test_connections_over_the_limit_are_refused_and_places_come_back() -> None:
     async with _serving(connections_max=1) as server:
-        async with _client(server) as (first, writer):
-            writer.write(_framed(b"1 request"))
-            assert await _read(first) == b"1 request"
-            async with _client(server) as (second, _):
-                assert await _closed(second)
-        while server.connections._open:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        async with _client(server) as (third, writer):
-            writer.write(_framed(b"3 request"))
-            assert await _read(third) == b"3 request"
+        await _one_at_a_time(server)
 
 
 async def test_an_address_has_so_many_connections_and_they_are_counted_when_they_end() -> None:
     """The one that is too many is closed before a byte of it is read."""
     async with _serving(connections_per_address_max=1) as server:
-        async with _client(server) as (first, writer):
-            writer.write(_framed(b"1 request"))
-            assert await _read(first) == b"1 request"
-            async with _client(server) as (second, _):
-                assert await _closed(second)
-            assert server.connections.metrics.opened._value.get() == 1
-        while server.connections._open:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        async with _client(server) as (third, writer):
-            writer.write(_framed(b"3 request"))
-            assert await _read(third) == b"3 request"
+        await _one_at_a_time(server)
+        assert server.connections.metrics.opened._value.get() == 2
+
+
+async def _one_at_a_time(server: KafkaServer) -> None:
+    """The second is refused while the first is there, the third is served."""
+    async with _client(server) as (first, writer):
+        writer.write(_framed(b"1 request"))
+        assert await _read(first) == b"1 request"
+        async with _client(server) as (second, _):
+            assert await _closed(second)
+    await _until(lambda: not server.connections._open)
+    async with _client(server) as (third, writer):
+        writer.write(_framed(b"3 request"))
+        assert await _read(third) == b"3 request"
 
 
 async def test_connections_that_come_too_often_are_closed() -> None:

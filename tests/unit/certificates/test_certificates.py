@@ -1,6 +1,5 @@
 """What the operator that leads makes, keeps and renews; on Secrets and on a folder alike."""
 
-import datetime as dt
 import shutil
 import stat
 from functools import partial
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tests.unit.certificates.clock import NOW, Clock
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark_operator.certificates import authority, rotation
@@ -31,25 +31,11 @@ from tidemark_operator.certificates.keepers import (
 from tidemark_operator.certificates.rotation import Phase
 from tidemark_operator.kube.kinds import SECRET
 
-NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 BROKER = {
     "apiVersion": "tidemark.dev/v1alpha1",
     "kind": "Broker",
     "metadata": {"name": "broker-1", "namespace": "ns", "uid": "u"},
 }
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> dt.datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tests.unit.certificates.clock import Clock
 from tidemark.tls.identity import Identity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
@@ -21,21 +22,6 @@ from tidemark_operator.certificates.clients import (
 )
 from tidemark_operator.certificates.formats import read_authority
 from tidemark_operator.certificates.keepers import FolderKeeper
-
-NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> dt.datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -1,0 +1,8 @@
+import pytest
+
+from tests.unit.certificates.clock import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
