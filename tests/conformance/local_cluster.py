@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
@@ -61,7 +63,16 @@ class Cluster:
             ),
             f"{name} to be Ready and in sync",
         )
+        self._wait_for_leaders(name)
         return name
+
+    def _wait_for_leaders(self, topic: str) -> None:
+        """Until each leader has heard that it is one: of what a producer has in flight before that
+        the first is refused, and comes again behind the others, unless its client is idempotent."""
+        client = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
+        for row in self.view(topic).rows:
+            client.get_watermark_offsets(TopicPartition(topic, row.partition), timeout=60)
+        client.close()
 
 
 def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
