@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
@@ -70,8 +70,17 @@ class Cluster:
         """Until each leader has heard that it is one: of what a producer has in flight before that
         the first is refused, and comes again behind the others, unless its client is idempotent."""
         client = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
+
+        def leads(place: TopicPartition) -> bool:
+            try:
+                client.get_watermark_offsets(place, timeout=10)
+            except KafkaException:
+                return False
+            return True
+
         for row in self.view(topic).rows:
-            client.get_watermark_offsets(TopicPartition(topic, row.partition), timeout=60)
+            place = TopicPartition(topic, row.partition)
+            wait(lambda place=place: leads(place), f"{topic} to be led")  # type: ignore[misc]
         client.close()
 
 
