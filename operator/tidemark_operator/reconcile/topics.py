@@ -55,14 +55,16 @@ class TopicReconciler:
         if not await self._hold(body, services.state.topics[text]):
             return None
         now_ms = wall_ms()
-        decision = await services.committer.decide(
-            lambda draft: decide(
-                draft, text, services.disablements, services.deletions, now_ms=now_ms
+        # The status tells of the Topic that was decided about: it may have been edited since.
+        decision, topic = await services.committer.decide(
+            lambda draft: (
+                decide(draft, text, services.disablements, services.deletions, now_ms=now_ms),
+                draft.state.topics.get(text),
             ),
             urgent=False,
         )
-        topic = services.state.topics.get(text)
-        if decision is None or topic is None:
+        present = services.state.topics.get(text)
+        if decision is None or topic is None or present is None or present.uid != topic.uid:
             return None
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None

@@ -72,6 +72,28 @@ async def test_a_change_of_configuration_is_told_once(world: ShellWorld) -> None
     assert world.status(TOPIC, "t")["observedGeneration"] == 2
 
 
+async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
+    """Also when the spec is edited, and its reconciling paused, before the status is written: by it
+    others see what has been carried out (invariant 22)."""
+    world.make_topic()
+    reconciler = TopicReconciler(world.services)
+
+    def edited(call: str) -> None:
+        if call.startswith("replace PartitionSlice"):
+            world.api.before = lambda _: None
+            world.annotate(TOPIC, "t", **{"tidemark.dev/paused": "true"})
+            world.edit(TOPIC, "t", config={"retention.ms": "1000"})
+
+    world.api.before = edited
+    await reconciler.reconcile(T)
+    assert world.known(TOPIC, "t")["metadata"]["generation"] == 2
+    assert world.status(TOPIC, "t")["observedGeneration"] == 1
+    await reconciler.reconcile(T)
+    _, reason, message = world.condition(TOPIC, "t", "Reconciling")
+    assert reason == "Paused"
+    assert "generation 2 of the spec waits" in message
+
+
 async def test_a_topic_of_another_cluster_is_told_so_and_left_alone(world: ShellWorld) -> None:
     world.make_topic(clusterRef={"name": "other"})
     reconciler = TopicReconciler(world.services)
