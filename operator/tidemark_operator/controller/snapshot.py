@@ -78,8 +78,8 @@ def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
 
 
 def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple[Removal, ...]]:
-    """Replicas that a slice's write takes away, by node id. To be called before the write is
-    applied (the state still has the former rows); to be sent after."""
+    """Replicas and topics that a slice's write takes away, by node id. To be called before the
+    write is applied (the state still has the former rows); to be sent after."""
     gone: dict[int, list[Removal]] = {}
     for row in write.rows:
         old = state.row(row.key)
@@ -89,7 +89,12 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
             )
             gone.setdefault(node_id, []).append(removal)
     for topic_id, tombstone in write.tombstones:
-        for node_id in tombstone.pending if tombstone is not None else ():
+        if tombstone is None:
+            continue
+        is_new = write.index not in state.tombstones_of(topic_id)
+        # Whoever has no replica shows clients the topic, until it hears that it is gone.
+        others = state.brokers if is_new else ()
+        for node_id in {*tombstone.pending, *others}:
             gone.setdefault(node_id, []).append(_tombstone(topic_id))
     return {node_id: tuple(removals) for node_id, removals in gone.items()}
 

@@ -87,8 +87,10 @@ def test_a_replica_that_leaves_is_removed_under_the_new_partition_epoch() -> Non
     assert [(item.partition, item.partition_epoch) for item in removals[2]] == [(0, 3)]
 
 
-def test_a_tombstone_is_sent_to_those_that_may_have_a_replica() -> None:
+def test_a_tombstone_is_sent_to_everybody_once_and_again_to_those_that_may_have_a_replica() -> None:
+    """Every broker shows clients every topic, and so has to hear that one is gone."""
     world = _world()
+    world.state.put_broker(broker(3))
     view = dataclasses.replace(world.view(1), deletion_ms=1)
     world.state.put_topic(view)
     draft = world.draft()
@@ -102,4 +104,10 @@ def test_a_tombstone_is_sent_to_those_that_may_have_a_replica() -> None:
     assert {node: [item.partition for item in items] for node, items in removals.items()} == {
         1: [-1],
         2: [-1],
+        3: [-1],
     }
+    world.commit(draft)
+    draft = world.draft()
+    draft.put_tombstone(index, dataclasses.replace(tomb, pending=(2,)))
+    (write,) = commit.plan(draft).writes
+    assert list(snapshot.removals_of(world.state, write)) == [2]
