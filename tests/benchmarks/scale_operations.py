@@ -44,6 +44,8 @@ from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -217,6 +219,8 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             purgatory=purgatory,
             settings=Settings(),
             users=UserStore(),
+            changes=(changes := Forwarder(lambda: None)),
+            creations=Creations(changes, one.context.metadata, {}),
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)

@@ -9,6 +9,8 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder
 
 
 def _default(name: str) -> Any:
@@ -35,3 +37,5 @@ class Services:
     purgatory: Purgatory
     settings: Settings
     users: UserStore
+    changes: ChangeForwarder
+    creations: Creations
