@@ -188,6 +188,7 @@ class Broker:
                 users=self.users,
                 changes=self.changes,
                 creations=self.creations,
+                entries=self.config.entries,
             ),
             metrics=self.net_metrics,
         )

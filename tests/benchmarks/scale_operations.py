@@ -221,6 +221,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             users=UserStore(),
             changes=(changes := Forwarder(lambda: None)),
             creations=Creations(changes, one.context.metadata, {}),
+            entries={},
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)

@@ -18,11 +18,16 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
     acl_changes,
+    alter_configs,
     api_versions,
+    create_partitions,
+    create_topics,
     delete_records,
+    delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_configs,
     describe_user_scram_credentials,
     fetch,
     large,
@@ -61,6 +66,12 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.CREATE,
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
+    create_topics.API,
+    delete_topics.API,
+    create_partitions.API,
+    describe_configs.API,
+    alter_configs.INCREMENTAL,
+    alter_configs.WHOLE,
 )
 
 

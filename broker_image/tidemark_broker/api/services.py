@@ -1,6 +1,7 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they
 wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop."""
+    """One of each in a broker; all belong to its loop. ``entries``: its file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
@@ -39,3 +40,4 @@ class Services:
     users: UserStore
     changes: ChangeForwarder
     creations: Creations
+    entries: Mapping[str, str]
