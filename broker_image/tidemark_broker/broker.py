@@ -22,6 +22,7 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
@@ -182,6 +183,9 @@ class Broker:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                fetch_sessions=FetchSessionCache(
+                    slots=self.config.integer("max.incremental.fetch.session.cache.slots")
+                ),
             ),
             metrics=self.net_metrics,
         )

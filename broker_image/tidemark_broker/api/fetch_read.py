@@ -6,24 +6,12 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRequest:
-    """One partition of a request. ``error``: known to fail before any partition was looked up."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    error: ErrorCode = ErrorCode.none
 
 
 @dataclass(slots=True)
@@ -48,7 +36,7 @@ class Read:
 
 async def read_all(requests: Sequence[PartitionRequest], call: Call, max_bytes: int) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
-    found comes whole, however large (KIP-74)."""
+    found comes whole, however large (KIP-74). Below zero: see :func:`_read`."""
     reads = []
     left = max_bytes
     for one in requests:
@@ -105,14 +93,21 @@ def _read(request: PartitionRequest, services: Services, left: int, *, min_one: 
     if partition is None:
         error = services.replicas.error_of(request.topic, request.partition)
         return Read(request, None, _with_leader(FetchResult(error=error), request, services))
+    if request.topic_id not in (None, partition.topic_id):
+        error = ErrorCode.inconsistent_topic_id
+        return Read(request, None, FetchResult(error=error))
+    max_bytes = min(request.max_bytes, left)
     result = partition_reads.fetch(
         partition,
         request.offset,
-        max_bytes=max(0, min(request.max_bytes, left)),
+        max_bytes=max(0, max_bytes),
         min_one=min_one,
         current_leader_epoch=request.current_leader_epoch,
         last_fetched_epoch=request.last_fetched_epoch,
     )
+    if max_bytes < 0 and (result.data or result.from_disk or result.remote):
+        # Kafka's LogSegment throws IllegalArgumentException, once there is something to be read.
+        result = FetchResult(error=ErrorCode.unknown_server_error)
     return Read(request, partition, result)
 
 

@@ -11,13 +11,8 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.fetch_read import (
-    PartitionRequest,
-    Read,
-    found_bytes,
-    read_all,
-    total_bytes,
-)
+from tidemark_broker.api.fetch_read import Read, found_bytes, read_all, total_bytes
+from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
@@ -64,7 +59,7 @@ async def read_until_enough(
     now, memory = asyncio.get_running_loop().time, call.memory
     deadline = now() + max_wait_s
     while True:
-        granted = memory.grant(wished)
+        granted = memory.grant(wished) if wished >= 0 else wished
         reads = await read_all(requests, call, granted)
         memory.hold(found_bytes(reads))
         missing = min(min_bytes, granted) - total_bytes(reads)

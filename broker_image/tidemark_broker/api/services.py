@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.configuration.table import BROKER
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
@@ -35,3 +36,4 @@ class Services:
     purgatory: Purgatory
     settings: Settings
     users: UserStore
+    fetch_sessions: FetchSessionCache
