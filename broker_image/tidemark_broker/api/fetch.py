@@ -22,8 +22,9 @@ from tidemark_broker.api.endpoints import (
     node_endpoints,
 )
 from tidemark_broker.api.fetch_read import (
+    FetchParams,
     Read,
-    check_leaders,
+    check_replicas,
     must_wait,
     read_from_disk,
     total_bytes,
@@ -31,6 +32,7 @@ from tidemark_broker.api.fetch_read import (
 from tidemark_broker.api.fetch_remote import read_remote
 from tidemark_broker.api.fetch_session import FetchContext, FetchMetadata, Key, PartitionRequest
 from tidemark_broker.api.fetch_wait import read_until_enough
+from tidemark_broker.api.replica_selector import rack_of
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.quotas.table import QuotaKind
@@ -39,8 +41,10 @@ from tidemark_broker.security.acls import Operation
 
 #: From this version on a topic is named by its id alone.
 _BY_ID = 13
-#: And KAFKA_STORAGE_ERROR is known to clients; and answers say who leads instead (KIP-951).
+#: And KAFKA_STORAGE_ERROR is known to clients; consumers may read from followers, too (KIP-392);
+#: answers say who leads instead (KIP-951).
 _STORAGE_ERROR_SINCE = 6
+_FOLLOWERS_SINCE = 11
 _LEADERS_SINCE = 16
 _LEADER_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 #: What Kafka finds before it reads, and answers behind all that was read.
@@ -135,17 +139,18 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     max_wait_s = call.poll_s(milliseconds(request.max_wait) / 1000)
     deadline_s = time.monotonic() + max_wait_s
     max_bytes = min(request.max_bytes, services.settings.fetch_bytes_max)
-    reads = await read_until_enough(
-        await _checked(context.requests, call),
-        call,
+    params = FetchParams(
         max_bytes=max_bytes if room is None else min(max_bytes, int(room)),
         min_bytes=request.min_bytes,
         max_wait_s=max_wait_s,
+        leader_only=call.version < _FOLLOWERS_SINCE,
+        rack=rack_of(call, request.rack_id),
     )
+    reads = await read_until_enough(await _checked(context.requests, call), call, params)
     if must_wait(reads):
         await read_from_disk(reads)
         await read_remote(reads, services, deadline_s)
-        check_leaders(reads, services)
+        check_replicas(reads, services, params)
         call.memory.hold(total_bytes(reads))
     if call.quotas is not None:
         call.quotas.use(QuotaKind.FETCH, total_bytes(reads))
@@ -267,6 +272,7 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
         aborted_transactions=() if isolation_level or _is_not_read(read) else None,
+        preferred_read_replica=result.preferred_read_replica,
         records=result.data,
     )
     if result.diverging is not None:

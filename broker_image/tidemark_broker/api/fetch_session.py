@@ -86,6 +86,7 @@ class CachedPartition:
             bool(result.data)
             or result.error is not ErrorCode.none
             or result.diverging is not None
+            or result.preferred_read_replica >= 0
             or result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset
         )
