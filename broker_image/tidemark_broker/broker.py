@@ -98,6 +98,8 @@ def api_settings(config: BrokerConfig) -> Settings:
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
     )
 
 

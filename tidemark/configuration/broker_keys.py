@@ -149,6 +149,8 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
+    _key(_BROKER, "max.request.partition.size.limit", integer(1), 2000,
+        "Partitions in one answer to DescribeTopicPartitions."),
     _key(_BROKER, "max.incremental.fetch.session.cache.slots", integer(0), 1000,
         "How many clients' fetch sessions are kept (KIP-227)."),
     _key(_BROKER, "remote.fetch.max.wait.ms", integer(0), 500,
