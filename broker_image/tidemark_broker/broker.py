@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
@@ -22,6 +23,7 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
@@ -32,6 +34,7 @@ from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.entries import accepted
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -94,6 +97,7 @@ def api_settings(config: BrokerConfig) -> Settings:
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
+        replica_selector=accepted(config.entries, REPLICA_SELECTOR),
     )
 
 
@@ -182,6 +186,9 @@ class Broker:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                fetch_sessions=FetchSessionCache(
+                    slots=self.config.integer("max.incremental.fetch.session.cache.slots")
+                ),
             ),
             metrics=self.net_metrics,
         )

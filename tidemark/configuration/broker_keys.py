@@ -18,6 +18,8 @@ TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+REPLICA_SELECTOR = "replica.selector.class"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _key(
@@ -54,6 +56,9 @@ CLUSTER_KEYS = (
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
         "How long objects outlive the commit that marks them, so that a reader's plan holds; those "
         "of a deleted topic go at once."),
+    _key(_BOTH, REPLICA_SELECTOR, one_of({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}), None,
+        "RackAwareReplicaSelector sends a consumer that tells its rack to a replica there "
+        "(KIP-392). Unset: consumers read from leaders, unless they ask elsewhere."),
 )
 # fmt: on
 
@@ -144,6 +149,8 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
+    _key(_BROKER, "max.incremental.fetch.session.cache.slots", integer(0), 1000,
+        "How many clients' fetch sessions are kept (KIP-227)."),
     _key(_BROKER, "remote.fetch.max.wait.ms", integer(0), 500,
         "How long a Fetch waits for the tier."),
     _key(_BROKER, "replica.fetch.wait.max.ms", integer(0), 500,

@@ -228,6 +228,15 @@ class Partition:
         context = self.context
         if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
+        return self._check_epoch(current_leader_epoch)
+
+    def check_replica(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Why a consumer cannot be served here that may read from followers, too (KIP-392)."""
+        if self.role is Role.FOLLOWER:
+            return self._check_epoch(current_leader_epoch)
+        return self.check_leader(current_leader_epoch)
+
+    def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.none
         if current_leader_epoch < self.leader_epoch:
