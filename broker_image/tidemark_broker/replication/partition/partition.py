@@ -65,6 +65,8 @@ class ReplicaContext:
     remote: "RemoteLog[Partition] | None" = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None
+    #: Told on the loop when a replica has begun to lead, in an epoch of its own, or leads no more.
+    role_changed: "list[Callable[[Partition], None]]" = field(default_factory=list)
 
 
 class Partition:
@@ -315,6 +317,11 @@ class Partition:
 
     def _content(self, stored: StoredState) -> StoredState:
         return replace(stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch)
+
+    def tell_role(self) -> None:
+        """Tell those who do something where a partition is led."""
+        for tell in self.context.role_changed:
+            tell(self)
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""
