@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
@@ -216,8 +217,12 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """Effective ``min.insync.replicas``."""
-        replicas = 1 if self.row is None else len(self.row.replicas)
+        """Effective ``min.insync.replicas``; of an internal topic no more than the replicas that
+        are brokers, as the controller counts."""
+        places = () if self.row is None else self.row.replicas
+        if self.topic in COORDINATORS_TOPICS:
+            places = tuple(node for node in places if node >= 0)
+        replicas = max(1, len(places))
         return isr.effective_min_isr(self.log.config.min_insync_replicas, replicas)
 
     @property
