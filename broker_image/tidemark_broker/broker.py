@@ -56,6 +56,8 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -147,6 +149,8 @@ class Broker:
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.users = user_store(config)
+        self.changes = Forwarder(lambda: self.client.link)
+        self.creations = Creations(self.changes, self.metadata, config.entries)
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
@@ -191,6 +195,8 @@ class Broker:
                 fetch_sessions=FetchSessionCache(
                     slots=self.config.integer("max.incremental.fetch.session.cache.slots")
                 ),
+                changes=self.changes,
+                creations=self.creations,
             ),
             metrics=self.net_metrics,
         )
@@ -234,6 +240,7 @@ class Broker:
         return [
             self.clock.run(),
             self.client.run(),
+            self.creations.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -289,6 +296,7 @@ class Broker:
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
         )
+        await self.changes.close()
         return store_is_left
 
     async def _leave_store(self) -> bool:

@@ -45,6 +45,8 @@ from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -219,6 +221,8 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             settings=Settings(),
             users=UserStore(),
             fetch_sessions=FetchSessionCache(slots=0),
+            changes=(changes := Forwarder(lambda: None)),
+            creations=Creations(changes, one.context.metadata, {}),
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)

@@ -11,6 +11,8 @@ from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder
 
 
 def _default(name: str) -> Any:
@@ -43,3 +45,5 @@ class Services:
     settings: Settings
     users: UserStore
     fetch_sessions: FetchSessionCache
+    changes: ChangeForwarder
+    creations: Creations
