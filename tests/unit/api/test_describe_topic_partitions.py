@@ -8,22 +8,20 @@ from kio.schema.errors import ErrorCode
 
 from tests.answers import room
 from tests.control_messages import partition_states, topic_state
+from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire import control
 from tidemark_broker.api import describe_topic_partitions
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_session import FetchSessionCache
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.services import Settings
 from tidemark_broker.api.table import Call
-from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 
 LISTENER = "PLAINTEXT"
 #: Topics and their partitions.
 TOPICS = {"a": 3, "b": 2, "c": 4}
-NO_REPLICAS: Any = None
 
 
 def rows(count: int, **fields: Any) -> tuple[control.PartitionState, ...]:
@@ -66,15 +64,10 @@ async def ask(
     cluster: MetadataCache | None = None,
     limit_of_broker: int = 2000,
 ) -> describe_topic_partitions.DescribeTopicPartitionsResponse:
-    services = Services(
-        replicas=NO_REPLICAS,
-        cluster=cluster or cache(),
-        purgatory=Purgatory(),
-        settings=Settings(partitions_described_max=limit_of_broker),
-        users=users or UserStore(),
-        fetch_sessions=FetchSessionCache(slots=0),
+    shared = services(
+        cluster or cache(), settings=Settings(partitions_described_max=limit_of_broker)
     )
-    call = Call(services, 0, Client("10.0.0.1:1", LISTENER, services.users), room())
+    call = Call(shared, 0, Client("10.0.0.1:1", LISTENER, users), room())
     request = kafka.request(
         75,
         0,

@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.answers import room
+from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, newer, row
 from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
@@ -18,14 +19,12 @@ from tidemark.tiering import TieringState
 from tidemark.wire import control
 from tidemark_broker.api import describe_log_dirs, fetch
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.replica_selector import NONE, preferred
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.services import Settings
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.remote import RemoteEnd
-from tidemark_broker.security.user_store import UserStore
 
 Nodes = Callable[[int], Node]
 LISTENER = "PLAINTEXT"
@@ -34,15 +33,13 @@ NO_OFFSETS = (-1, -1, -1)
 
 
 def call(node: Node, version: int, selector: str = "") -> Call:
-    services = Services(
+    shared = services(
+        node.context.metadata,
         replicas=node.manager,
-        cluster=node.context.metadata,
         purgatory=node.context.purgatory,
         settings=Settings(replica_selector=selector),
-        users=UserStore(),
-        fetch_sessions=FetchSessionCache(slots=10),
     )
-    return Call(services, version, Client("10.0.0.1:1", LISTENER), room())
+    return Call(shared, version, Client("10.0.0.1:1", LISTENER), room())
 
 
 async def ask(
