@@ -18,6 +18,8 @@ from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
+from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.timestamps import (
     RecordTimes,
     TimestampsInDoubt,
@@ -34,7 +36,9 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "ActiveProducer",
     "AppendInfo",
+    "AppendOrigin",
     "CorruptRecords",
     "InvalidRecords",
     "InvalidTimestamp",
@@ -55,6 +59,7 @@ __all__ = [
     "TimestampOffset",
     "TimestampsInDoubt",
     "UnsupportedCompression",
+    "VerificationGuard",
     "create_log",
     "probe_room",
     "read_state",
