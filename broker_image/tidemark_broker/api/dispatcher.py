@@ -25,6 +25,7 @@ from tidemark_broker.api import (
     describe_cluster,
     describe_user_scram_credentials,
     fetch,
+    find_coordinator,
     large,
     list_offsets,
     metadata,
@@ -61,6 +62,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.CREATE,
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
+    find_coordinator.API,
 )
 
 
