@@ -250,6 +250,10 @@ class Broker:
                 self.upkeep.checkpoint,
             ),
             every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
+            every(
+                config.seconds("producer.id.expiration.check.interval.ms"),
+                lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
+            ),
         ]
 
     async def _shrink_isrs(self) -> None:

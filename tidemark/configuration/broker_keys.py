@@ -201,6 +201,13 @@ BROKER_KEYS = (
         "Pause between two looks at what retention may delete."),
     _key(_BROKER, "log.flush.scheduler.interval.ms", long(1), 1_000,
         "Pause between two looks at what is to be made durable.", INT64_MAX),
+    _key(_BROKER, "producer.id.expiration.ms", integer(1), 86_400_000,
+        "After how long a partition forgets a producer that writes nothing (KIP-854)."),
+    _key(_BROKER, "producer.id.expiration.check.interval.ms", integer(1), 600_000,
+        "Pause between two looks at which to forget."),
+    _key(_BROKER, "tidemark.producer.ids.max", integer(1), 200_000,
+        "Producers that the partitions of a broker remember, each for itself; beyond that, and "
+        "beyond 10,000 of one partition, those that wrote nothing for longest are forgotten."),
     _key(_BROKER, "controlled.shutdown.max.ms", long(1), 15_000,
         "How long a shutdown waits for other brokers to lead."),
     _key(_BROKER, "tidemark.health.loop.age.max.ms", integer(100), 10_000,

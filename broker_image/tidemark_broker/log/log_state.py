@@ -92,6 +92,7 @@ class LogState:
         with self.lock:
             self.closed = True
             self.segments.unload_all()
+            self.producers.forget()
 
     # -- segments, and what they tell of producers ---------------------------------------------
 

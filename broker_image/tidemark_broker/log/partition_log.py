@@ -267,6 +267,11 @@ class PartitionLog:
 
     # -- producers -----------------------------------------------------------------------------
 
+    @property
+    def producer_count(self) -> int:
+        """How many producers it knows."""
+        return len(self.state.producers)
+
     def active_producers(self) -> list[ActiveProducer]:
         """What DescribeProducers tells."""
         with self.state.lock:

@@ -324,10 +324,15 @@ class ProducerStates:
         self._ongoing = dict(sorted(ongoing.items()))
         self._settle()
 
-    def clear(self) -> None:
-        """Nothing is known."""
+    def forget(self) -> None:
+        """The log is closed: producers are nobody's business any more, but what is stable stays
+        so."""
         self._limit.count -= len(self._producers)
         self._producers.clear()
+
+    def clear(self) -> None:
+        """Nothing is known."""
+        self.forget()
         self._ongoing.clear()
         self._unreplicated.clear()
         self._verifications.clear()
