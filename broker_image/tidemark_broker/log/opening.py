@@ -76,6 +76,7 @@ def open_log(
     log_start_offset: int | None,
     local_log_start_offset: int | None = None,
     high_watermark: int | None = None,
+    first_dirty: int | None = None,
     open_segments: OpenSegments | None = None,
 ) -> LogState:
     """T: open what is there and repair what a crash left.
@@ -93,6 +94,7 @@ def open_log(
         config=config,
         open_segments=open_segments,
     )
+    log.first_dirty = first_dirty
     loaded = _load(
         log, recovery_point, log_start_offset, local_log_start_offset, clean_shutdown=clean_shutdown
     )
@@ -118,6 +120,11 @@ def open_log(
 
 def reopen(log: LogState) -> bool:
     """T: see :meth:`PartitionLog.reopen`."""
+    with log.shaping:
+        return _reopen(log)
+
+
+def _reopen(log: LogState) -> bool:
     with log.lock:
         log.let_go()
         former, record, truncations = log.bounds, log.start_record, log.truncations
