@@ -33,7 +33,8 @@ from tidemark.wire.framing import (
 )
 from tidemark_broker.api import fetch_wait
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_read import PartitionRequest
+from tidemark_broker.api.fetch_read import FetchParams
+from tidemark_broker.api.fetch_session import FetchSessionCache, PartitionRequest
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
@@ -44,6 +45,8 @@ from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -217,6 +220,9 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             purgatory=purgatory,
             settings=Settings(),
             users=UserStore(),
+            fetch_sessions=FetchSessionCache(slots=0),
+            changes=(changes := Forwarder(lambda: None)),
+            creations=Creations(changes, one.context.metadata, {}),
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)
@@ -226,9 +232,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             fetch_wait.read_until_enough(
                 asked,
                 Call(services, 12, Client("", ""), room()),
-                max_bytes=1 << 30,
-                min_bytes=1 << 30,
-                max_wait_s=600.0,
+                FetchParams(max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0),
             )
         )
         while not purgatory.size:  # noqa: ASYNC110 - until it waits

@@ -18,6 +18,12 @@ TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+REPLICA_SELECTOR = "replica.selector.class"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+AUTO_CREATE_TOPICS = "auto.create.topics.enable"
+NUM_PARTITIONS = "num.partitions"
+DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
+DELETE_TOPICS = "delete.topic.enable"
 
 
 def _key(
@@ -45,6 +51,15 @@ CLUSTER_KEYS = (
     _key(_CLUSTER, UNDER_REPLICATED_CREATION, BOOLEAN, "false",
         "Create topics while brokers are missing; the missing replicas are placeholders "
         "(KIP-409)."),
+    _key(_CLUSTER, AUTO_CREATE_TOPICS, BOOLEAN, "false",
+        "Whether a topic is created because a client asks for its metadata and lets it be.",
+        "true"),
+    _key(_CLUSTER, NUM_PARTITIONS, integer(1), 1,
+        "Partitions of a topic that a client creates without saying how many."),
+    _key(_CLUSTER, DEFAULT_REPLICATION_FACTOR, integer(1, 32767), 1,
+        "Replicas of a topic that a client creates without saying how many."),
+    _key(_CLUSTER, DELETE_TOPICS, BOOLEAN, "true",
+        "Whether clients may delete topics."),
     _key(_CLUSTER, TIERING_SYSTEM, BOOLEAN, "false",
         "Whether topics of the cluster may be tiered."),
     _key(_CLUSTER, DISABLE_POLICY, one_of({"retain": "retain", "delete": "delete"}), "retain",
@@ -54,6 +69,9 @@ CLUSTER_KEYS = (
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
         "How long objects outlive the commit that marks them, so that a reader's plan holds; those "
         "of a deleted topic go at once."),
+    _key(_BOTH, REPLICA_SELECTOR, one_of({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}), None,
+        "RackAwareReplicaSelector sends a consumer that tells its rack to a replica there "
+        "(KIP-392). Unset: consumers read from leaders, unless they ask elsewhere."),
 )
 # fmt: on
 
@@ -144,6 +162,8 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
+    _key(_BROKER, "max.incremental.fetch.session.cache.slots", integer(0), 1000,
+        "How many clients' fetch sessions are kept (KIP-227)."),
     _key(_BROKER, "remote.fetch.max.wait.ms", integer(0), 500,
         "How long a Fetch waits for the tier."),
     _key(_BROKER, "replica.fetch.wait.max.ms", integer(0), 500,
@@ -161,6 +181,21 @@ BROKER_KEYS = (
         "After how long behind its leader a follower leaves the ISR."),
     _key(_BROKER, "replica.high.watermark.checkpoint.interval.ms", long(1), 5_000,
         "Pause between checkpoints of high watermarks, log starts and recovery points."),
+    # ------------------------------------------------------------ internal topics
+    _key(_BROKER, "offsets.topic.num.partitions", integer(1), 50,
+        "Partitions of __consumer_offsets when it is created; at most 10,000."),
+    _key(_BROKER, "offsets.topic.replication.factor", integer(1, 32767), 3,
+        "Its replicas; those for which brokers are missing are filled as these come."),
+    _key(_BROKER, "offsets.topic.segment.bytes", integer(1024 * 1024), 100 * _MIB,
+        "Its segment.bytes."),
+    _key(_BROKER, "transaction.state.log.num.partitions", integer(1), 50,
+        "Partitions of __transaction_state when it is created; at most 10,000."),
+    _key(_BROKER, "transaction.state.log.replication.factor", integer(1, 32767), 3,
+        "Its replicas; those for which brokers are missing are filled as these come."),
+    _key(_BROKER, "transaction.state.log.min.isr", integer(1), 2,
+        "Its min.insync.replicas, as far as there are so many replicas."),
+    _key(_BROKER, "transaction.state.log.segment.bytes", integer(1024 * 1024), 100 * _MIB,
+        "Its segment.bytes."),
     # ------------------------------------------------------------ the log
     _key(_BROKER, "log.retention.check.interval.ms", long(1), 300_000,
         "Pause between two looks at what retention may delete."),
