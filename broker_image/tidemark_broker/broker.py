@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
@@ -22,8 +23,10 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -32,6 +35,7 @@ from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.entries import accepted
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -96,6 +100,9 @@ def api_settings(config: BrokerConfig) -> Settings:
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
+        replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
     )
 
 
@@ -151,6 +158,12 @@ class Broker:
         self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = Upkeep(log_directory, self.manager)
+        self.cleaner = LogCleaner(
+            config,
+            lambda: self.manager.partitions,
+            monotonic=self.context.monotonic,
+            wall_ms=self.context.wall_ms,
+        )
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -186,6 +199,9 @@ class Broker:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                fetch_sessions=FetchSessionCache(
+                    slots=self.config.integer("max.incremental.fetch.session.cache.slots")
+                ),
                 changes=self.changes,
                 creations=self.creations,
                 entries=self.config.entries,
@@ -244,6 +260,11 @@ class Broker:
                 self.upkeep.checkpoint,
             ),
             every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
+            every(
+                config.seconds("producer.id.expiration.check.interval.ms"),
+                lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
+            ),
+            self.cleaner.run(),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -274,6 +295,7 @@ class Broker:
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
         nothing is asked of the store any more."""
+        self.cleaner.stop()
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
@@ -345,6 +367,7 @@ class Broker:
         )
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
+        self.registry.register(CleanerCollector(self.cleaner))
         ProcessCollector(registry=self.registry)
 
         def health() -> tuple[bool, str]:

@@ -10,12 +10,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tests.control_messages import partition_states
+from tests.services import services
 from tidemark.wire import control
 from tidemark.wire.topics import TopicChange, TopicChangeResult
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
 from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache
@@ -61,11 +61,10 @@ class AdminWorld:
         self.cluster = MetadataCache("c")
         self.purgatory = Purgatory()
         self.users = UserStore()
-        self.services = Services(
-            replicas=SimpleNamespace(context=SimpleNamespace(node_id=NODE)),  # type: ignore[arg-type]
-            cluster=self.cluster,
+        self.services = services(
+            self.cluster,
+            replicas=SimpleNamespace(context=SimpleNamespace(node_id=NODE)),
             purgatory=self.purgatory,
-            settings=Settings(),
             users=self.users,
             changes=self.operator,
             creations=Creations(self.operator, self.cluster, {}),
