@@ -31,12 +31,14 @@ from tidemark_broker.api import (
     describe_log_dirs,
     describe_topic_partitions,
     describe_user_scram_credentials,
+    elect_leaders,
     fetch,
     find_coordinator,
     large,
     list_offsets,
     metadata,
     offset_for_leader_epoch,
+    partition_reassignments,
     produce,
     sasl_authenticate,
     sasl_handshake,
@@ -78,6 +80,9 @@ APIS: tuple[Api[Any, Any], ...] = (
     describe_configs.API,
     alter_configs.INCREMENTAL,
     alter_configs.WHOLE,
+    elect_leaders.API,
+    partition_reassignments.ALTER,
+    partition_reassignments.LIST,
 )
 
 
