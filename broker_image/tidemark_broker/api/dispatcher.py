@@ -23,8 +23,11 @@ from tidemark_broker.api import (
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_log_dirs,
+    describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
+    find_coordinator,
     init_producer_id,
     large,
     list_offsets,
@@ -56,6 +59,8 @@ APIS: tuple[Api[Any, Any], ...] = (
     init_producer_id.API,
     offset_for_leader_epoch.API,
     describe_cluster.API,
+    describe_topic_partitions.API,
+    describe_log_dirs.API,
     sasl_handshake.API,
     sasl_authenticate.API,
     describe_acls.API,
@@ -63,6 +68,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.CREATE,
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
+    find_coordinator.API,
 )
 
 

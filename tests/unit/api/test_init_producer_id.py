@@ -8,11 +8,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.answers import room
+from tests.services import services
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
 from tidemark_broker.api import init_producer_id
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.init_producer_id import InitProducerIdResponse
-from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Call
 from tidemark_broker.producer_ids import (
     Initialised,
@@ -21,6 +21,7 @@ from tidemark_broker.producer_ids import (
     ProducerIds,
     TransactionalIds,
 )
+from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
 
@@ -34,19 +35,19 @@ async def ask(
     transactional_id: str | None = None,
     **fields: Any,
 ) -> InitProducerIdResponse:
-    absent = cast("Any", None)
-    services = Services(
-        replicas=absent, cluster=absent, purgatory=absent, settings=Settings(),
-        users=users or UserStore(), fetch_sessions=absent, changes=absent, creations=absent,
-        producer_ids=ids, transactional_ids=coordinator or NoTransactionalIds(),
-    )  # fmt: skip
+    shared = services(
+        MetadataCache("c"),
+        users=users or UserStore(),
+        producer_ids=ids,
+        transactional_ids=coordinator or NoTransactionalIds(),
+    )
     client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
     request = init_producer_id.API.request(
         transactional_id=cast("Any", transactional_id),
         transaction_timeout=cast("Any", timedelta(seconds=60)),
         **fields,
     )
-    return await init_producer_id.handle(request, Call(services, version, client, room()))
+    return await init_producer_id.handle(request, Call(shared, version, client, room()))
 
 
 async def test_ids_go_on_from_block_to_block_and_the_next_one_is_asked_for_in_time() -> None:
