@@ -55,10 +55,10 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
         return result
 
 
-def has_aborted(log: LogState, start: int) -> bool:
-    """See :meth:`PartitionLog.has_aborted`."""
+def aborted_count(log: LogState, start: int) -> int:
+    """See :meth:`PartitionLog.aborted_count`."""
     with log.lock:
-        return any(_indexes_from(log, start))
+        return sum(map(len, _indexes_from(log, start)))
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
