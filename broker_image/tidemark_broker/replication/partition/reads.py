@@ -276,8 +276,8 @@ def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> O
         error = _not_beyond(partition)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
-        end = readable_end(log, read_committed=read_committed)
-        return OffsetResult(error=error, offset=end, leader_epoch=partition.leader_epoch)
+        latest = readable_end(log, read_committed=read_committed)
+        return OffsetResult(error=error, offset=latest, leader_epoch=partition.leader_epoch)
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:
