@@ -208,6 +208,7 @@ class Broker:
                 creations=self.creations,
                 producer_ids=self.producer_ids,
                 transactional_ids=NoTransactionalIds(),
+                entries=self.config.entries,
             ),
             metrics=self.net_metrics,
         )

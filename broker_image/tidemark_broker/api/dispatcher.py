@@ -18,11 +18,16 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
     acl_changes,
+    alter_configs,
     api_versions,
+    create_partitions,
+    create_topics,
     delete_records,
+    delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_configs,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
@@ -71,6 +76,12 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
     find_coordinator.API,
+    create_topics.API,
+    delete_topics.API,
+    create_partitions.API,
+    describe_configs.API,
+    alter_configs.INCREMENTAL,
+    alter_configs.WHOLE,
 )
 
 

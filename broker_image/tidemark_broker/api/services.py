@@ -1,6 +1,7 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they
 wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop."""
+    """One of each in a broker; all belong to its loop. ``entries``: its file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
@@ -50,3 +51,4 @@ class Services:
     creations: Creations
     producer_ids: ProducerIds
     transactional_ids: TransactionalIds
+    entries: Mapping[str, str]
