@@ -69,6 +69,11 @@ class LogConfig:
         return self.retention_bytes if local == LOCAL_SAME_AS_TOTAL else local
 
     @property
+    def compacts(self) -> bool:
+        """Whether ``cleanup.policy`` holds ``compact``."""
+        return "compact" in self.cleanup_policy
+
+    @property
     def deletes(self) -> bool:
         """Whether ``cleanup.policy`` holds ``delete``."""
         return "delete" in self.cleanup_policy
