@@ -27,6 +27,7 @@ from tidemark_broker.api import (
     describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
+    find_coordinator,
     large,
     list_offsets,
     metadata,
@@ -65,6 +66,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.CREATE,
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
+    find_coordinator.API,
 )
 
 
