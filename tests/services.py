@@ -26,5 +26,6 @@ def services(cluster: MetadataCache, **parts: Any) -> Services:
         "transactional_ids": NOTHING,
         "creations": Creations(NOTHING, cluster, {}),
         "entries": {},
+        "groups": NOTHING,
     }
     return Services(cluster=cluster, **bare | parts)

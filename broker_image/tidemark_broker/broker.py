@@ -36,6 +36,8 @@ from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.entries import accepted
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -154,6 +156,8 @@ class Broker:
         self.users = user_store(config)
         self.changes = Forwarder(lambda: self.client.link)
         self.creations = Creations(self.changes, self.metadata, config.entries)
+        self.groups = self._group_coordinator()
+        self.context.role_changed.append(self.groups.coordinators.role_changed)
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
@@ -209,8 +213,19 @@ class Broker:
                 producer_ids=self.producer_ids,
                 transactional_ids=NoTransactionalIds(),
                 entries=self.config.entries,
+                groups=self.groups,
             ),
             metrics=self.net_metrics,
+        )
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        context = self.context
+        return GroupCoordinator(
+            GroupSettings.of(self.config),
+            cluster=self.metadata,
+            purgatory=self.purgatory,
+            want=self.creations.want,
+            clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
@@ -253,6 +268,7 @@ class Broker:
             self.clock.run(),
             self.client.run(),
             self.creations.run(),
+            self.groups.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -310,6 +326,7 @@ class Broker:
             except TimeoutError:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
+        await self.groups.close()
         await self.manager.close()
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()

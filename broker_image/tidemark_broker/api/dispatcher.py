@@ -22,26 +22,36 @@ from tidemark_broker.api import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
     large,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
     sasl_authenticate,
     sasl_handshake,
+    sync_group,
 )
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large import LargeRequests
@@ -82,6 +92,16 @@ APIS: tuple[Api[Any, Any], ...] = (
     describe_configs.API,
     alter_configs.INCREMENTAL,
     alter_configs.WHOLE,
+    join_group.API,
+    sync_group.API,
+    heartbeat.API,
+    leave_group.API,
+    offset_commit.API,
+    offset_fetch.API,
+    offset_delete.API,
+    list_groups.API,
+    describe_groups.API,
+    delete_groups.API,
 )
 
 
@@ -137,6 +157,7 @@ class Dispatcher:
             quotas=None if throttle is None else throttle.quotas,
             order=InOrder(client.order) if api.in_order else None,
             frame_bytes=len(frame),
+            client_id=peek_client_id(frame) if api.by_client_id else "",
         )
         spent = _ignore if throttle is None else throttle.add
         answer = await self._handle(api, frame, call, spent)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.configuration.table import BROKER
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.producer_ids import ProducerIds, TransactionalIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -52,3 +53,4 @@ class Services:
     producer_ids: ProducerIds
     transactional_ids: TransactionalIds
     entries: Mapping[str, str]
+    groups: GroupCoordinator
