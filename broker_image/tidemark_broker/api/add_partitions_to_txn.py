@@ -102,9 +102,7 @@ class _Transaction:
         )
 
 
-async def handle(
-    request: AddPartitionsToTxnRequest, call: Call
-) -> AddPartitionsToTxnResponse:
+async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartitionsToTxnResponse:
     """Add, or look."""
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)

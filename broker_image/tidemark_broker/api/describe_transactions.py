@@ -47,9 +47,7 @@ class DescribeTransactionsResponse:
     throttle_time: timedelta = ZERO
 
 
-async def handle(
-    request: DescribeTransactionsRequest, call: Call
-) -> DescribeTransactionsResponse:
+async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
     """Look each up."""
     states = await call.turns.all_of(_states(request, call))
     return DescribeTransactionsResponse(transaction_states=tuple(states))
