@@ -41,6 +41,7 @@ from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
+from tidemark_broker.producer_ids import NoTransactionalIds, ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -115,6 +116,7 @@ class Broker:
         self.purgatory = Purgatory()
         self.clock = LoopClock()
         self.isr_changes = IsrChanges()
+        self.producer_ids = ProducerIds()
         self.context = ReplicaContext(
             node_id=config.node_id,
             metadata=self.metadata,
@@ -195,6 +197,8 @@ class Broker:
                 ),
                 changes=self.changes,
                 creations=self.creations,
+                producer_ids=self.producer_ids,
+                transactional_ids=NoTransactionalIds(),
             ),
             metrics=self.net_metrics,
         )
@@ -338,6 +342,7 @@ class Broker:
             ),
             epoch=self.epoch,
             isr_changes=self.isr_changes,
+            producer_ids=self.producer_ids,
             clock=self.clock,
             storage_error=self.log_directory.error,
             clean_broker_epoch=self.log_directory.clean_broker_epoch,

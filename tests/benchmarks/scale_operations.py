@@ -39,6 +39,7 @@ from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
+from tidemark_broker.producer_ids import NoTransactionalIds, ProducerIds
 from tidemark_broker.purgatory import Change, Purgatory
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
@@ -223,6 +224,8 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             fetch_sessions=FetchSessionCache(slots=0),
             changes=(changes := Forwarder(lambda: None)),
             creations=Creations(changes, one.context.metadata, {}),
+            producer_ids=ProducerIds(),
+            transactional_ids=NoTransactionalIds(),
         )
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tidemark.configuration.table import BROKER
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.producer_ids import ProducerIds, TransactionalIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
@@ -43,3 +44,5 @@ class Services:
     fetch_sessions: FetchSessionCache
     changes: ChangeForwarder
     creations: Creations
+    producer_ids: ProducerIds
+    transactional_ids: TransactionalIds

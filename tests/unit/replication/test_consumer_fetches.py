@@ -20,8 +20,11 @@ from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.replica_selector import NONE, preferred
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Call
+from tidemark_broker.producer_ids import NoTransactionalIds, ProducerIds
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 
 Nodes = Callable[[int], Node]
 LISTENER = "PLAINTEXT"
@@ -37,6 +40,10 @@ def call(node: Node, version: int, selector: str = "") -> Call:
         settings=Settings(replica_selector=selector),
         users=UserStore(),
         fetch_sessions=FetchSessionCache(slots=10),
+        changes=(changes := Forwarder(lambda: None)),
+        creations=Creations(changes, node.context.metadata, {}),
+        producer_ids=ProducerIds(),
+        transactional_ids=NoTransactionalIds(),
     )
     return Call(services, version, Client("10.0.0.1:1", LISTENER), room())
 
