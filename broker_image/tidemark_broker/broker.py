@@ -26,6 +26,7 @@ from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -41,7 +42,7 @@ from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
-from tidemark_broker.producer_ids import NoTransactionalIds, ProducerIds
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -59,6 +60,18 @@ from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.marker_writer import MarkerWriter
+from tidemark_broker.transactions.metrics import TransactionsCollector
+from tidemark_broker.transactions.shard import Limits
+from tidemark_broker.transactions.wire import (
+    ASK_COORDINATOR,
+    WRITE_MARKERS,
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -101,6 +114,17 @@ def api_settings(config: BrokerConfig) -> Settings:
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
+    )
+
+
+def transaction_limits(config: BrokerConfig) -> Limits:
+    """What the transaction coordinator reads of the configuration."""
+    return Limits(
+        timeout_max_ms=config.integer("transaction.max.timeout.ms"),
+        expiration_ms=config.integer("transactional.id.expiration.ms"),
+        bytes_max=config.integer("tidemark.transactions.bytes.max"),
     )
 
 
@@ -151,12 +175,27 @@ class Broker:
         self.users = user_store(config)
         self.changes = Forwarder(lambda: self.client.link)
         self.creations = Creations(self.changes, self.metadata, config.entries)
+        self.marker_writer = MarkerWriter(self.manager)
+        self.transactions = TransactionCoordinator(
+            self.context,
+            limits=transaction_limits(config),
+            dialer_of=self._dialer_of,
+            want=self.creations.want,
+            producer_ids=self.producer_ids,
+            write_markers=self.marker_writer.write,
+        )
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
         self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = Upkeep(log_directory, self.manager)
+        self.cleaner = LogCleaner(
+            config,
+            lambda: self.manager.partitions,
+            monotonic=self.context.monotonic,
+            wall_ms=self.context.wall_ms,
+        )
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -168,15 +207,31 @@ class Broker:
         )
 
     def _replication_server(self) -> ReplicationServer:
-        fetch = PrivateApi(
-            key=REPLICA_FETCH,
-            name="ReplicaFetch",
-            request=ReplicaFetchRequest,
-            answer=ReplicaFetchResponse,
-            handler=self.fetch_service.handle,
+        apis = (
+            PrivateApi(
+                key=REPLICA_FETCH,
+                name="ReplicaFetch",
+                request=ReplicaFetchRequest,
+                answer=ReplicaFetchResponse,
+                handler=self.fetch_service.handle,
+            ),
+            PrivateApi(
+                key=WRITE_MARKERS,
+                name="WriteMarkers",
+                request=WriteMarkersRequest,
+                answer=WriteMarkersResponse,
+                handler=self.marker_writer.serve,
+            ),
+            PrivateApi(
+                key=ASK_COORDINATOR,
+                name="AskCoordinator",
+                request=AskCoordinatorRequest,
+                answer=AskCoordinatorResponse,
+                handler=self.transactions.serve,
+            ),
         )
         return ReplicationServer(
-            PrivateDispatcher([fetch], self.net_metrics).serve,
+            PrivateDispatcher(apis, self.net_metrics).serve,
             me=tls_identity.Identity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,
@@ -198,7 +253,8 @@ class Broker:
                 changes=self.changes,
                 creations=self.creations,
                 producer_ids=self.producer_ids,
-                transactional_ids=NoTransactionalIds(),
+                transactions=self.transactions,
+                marker_writer=self.marker_writer,
             ),
             metrics=self.net_metrics,
         )
@@ -243,6 +299,7 @@ class Broker:
             self.clock.run(),
             self.client.run(),
             self.creations.run(),
+            self.transactions.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -258,6 +315,7 @@ class Broker:
                 config.seconds("producer.id.expiration.check.interval.ms"),
                 lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
             ),
+            self.cleaner.run(),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -288,6 +346,7 @@ class Broker:
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
         nothing is asked of the store any more."""
+        self.cleaner.stop()
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
@@ -298,6 +357,7 @@ class Broker:
             except TimeoutError:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
+        await self.transactions.close()
         await self.manager.close()
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
@@ -360,6 +420,8 @@ class Broker:
         )
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
+        self.registry.register(CleanerCollector(self.cleaner))
+        self.registry.register(TransactionsCollector(self.transactions))
         ProcessCollector(registry=self.registry)
 
         def health() -> tuple[bool, str]:

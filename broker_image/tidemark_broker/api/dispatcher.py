@@ -18,22 +18,30 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
     acl_changes,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     api_versions,
     delete_records,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_log_dirs,
+    describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
+    end_txn,
     fetch,
     find_coordinator,
     init_producer_id,
     large,
     list_offsets,
+    list_transactions,
     metadata,
     offset_for_leader_epoch,
     produce,
     sasl_authenticate,
     sasl_handshake,
+    write_txn_markers,
 )
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large import LargeRequests
@@ -57,6 +65,8 @@ APIS: tuple[Api[Any, Any], ...] = (
     init_producer_id.API,
     offset_for_leader_epoch.API,
     describe_cluster.API,
+    describe_topic_partitions.API,
+    describe_log_dirs.API,
     sasl_handshake.API,
     sasl_authenticate.API,
     describe_acls.API,
@@ -65,6 +75,12 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
     find_coordinator.API,
+    add_partitions_to_txn.API,
+    add_offsets_to_txn.API,
+    end_txn.API,
+    write_txn_markers.API,
+    describe_transactions.API,
+    list_transactions.API,
 )
 
 

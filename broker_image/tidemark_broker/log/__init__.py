@@ -1,5 +1,8 @@
 """The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
 
+from tidemark_broker.log.compaction.choosing import Dirtiness
+from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStats
+from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     CorruptRecords,
@@ -39,7 +42,11 @@ __all__ = [
     "ActiveProducer",
     "AppendInfo",
     "AppendOrigin",
+    "CleanerSettings",
+    "CleaningAborted",
+    "CleaningStats",
     "CorruptRecords",
+    "Dirtiness",
     "InvalidRecords",
     "InvalidTimestamp",
     "LogConfig",

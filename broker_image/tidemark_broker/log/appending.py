@@ -16,12 +16,14 @@ from tidemark.records.batch import (
     Buffer,
     CorruptBatch,
     TimestampType,
+    parse_header,
     read_header,
     restamp,
     set_log_append_time,
     set_max_timestamp,
 )
 from tidemark.records.control import EndMarker, build_end_marker
+from tidemark.records.rewriting import Gap
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.files import remove_files
@@ -161,6 +163,7 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
     now_ms = wall_clock_ms() if now_ms is None else now_ms
     with log.lock:
         log.check_usable()
+        data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
         view, rolled = memoryview(data), False
         room = log.config.segment_bytes - log.segments.active.size_bytes
@@ -234,6 +237,25 @@ def _stamped(
     return [head, memoryview(data)[HEADER_BYTES:]], NO_TIMESTAMP
 
 
+def _continuing(
+    log: LogState, data: Buffer, batches: list[BatchAt]
+) -> tuple[Buffer, list[BatchAt]]:
+    """What the leader compacted, offsets that no record has any more stay part of a batch, which
+    may begin in front of where this log ends. That is where a batch ended before, so all records of
+    this one lie below: what is missing here is taken as an empty batch."""
+    first, end = batches[0], log.bounds.end
+    if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
+        return data, batches
+    header = parse_header(data)
+    if header.count > header.last_offset_delta:  # every offset has a record: no compaction did that
+        return data, batches
+    gap = Gap(end, first.last_offset, first.leader_epoch).batch()
+    shift = len(gap) - first.end_position
+    rest = [each._replace(position=each.position + shift) for each in batches[1:]]
+    front = BatchAt(0, len(gap), end, first.last_offset, first.leader_epoch, NO_TIMESTAMP)
+    return gap + bytes(memoryview(data)[first.end_position :]), [front, *rest]
+
+
 def _check_continues(log: LogState, first: BatchAt) -> None:
     """An empty log whose start lies within the leader's first batch begins at that batch."""
     end, base_offset = log.bounds.end, first.base_offset
@@ -283,7 +305,7 @@ def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> b
         return False
     if (
         active.size_bytes > config.segment_bytes - last.end_position
-        or _age_of(active, last.max_timestamp, now_ms) > config.segment_ms
+        or _age_of(active, last.max_timestamp, now_ms) > config.effective_segment_ms
         or not active.has_room_for(last.last_offset, config.segment_index_bytes)
     ):
         log.roll(first.base_offset, now_ms)

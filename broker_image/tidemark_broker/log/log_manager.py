@@ -165,6 +165,7 @@ class LogManager:
                 log_start_offset=None if starts is None else starts.log_start_offset,
                 local_log_start_offset=None if starts is None else starts.local_log_start_offset,
                 high_watermark=checkpoints.high_watermarks.offsets.get(key),
+                first_dirty=checkpoints.first_dirty.offsets.get(key),
                 open_segments=self._open_segments,
                 producer_limit=self._producer_limit,
             )

@@ -52,6 +52,8 @@ class LogState:
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Where it will begin once a removal that is under way is done.
         self.starts_ahead: Starts | None = None
+        #: All below was compacted at least once; None: nothing was.
+        self.first_dirty: int | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
         #: (end, former high watermark) where the log was opened below what it knew to be committed.
@@ -72,6 +74,7 @@ class LogState:
         self.epoch_file = epoch_file
         self.bounds = bounds
         self.start_record = StartRecord.of(bounds.log_start)
+        self._lower_first_dirty(bounds.end)
         #: Why the log takes nothing until it is opened again; None while all is well.
         self.failure: str | None = None
         #: How far a failed log is to reach once it is open again; None: to its end.
@@ -141,8 +144,14 @@ class LogState:
         self.truncations += 1
         former, self.bounds = self.bounds, self.bounds.lowered(offset)
         self.start_record = self.start_record.lowered(offset)
+        self._lower_first_dirty(offset)
         if offset < former.recovery_point:
             self.checkpoint()
+
+    def _lower_first_dirty(self, offset: int) -> None:
+        """What comes from ``offset`` on was not compacted."""
+        if self.first_dirty is not None:
+            self.first_dirty = min(self.first_dirty, offset)
 
     def checkpoint(self) -> None:
         """T: have the checkpoints be as the log is now."""

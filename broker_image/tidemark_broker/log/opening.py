@@ -79,6 +79,7 @@ def open_log(
     log_start_offset: int | None,
     local_log_start_offset: int | None = None,
     high_watermark: int | None = None,
+    first_dirty: int | None = None,
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
@@ -98,6 +99,7 @@ def open_log(
         open_segments=open_segments,
         producer_limit=producer_limit,
     )
+    log.first_dirty = first_dirty
     loaded = _load(
         log, recovery_point, log_start_offset, local_log_start_offset, clean_shutdown=clean_shutdown
     )
@@ -125,6 +127,11 @@ def open_log(
 
 def reopen(log: LogState) -> bool:
     """T: see :meth:`PartitionLog.reopen`."""
+    with log.shaping:
+        return _reopen(log)
+
+
+def _reopen(log: LogState) -> bool:
     with log.lock:
         log.let_go()
         former, record, truncations = log.bounds, log.start_record, log.truncations

@@ -46,6 +46,8 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
                     continue
                 raise
             with log.lock:
+                if _was_replaced(log, segment):
+                    continue  # what its names stood for may have been another file half-way
                 if not _has_changed(log, segment, truncations):
                     log.segments.remember(segment, result.next_offset, end)
                     log.segments.adopt(segment, pinned)
@@ -96,6 +98,8 @@ def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | N
                 if _has_changed(log, segment, truncations):
                     continue
                 raise
+        if _was_replaced(log, segment):
+            continue
         if found is not None:
             return found
         behind = pinned.next_offset
@@ -109,10 +113,17 @@ def _is_at_end(log: LogState, offset: int, up_to: int) -> bool:
 
 
 def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
-    """Was the log cut, or the segment removed, since a thread began to read it?"""
+    """Was the log cut, or the segment removed or replaced, since a thread began to read it?"""
     with log.lock:
         gone = segment.base_offset < log.segments.items[0].base_offset
-        return gone or log.closed or truncations != log.truncations
+        cut = log.closed or truncations != log.truncations
+        return gone or cut or _was_replaced(log, segment)
+
+
+def _was_replaced(log: LogState, segment: Segment) -> bool:
+    """Is another one in its place, a compacted one?"""
+    with log.lock:
+        return not log.closed and log.segments.has_another_for(segment)
 
 
 def _first_segment(log: LogState, timestamp_ms: int, offset: int) -> Segment | None:

@@ -33,6 +33,7 @@ from tidemark_broker.log.errors import (
 )
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.swap_files import finish_swaps
 from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
@@ -100,6 +101,7 @@ def _settle(
 def _segments_of(directory: Path) -> list[Segment]:
     """The segments by their log files; removals that were begun are finished."""
     files: dict[int, set[str]] = {}
+    finish_swaps(directory)
     for path in directory.iterdir():
         if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
             path.unlink()

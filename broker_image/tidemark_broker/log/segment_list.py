@@ -7,6 +7,7 @@ thread what can wait (:meth:`SegmentList.unfinished`). Nothing here locks: the l
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.logfiles import names
@@ -16,6 +17,7 @@ from tidemark_broker.log.open_segments import LogLock, OpenSegments
 from tidemark_broker.log.page_cache import NotCached, check_cached
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.swap_files import put_in_place
 from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,12 @@ class SegmentList:
         active = self.active
         chosen = self.items[first:] if count is None else self.items[first : first + count]
         return tuple(segment.info(is_active=segment is active) for segment in chosen)
+
+    def has_another_for(self, segment: Segment) -> bool:
+        """Whether the offsets of ``segment``, which was here, are in another one now."""
+        number = self.number_of(segment.base_offset)
+        there = self.items[number]
+        return there is not segment and there.base_offset <= segment.base_offset
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -177,6 +185,23 @@ class SegmentList:
         del self.items[0]
         self._closed_bytes -= oldest.size_bytes
         self._forget(oldest)
+        return renamed
+
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> list[Path]:
+        """Have ``cleaned``, whose ``.swap`` files are whole, in place of ``sources``, which come
+        one behind the other; renamed files that are the caller's to remove."""
+        first = self.number_of(sources[0].base_offset)
+        assert self.items[first : first + len(sources)] == list(sources), cleaned.log_path
+        assert cleaned.next_offset == sources[-1].next_offset, cleaned.log_path  # (4): no gap
+        renamed = []
+        for old in reversed(sources[1:]):
+            renamed += rename_files(old.paths(), names.DELETED_SUFFIX)
+        put_in_place(self.directory, cleaned.base_offset)
+        for old in sources:
+            self._forget(old)
+        self.items[first : first + len(sources)] = [cleaned]
+        self._closed_bytes = sum(segment.size_bytes for segment in self.items[:-1])
+        self._read_hints.clear()
         return renamed
 
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:

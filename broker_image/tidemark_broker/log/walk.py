@@ -7,6 +7,7 @@ large one costs one call for its header.
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.records.batch import (
@@ -74,6 +75,15 @@ def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, b
             raise CorruptRecords(f"the batch at byte {position} ends behind byte {end}")
         yield batch, chunk, offset
         position = batch.end_position
+
+
+def walk_file(path: Path) -> Iterator[BatchAt]:
+    """Blocks: each batch of a whole file; ``OSError`` where it cannot be opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield from walk_batches(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _glance(chunk: bytes, offset: int, position: int) -> BatchAt:

@@ -24,13 +24,12 @@ from tidemark_broker.producer_ids import (
     Initialised,
     InitTransactionalId,
     ProducerIds,
-    TransactionalIds,
 )
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
 from tidemark_broker.transactions.core.metadata import (
-    EPOCH_BUMP_VERSION,
+    EPOCH_BUMP_LEVEL,
     NO_PRODUCER_ID,
     PREPARED,
     Producer,
@@ -52,7 +51,7 @@ from tidemark_broker.transactions.wire import (
 _FRESH_ID_WAIT_S = 5.0
 
 
-class TransactionCoordinator(TransactionalIds):
+class TransactionCoordinator:
     """The loop's. ``want`` asks for the topic where it is not there; ``write_markers``: to
     partitions that this broker leads."""
 
@@ -220,7 +219,7 @@ class TransactionCoordinator(TransactionalIds):
                 inquiry.transactional_id,
                 producer=producer,
                 partitions=set(tps),
-                version=EPOCH_BUMP_VERSION,
+                version=EPOCH_BUMP_LEVEL,
             )
         except CoordinatorError as failed:
             error = failed.error_code

@@ -8,19 +8,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.answers import room
+from tests.services import services
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
 from tidemark_broker.api import init_producer_id
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.init_producer_id import InitProducerIdResponse
-from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import Call
-from tidemark_broker.producer_ids import (
-    Initialised,
-    InitTransactionalId,
-    NoTransactionalIds,
-    ProducerIds,
-    TransactionalIds,
-)
+from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
 
@@ -30,23 +24,23 @@ async def ask(
     *,
     version: int = 6,
     users: UserStore | None = None,
-    coordinator: TransactionalIds | None = None,
+    coordinator: Any = None,
     transactional_id: str | None = None,
     **fields: Any,
 ) -> InitProducerIdResponse:
-    absent = cast("Any", None)
-    services = Services(
-        replicas=absent, cluster=absent, purgatory=absent, settings=Settings(),
-        users=users or UserStore(), fetch_sessions=absent, changes=absent, creations=absent,
-        producer_ids=ids, transactional_ids=coordinator or NoTransactionalIds(),
-    )  # fmt: skip
+    shared = services(
+        cast("Any", None),
+        users=users or UserStore(),
+        producer_ids=ids,
+        transactions=coordinator,
+    )
     client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
     request = init_producer_id.API.request(
         transactional_id=cast("Any", transactional_id),
         transaction_timeout=cast("Any", timedelta(seconds=60)),
         **fields,
     )
-    return await init_producer_id.handle(request, Call(services, version, client, room()))
+    return await init_producer_id.handle(request, Call(shared, version, client, room()))
 
 
 async def test_ids_go_on_from_block_to_block_and_the_next_one_is_asked_for_in_time() -> None:
@@ -76,14 +70,12 @@ async def test_half_of_an_identity_is_none(fields: dict[str, int]) -> None:
     assert (await ask(ProducerIds(), **fields)).error_code is ErrorCode.invalid_request
 
 
-async def test_without_a_coordinator_nobody_is_given_a_transactional_id() -> None:
-    answer = await ask(ProducerIds(), transactional_id="t")
-    assert answer.error_code is ErrorCode.coordinator_not_available
+async def test_an_empty_transactional_id_is_none() -> None:
     answer = await ask(ProducerIds(), transactional_id="")
     assert answer.error_code is ErrorCode.invalid_request
 
 
-class Fencing(TransactionalIds):
+class Fencing:
     async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
         assert request == InitTransactionalId(
             transactional_id="t", timeout_ms=60_000, producer_id=4, producer_epoch=5
