@@ -18,6 +18,8 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
     acl_changes,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -33,7 +35,9 @@ from tidemark_broker.api import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -43,6 +47,7 @@ from tidemark_broker.api import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -52,6 +57,7 @@ from tidemark_broker.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    write_txn_markers,
 )
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large import LargeRequests
@@ -102,6 +108,12 @@ APIS: tuple[Api[Any, Any], ...] = (
     list_groups.API,
     describe_groups.API,
     delete_groups.API,
+    add_partitions_to_txn.API,
+    add_offsets_to_txn.API,
+    end_txn.API,
+    write_txn_markers.API,
+    describe_transactions.API,
+    list_transactions.API,
 )
 
 

@@ -13,7 +13,7 @@ from tidemark.wire.framing import decode_response
 from tidemark_broker.replication.following.wire import REPLICA_FETCH
 
 SERVED = {
-    0: (0, 11),
+    0: (0, 12),
     1: (4, 18),
     2: (1, 11),
     3: (0, 13),
@@ -33,6 +33,10 @@ SERVED = {
     21: (0, 2),
     22: (0, 6),
     23: (2, 4),
+    24: (0, 5),
+    25: (0, 4),
+    26: (0, 5),
+    27: (1, 2),
     29: (1, 3),
     30: (1, 3),
     31: (1, 3),
@@ -48,6 +52,8 @@ SERVED = {
     50: (0, 0),
     60: (0, 2),
     61: (0, 0),
+    65: (0, 0),
+    66: (0, 1),
     75: (0, 0),
 }
 
@@ -104,9 +110,8 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
     [
         (_frame(999, 0), "Api 999"),
         (_frame(0, 2), "Produce version 2"),
-        (_frame(0, 12), "Produce version 12"),
+        (_frame(0, 13), "Produce version 13"),
         (_frame(1, 19), "Fetch version 19"),
-        (_frame(22, 0), "Api 22"),
         (_frame(3, 9, b"\x00\xff\xff\xff\xff\xff\xff"), "cannot be read"),
         (_frame(1, 4, bytes(3)), "cannot be read"),
         (struct.pack(">i", 3) + b"abc", "less than any request has"),
