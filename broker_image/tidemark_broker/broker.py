@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
@@ -22,6 +23,7 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
@@ -33,6 +35,7 @@ from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.entries import accepted
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -54,6 +57,8 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -95,6 +100,9 @@ def api_settings(config: BrokerConfig) -> Settings:
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
+        replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
     )
 
 
@@ -142,6 +150,8 @@ class Broker:
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.users = user_store(config)
+        self.changes = Forwarder(lambda: self.client.link)
+        self.creations = Creations(self.changes, self.metadata, config.entries)
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
@@ -189,6 +199,11 @@ class Broker:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                fetch_sessions=FetchSessionCache(
+                    slots=self.config.integer("max.incremental.fetch.session.cache.slots")
+                ),
+                changes=self.changes,
+                creations=self.creations,
             ),
             metrics=self.net_metrics,
         )
@@ -232,6 +247,7 @@ class Broker:
         return [
             self.clock.run(),
             self.client.run(),
+            self.creations.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -243,6 +259,10 @@ class Broker:
                 self.upkeep.checkpoint,
             ),
             every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
+            every(
+                config.seconds("producer.id.expiration.check.interval.ms"),
+                lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
+            ),
             self.cleaner.run(),
         ]
 
@@ -289,6 +309,7 @@ class Broker:
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
         )
+        await self.changes.close()
         return store_is_left
 
     async def _leave_store(self) -> bool:

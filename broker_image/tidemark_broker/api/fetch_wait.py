@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark_broker.api.fetch_read import (
-    PartitionRequest,
+    FetchParams,
     Read,
     found_bytes,
+    may_read,
     read_all,
     total_bytes,
 )
+from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
@@ -26,17 +29,18 @@ from tidemark_broker.replication.partition import Partition
 class _Before:
     """A partition as it was at the last pass."""
 
-    __slots__ = ("high_watermark", "partition", "size_bytes")
+    __slots__ = ("_check", "high_watermark", "partition", "size_bytes")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, params: FetchParams) -> None:
+        self._check = may_read(partition, params)
         self.partition = partition
         self.high_watermark = partition.high_watermark
         self.size_bytes = partition.log.size_bytes
 
     @property
     def lost(self) -> bool:
-        """It does not lead any more: the next pass says why."""
-        return self.partition.check_leader() is not ErrorCode.none
+        """It may not be read here any more: the next pass says why."""
+        return self._check(UNKNOWN_EPOCH) is not ErrorCode.none
 
     @property
     def advanced(self) -> bool:
@@ -50,28 +54,23 @@ class _Before:
 
 
 async def read_until_enough(
-    requests: Sequence[PartitionRequest],
-    call: Call,
-    *,
-    max_bytes: int,
-    min_bytes: int,
-    max_wait_s: float,
+    requests: Sequence[PartitionRequest], call: Call, params: FetchParams
 ) -> list[Read]:
     """Reads with at least ``min_bytes`` of records, or an answer that must not wait, or whatever
     there is after ``max_wait_s``; never more than the answer's memory has room for, and nothing is
     held while it waits."""
-    wished = min(max_bytes, sum(max(0, one.max_bytes) for one in requests))
+    wished = min(params.max_bytes, sum(max(0, one.max_bytes) for one in requests))
     now, memory = asyncio.get_running_loop().time, call.memory
-    deadline = now() + max_wait_s
+    deadline = now() + params.max_wait_s
     while True:
-        granted = memory.grant(wished)
-        reads = await read_all(requests, call, granted)
+        granted = memory.grant(wished) if wished >= 0 else wished
+        reads = await read_all(requests, call, params, granted)
         memory.hold(found_bytes(reads))
-        missing = min(min_bytes, granted) - total_bytes(reads)
+        missing = min(params.min_bytes, granted) - total_bytes(reads)
         left_s = deadline - now()
         if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
             return reads
-        watched = [_Before(read.partition) for read in reads if read.partition is not None]
+        watched = [_Before(read.partition, params) for read in reads if read.partition is not None]
         del reads
         memory.hold(0)
         if not await _wait_for(watched, missing, call, left_s):

@@ -2,13 +2,17 @@
 wait."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tidemark.configuration.table import BROKER
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder
 
 
 def _default(name: str) -> Any:
@@ -19,11 +23,16 @@ def _default(name: str) -> Any:
 class Settings:
     """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
     ``remote.fetch.max.wait.ms``; ``failed_authentication_delay_ms`` is
-    ``connection.failed.authentication.delay.ms``."""
+    ``connection.failed.authentication.delay.ms``; ``replica_selector`` is
+    ``replica.selector.class``, where the Cluster does not say otherwise;
+    ``partitions_described_max`` is ``max.request.partition.size.limit``."""
 
     fetch_bytes_max: int = _default("fetch.max.bytes")
     remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
     failed_authentication_delay_ms: int = _default("connection.failed.authentication.delay.ms")
+    replica_selector: str = ""
+    partitions_described_max: int = _default("max.request.partition.size.limit")
+    log_dir: Path = Path()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +44,6 @@ class Services:
     purgatory: Purgatory
     settings: Settings
     users: UserStore
+    fetch_sessions: FetchSessionCache
+    changes: ChangeForwarder
+    creations: Creations

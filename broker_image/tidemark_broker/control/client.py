@@ -40,6 +40,7 @@ from tidemark_broker.control.session import Session
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
+from tidemark_broker.topic_changes.forwarder import ControllerLink
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,8 @@ class ControlClient:
         self.broker_epoch = -1
         self.fenced = True
         self.connected = False
+        #: The present session, for those who ask over another connection.
+        self.link: ControllerLink | None = None
         self.want_shut_down = False
         self.unfenced = asyncio.Event()
         self.may_shut_down = asyncio.Event()
@@ -138,6 +141,7 @@ class ControlClient:
             return error
         finally:
             self.connected = False
+            self.link = None
         return None
 
     def _note_problem(self, address: Address, error: Exception) -> None:
@@ -161,8 +165,17 @@ class ControlClient:
                 raise SessionEnded("records were lost while it was being registered")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
+            self.link = self._link_to(address)
             self._last_problem = ""
             await self._serve(requests, commands, self._ended)
+
+    def _link_to(self, address: Address) -> ControllerLink:
+        return ControllerLink(
+            connect=lambda: self._connect(address, "changes"),
+            broker_id=self._identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            token=self._session_token,
+        )
 
     async def _connect(self, address: Address, purpose: str) -> KafkaConnection:
         return await KafkaConnection.connect(

@@ -21,6 +21,8 @@ from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
+from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.timestamps import (
     RecordTimes,
     TimestampsInDoubt,
@@ -37,7 +39,9 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "ActiveProducer",
     "AppendInfo",
+    "AppendOrigin",
     "CleanerSettings",
     "CleaningAborted",
     "CleaningStats",
@@ -62,6 +66,7 @@ __all__ = [
     "TimestampOffset",
     "TimestampsInDoubt",
     "UnsupportedCompression",
+    "VerificationGuard",
     "create_log",
     "probe_room",
     "read_state",

@@ -8,11 +8,13 @@ one. What is cut or removed meanwhile makes the thread look again.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.timestamps import unpack_limits
+from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
 
@@ -51,6 +53,28 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
                     log.segments.adopt(segment, pinned)
         log.segments.trim()
         return result
+
+
+def has_aborted(log: LogState, start: int) -> bool:
+    """See :meth:`PartitionLog.has_aborted`."""
+    with log.lock:
+        return any(_indexes_from(log, start))
+
+
+def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
+    """T: see :meth:`PartitionLog.aborted_transactions`."""
+    while True:
+        with log.lock:
+            indexes, truncations = _indexes_from(log, start), log.truncations
+        found = aborted_between(indexes, start, end)
+        if truncations == log.truncations:
+            return found
+
+
+def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
+    """Those with entries, from the segment of ``start`` on."""
+    items = log.segments.items
+    return [each.aborted for each in items[log.segments.number_of(start) :] if len(each.aborted)]
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.listeners import REPLICATION
+from tidemark_broker.purgatory import Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,11 @@ def topic_metadata(topic: control.TopicState) -> TopicMetadata:
         ),
         partitions=MappingProxyType({row.partition: row for row in topic.partitions}),
     )
+
+
+#: Said in the purgatory after each of the controller's changes: there are other topics, leaders or
+#: configurations, and this broker's replicas follow them.
+CHANGED = Signal()
 
 
 class MetadataCache:

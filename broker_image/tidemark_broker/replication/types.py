@@ -55,7 +55,8 @@ class DiskReadNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log."""
+    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log;
+    ``preferred_read_replica``: who is to be asked instead (KIP-392)."""
 
     error: ErrorCode
     high_watermark: int = -1
@@ -67,6 +68,7 @@ class FetchResult:
     from_disk: DiskReadNeed | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    preferred_read_replica: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,9 +133,14 @@ class ControllerState:
         return self._preferred.get(node_id, 0)
 
     def min_isr(self, row: PartitionRow) -> int:
-        """The effective min.insync.replicas of a partition; 1 for one without a Topic."""
+        """The effective min.insync.replicas of a partition; 1 for one without a Topic. Of an
+        internal topic no more than the replicas that are brokers: one broker alone serves groups
+        and transactions, too."""
         topic = self.topic_by_id(row.topic_id)
-        return 1 if topic is None else min_insync_replicas(topic, self.cluster)
+        if topic is None:
+            return 1
+        minimum = min_insync_replicas(topic, self.cluster)
+        return max(1, min(minimum, len(row.hosts))) if topic.is_internal else minimum
 
     def logs_of(self, row: PartitionRow) -> dict[int, LogEnd | None]:
         """What the present brokers said of their logs of this row as it is; None: it refuses."""

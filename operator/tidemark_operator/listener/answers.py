@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire import control
+from tidemark.wire import control, topics
 from tidemark_operator.listener.frames import Request, Response, SessionRequest
 
 
@@ -51,3 +51,5 @@ def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) ->
             return control.BrokerStatusResponse(error_code=int(code))
         case control.AttachRequest():
             return control.AttachResponse(error_code=int(code), controller_epoch=controller_epoch)
+        case topics.ChangeTopicsRequest():
+            return topics.ChangeTopicsResponse(error_code=int(code), results=())

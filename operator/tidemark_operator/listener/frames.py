@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidemark.wire import control, framing
+from tidemark.wire import control, framing, topics
 
 _REQUESTS: dict[int, type] = {
     control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
@@ -10,6 +10,7 @@ _REQUESTS: dict[int, type] = {
     control.ALTER_PARTITION: control.AlterPartitionRequest,
     control.BROKER_STATUS: control.BrokerStatusRequest,
     control.ATTACH: control.AttachRequest,
+    topics.CHANGE_TOPICS: topics.ChangeTopicsRequest,
 }
 
 #: What is asked in a session, with its secret.
@@ -18,6 +19,7 @@ SessionRequest = (
     | control.AlterPartitionRequest
     | control.BrokerStatusRequest
     | control.AttachRequest
+    | topics.ChangeTopicsRequest
 )
 Request = control.BrokerRegistrationRequest | SessionRequest
 Response = (
@@ -26,6 +28,7 @@ Response = (
     | control.AlterPartitionResponse
     | control.BrokerStatusResponse
     | control.AttachResponse
+    | topics.ChangeTopicsResponse
 )
 
 

@@ -5,7 +5,9 @@ update of the main resource carries along, and hold for an unchanged object: oth
 block the removal of a finalizer.
 """
 
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import STEPS
+from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.durations import cel_is_duration
 from tidemark_operator.resources.quantities import cel_is_quantity
 from tidemark_operator.resources.schema import Rule
@@ -82,6 +84,19 @@ def _has_local(field: str, key: str) -> str:
 
 
 SPEC_RULES = (
+    Rule(
+        rule=(
+            f"!has(self.topicName) || !(self.topicName in {cel_list(sorted(COORDINATORS_TOPICS))})"
+            " || ((!has(self.tiering) || !self.tiering.enabled) && has(self.config) && "
+            "'cleanup.policy' in self.config && "
+            "string(self.config['cleanup.policy']) == 'compact')"
+        ),
+        message=(
+            "brokers keep the state of groups or transactions in it: it is compacted "
+            "(config cleanup.policy: compact) and not tiered"
+        ),
+        field_path=".topicName",
+    ),
     Rule(
         rule=f"!has(self.tiering) || !self.tiering.enabled || !{_is_compacted('self')}",
         message=(

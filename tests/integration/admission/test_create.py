@@ -91,8 +91,12 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "name of one dot": (topic(topicName="."), "a topic is not called . or .."),
     "name of two dots": (topic(topicName=".."), "a topic is not called . or .."),
     "name of an internal topic": (
+        topic(topicName="__share_group_state"),
+        "it is an internal topic of Kafka that is not served: use another name",
+    ),
+    "state of groups that is not compacted": (
         topic(topicName="__consumer_offsets"),
-        "it is one of Kafka's internal topics: use another name",
+        "it is compacted (config cleanup.policy: compact) and not tiered",
     ),
     "name with a space": (topic(topicName="a b"), "spec.topicName in body should match"),
     "name too long": (topic(topicName="a" * 250), "may not be more than 249"),

@@ -19,7 +19,7 @@ from tidemark.wire.connection import ConnectionClosed
 from tidemark_broker.replication.threads import in_lookup_thread
 
 PRODUCE_VERSIONS = range(3, 12)
-FETCH_VERSIONS = range(4, 17)
+FETCH_VERSIONS = range(4, 19)
 
 
 async def _produce(broker: ApiBroker, version: int, *args: Any, **values: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from tidemark.records.builder import Record, build_batch
+from tidemark.wire.framing import decode, encode
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, DELETE_RECORDS = 0, 1, 2, 3, 21
 OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CLUSTER, API_VERSIONS = 23, 60, 18
@@ -30,6 +31,11 @@ def fit(entity_type: Any, /, **values: Any) -> Any:
 def request(api_key: int, version: int, **values: Any) -> Any:
     """A request entity."""
     return fit(load_request_schema(api_key, version), **values)
+
+
+def request_as(request_type: Any, asked: Any) -> Any:
+    """What a handler is given of a request that was sent."""
+    return decode(request_type, encode(asked))
 
 
 def nested(api_key: int, version: int, entity_name: str, /, **values: Any) -> Any:

@@ -87,7 +87,7 @@ def _kios(answer: fetch.FetchResponse, version: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_record_bytes_leave_as_the_object_that_came_from_the_log(version: int) -> None:
     large, small, larger = bytes(50_000), b"tiny", bytes(90_000)
     answer = _fetch_answer(large, small, larger)

@@ -22,7 +22,7 @@ from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
-from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, roles
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
@@ -145,6 +145,7 @@ class ReplicaManager:
         if request.full:
             self._log_unknown(request)
         self._brokers_changed(brokers)
+        self.context.purgatory.notify(CHANGED)
         return errors
 
     def _brokers_changed(self, before: Mapping[int, control.BrokerState]) -> None:

@@ -1,4 +1,4 @@
-"""What a leader answers to consumers: fetches and offset look-ups.
+"""What a leader answers to consumers: fetches and offset look-ups; and a follower, to fetches.
 
 Consumers see committed data only. Offsets between the log start and the local log start of a
 tiered partition lie in the tier: the answer says so and the caller reads there.
@@ -32,6 +32,7 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 #: Look-ups by time that are begun anew because segments went to the tier meanwhile.
 _LOOK_UPS_MAX = 5
 
@@ -64,11 +65,11 @@ def offset_for_leader_epoch(
     return ErrorCode.none, end.epoch, end.end_offset
 
 
-def leader_answer(partition: Partition, error: ErrorCode) -> FetchResult:
+def empty_answer(partition: Partition) -> FetchResult:
     """An answer without records that still carries the offsets a client learns from."""
     log = partition.log
     return FetchResult(
-        error=error,
+        error=ErrorCode.none,
         high_watermark=log.high_watermark,
         log_start_offset=log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
@@ -85,37 +86,59 @@ def fetch(
     min_one: bool,
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
+    leader_only: bool = True,
 ) -> FetchResult:
-    """One partition of a consumer's Fetch; reads the page cache, never waits.
+    """One partition of a consumer's Fetch; reads the page cache, never waits. An error comes
+    without offsets (Kafka's ``ReplicaManager.createLogReadResult``).
 
     With ``min_one`` the first batch comes whole whatever its size. ``remote`` is set where the
     tier holds what was asked for, ``from_disk`` where :func:`read_from_disk` must read it.
     """
-    error = partition.check_leader(current_leader_epoch)
+    check = partition.check_leader if leader_only else partition.check_replica
+    error = check(current_leader_epoch)
     if error is not ErrorCode.none:
-        return FetchResult(
-            error=error, leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
-        )
+        return _not_led(partition, error)
     log = partition.log
-    answer = leader_answer(partition, ErrorCode.none)
+    if last_fetched_epoch != divergence.UNKNOWN:
+        if epoch_end(log, last_fetched_epoch).end_offset < 0 or offset < log.log_start_offset:
+            return FetchResult(error=ErrorCode.offset_out_of_range)
+        diverging = diverging_end(log, offset, last_fetched_epoch)
+        if diverging is not None:
+            return _with(empty_answer(partition), diverging=diverging)
+    if not partition.is_leader and not log.local_log_start_offset <= offset <= log.next_offset:
+        return _ask_the_leader(partition, offset)
     if not log.log_start_offset <= offset <= log.next_offset:
-        return leader_answer(partition, ErrorCode.offset_out_of_range)
-    diverging = diverging_end(log, offset, last_fetched_epoch)
-    if diverging is not None:
-        return _with(answer, diverging=diverging)
+        return FetchResult(error=ErrorCode.offset_out_of_range)
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
     if offset >= log.high_watermark:
-        return answer
-    return _read(partition, answer, offset, max_bytes, min_one=min_one)
+        return empty_answer(partition)
+    return _read(partition, empty_answer(partition), offset, max_bytes, min_one=min_one)
+
+
+def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
+    return FetchResult(
+        error=error, leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+    )
+
+
+def _ask_the_leader(partition: Partition, offset: int) -> FetchResult:
+    """A follower may not have yet, or not have any more, what the leader has, and does not read
+    the tier. (Kafka's answers OFFSET_OUT_OF_RANGE above its end, at which a client that took it for
+    the leader begins anew.)"""
+    if offset < partition.log_start_offset:
+        return FetchResult(error=ErrorCode.offset_out_of_range)
+    return _not_led(partition, ErrorCode.not_leader_or_follower)
 
 
 def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     """What lies below the local log start is in the tier, as far as the log goes down there."""
+    if not partition.is_leader:
+        return _ask_the_leader(partition, offset)
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
-        return leader_answer(partition, ErrorCode.offset_out_of_range)
+        return FetchResult(error=ErrorCode.offset_out_of_range)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
-    return _with(leader_answer(partition, ErrorCode.none), remote=need)
+    return _with(empty_answer(partition), remote=need)
 
 
 def _read(
@@ -123,7 +146,7 @@ def _read(
 ) -> FetchResult:
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
-        return leader_answer(partition, ErrorCode.kafka_storage_error)
+        return FetchResult(error=ErrorCode.kafka_storage_error)
     try:
         read = partition.log.read_cached(
             offset,
@@ -137,7 +160,7 @@ def _read(
         return _not_here(partition, offset, max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
-        return leader_answer(partition, ErrorCode.kafka_storage_error)
+        return FetchResult(error=ErrorCode.kafka_storage_error)
     return _with(answer, data=read.data)
 
 
@@ -159,7 +182,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
-        return leader_answer(partition, ErrorCode.kafka_storage_error)
+        return FetchResult(error=ErrorCode.kafka_storage_error)
     return replace(fetched, from_disk=None, data=read.data)
 
 
@@ -213,8 +236,10 @@ def _special(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
-        return (
-            _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        if error is not ErrorCode.none:
+            return OffsetResult(error=error)
+        return OffsetResult(
+            error=error, offset=log.high_watermark, leader_epoch=partition.leader_epoch
         )
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
@@ -225,7 +250,22 @@ def _special(partition: Partition, timestamp: int) -> OffsetResult:
         if end is None or not partition.tiering.reads_tier:
             return OffsetResult(error=ErrorCode.none)
         return OffsetResult(error=ErrorCode.none, offset=end.offset, leader_epoch=end.epoch)
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        return _earliest_pending_upload(partition)
     return OffsetResult(error=ErrorCode.unsupported_version)
+
+
+def _earliest_pending_upload(partition: Partition) -> OffsetResult:
+    """The first offset that is not in the tier (KIP-1023); -1 where there is no tier, or nothing is
+    known of it though the local log begins later than the log."""
+    log, end = partition.log, partition.remote_end
+    if not partition.tiering.reads_tier:
+        return OffsetResult(error=ErrorCode.none)
+    if end is not None:
+        return _at(log, max(end.offset + 1, log.log_start_offset))
+    if log.local_log_start_offset == log.log_start_offset:
+        return _at(log, log.log_start_offset)
+    return OffsetResult(error=ErrorCode.none)
 
 
 def _at(log: PartitionLog, offset: int) -> OffsetResult:
