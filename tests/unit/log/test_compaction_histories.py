@@ -16,6 +16,7 @@ import pytest
 
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
+from tidemark.records.control import EndMarker
 from tidemark.records.decode import decode_records
 from tidemark_broker.log import CleanerSettings, CleaningStats, LogConfig, PartitionLog
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES
@@ -122,7 +123,6 @@ def clean(log: PartitionLog, now_ms: int, *, keys: int = 10_000) -> CleaningStat
         memory_bytes=keys * SLOT_BYTES,
         load_factor=0.9,
         buffer_bytes=500,
-        producer_expiration_ms=10**9,
     )
     return log.clean(
         log.dirtiness(now_ms),
@@ -232,9 +232,12 @@ def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_n
     for _ in range(60):
         history.append()
     history.log.flush()
-    with killed_at(3, monkeypatch), pytest.raises(Killed):
-        history.clean()
-    assert list(bench.directory.glob("*.log.swap"))
+    step = 0
+    while not list(bench.directory.glob("*.log.swap")):
+        history.reopen()
+        with killed_at(step, monkeypatch), pytest.raises(Killed):
+            history.clean()
+        step += 1
     end, step = history.log.next_offset, 0
     bench.crash(history.log)
     while list(bench.directory.glob("*.log.swap")):
@@ -244,3 +247,131 @@ def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_n
     assert step > 2
     history.log = bench.open(recovery_point=end, high_watermark=end)
     history.check()
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
+    """What a consumer with read_committed sees, worked out as clients do."""
+    stable = log.last_stable_offset
+    begins = sorted(
+        ((each.first_offset, each) for each in log.aborted_transactions(0, stable)), reverse=True
+    )
+    aborted: set[int] = set()
+    found: dict[int, tuple[bytes, bytes | None]] = {}
+    offset = 0
+    while offset < stable:
+        part = log.read(offset, max_bytes=500, up_to_offset=stable, min_one=True)
+        for position, header in iter_headers(part.data):
+            while begins and begins[-1][0] <= header.last_offset:
+                aborted.add(begins.pop()[1].producer_id)
+            if header.is_control:
+                aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                for each in decode_records(memoryview(part.data)[position:]):
+                    assert each.key is not None
+                    found[each.offset] = each.key, each.value
+        offset = part.next_offset
+    return found
+
+
+@dataclass
+class Transactions:
+    """Producers that write transactions side by side, into one log."""
+
+    bench: Bench
+    chance: random.Random
+    log: PartitionLog
+    now_ms: int = T0
+    #: Of each producer what it has written in its open transaction.
+    open: dict[int, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
+    sequences: dict[int, int] = field(default_factory=dict)
+    committed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+
+    def step(self) -> None:
+        producer_id = self.chance.randint(1, 3)
+        if producer_id in self.open and self.chance.random() < 0.3:
+            self._end(producer_id)
+        else:
+            self._write(producer_id)
+        self.log.advance_high_watermark(self.log.next_offset)
+
+    def end_all(self) -> None:
+        for producer_id in list(self.open):
+            self._end(producer_id)
+        self.log.advance_high_watermark(self.log.next_offset)
+
+    def _write(self, producer_id: int) -> None:
+        count, sequence = self.chance.randint(1, 3), self.sequences.get(producer_id, 0)
+        pairs = [
+            (b"k%d" % self.chance.randint(0, 15), self.chance.randbytes(9)) for _ in range(count)
+        ]
+        data = build_batch(
+            [Record(key, value, (), self.now_ms) for key, value in pairs],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        guard = self.log.begin_verification(data, self.now_ms, supports_epoch_bump=False)
+        done = self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms, guard=guard)
+        self.sequences[producer_id] = sequence + count
+        written = self.open.setdefault(producer_id, {})
+        written.update({done.base_offset + at: pair for at, pair in enumerate(pairs)})
+
+    def _end(self, producer_id: int) -> None:
+        written, commit = self.open.pop(producer_id), self.chance.random() < 0.6
+        self.log.append_marker(
+            EndMarker(commit, 0),
+            producer_id=producer_id,
+            producer_epoch=0,
+            transaction_version=1,
+            leader_epoch=0,
+            now_ms=self.now_ms,
+        )
+        if commit:
+            self.committed.update(written)
+
+    def check(self) -> None:
+        stable = self.log.last_stable_offset
+        seen = _committed(self.log)
+        expected = {at: each for at, each in sorted(self.committed.items()) if at < stable}
+        assert all(expected.get(at) == each for at, each in seen.items())
+        assert dict(seen[at] for at in sorted(seen)) == dict(expected.values())
+
+    def reopen(self) -> None:
+        recovery_point, end = self.log.recovery_point, self.log.next_offset
+        first_dirty, stable = self.log.state.first_dirty, self.log.last_stable_offset
+        self.bench.crash(self.log)
+        self.log = self.bench.open(recovery_point=recovery_point, high_watermark=end)
+        self.log.state.first_dirty = first_dirty
+        assert (self.log.next_offset, self.log.last_stable_offset) == (end, stable)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_committed_is_seen_and_what_was_aborted_is_not(bench: Bench, seed: int) -> None:
+    bench.config = CONFIG
+    work = Transactions(bench, random.Random(seed), bench.create())
+    for _ in range(6):
+        for _ in range(work.chance.randint(5, 80)):
+            work.step()
+        work.now_ms += work.chance.choice([0, 2 * RETENTION_MS])
+        clean(work.log, work.now_ms, keys=work.chance.choice([3, 10_000]))
+        bench.check(work.log)
+        work.check()
+        if work.chance.random() < 0.4:
+            work.reopen()
+            work.check()
+    work.end_all()
+    work.log.roll(work.now_ms)
+    for _ in range(3):  # data first, then the markers' horizon, then the markers
+        work.now_ms += 2 * RETENTION_MS
+        clean(work.log, work.now_ms)
+        work.check()
+    work.reopen()
+    work.check()
+    left = [header for _, header in iter_headers(bench.read_all(work.log))]
+    aborted = work.log.aborted_transactions(0, work.log.last_stable_offset)
+    assert len(aborted) <= len(work.sequences)  # of each the last batch stays, though empty
+    assert sum(header.is_control for header in left) < 20
