@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.suites import go_suites, java_apps, java_tools, kafka_python, packages, rdkafka_rs
+from tests.suites import go_suites, java_apps, java_clients, kafka_python, packages, rdkafka_rs
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
@@ -142,7 +142,7 @@ def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
 
 def test_verifiable_clients_events_are_their_lines_of_json() -> None:
     said = 'SLF4J: none\n{"name":"startup_complete"}\n{"name":"records_consumed","count":3}\n'
-    assert [each["name"] for each in java_tools.events(said)] == [
+    assert [each["name"] for each in java_clients.events(said)] == [
         "startup_complete",
         "records_consumed",
     ]
