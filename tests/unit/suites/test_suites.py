@@ -1,6 +1,7 @@
 """What each kind of suite makes of its sources, its registry and its cluster."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
-from tests.suites.proxied import obey, proxies
+from tests.suites.proxied import docker, obey, proxies
+from tests.suites.targets import divided
 
 SOURCES = {
     "b_test.go": "package x\n\nfunc TestB(t *testing.T) {}\nfunc helper(t *testing.T) {}\n",
@@ -118,6 +120,26 @@ def test_docker_knows_nothing_else(tmp_path: Path, words: str) -> None:
     assert status == 1
     assert "no docker" in said
     assert brokers.asked == []
+
+
+def test_docker_asks_the_process_that_runs_the_suite(tmp_path: Path) -> None:
+    brokers = Brokers(tmp_path)
+    with docker(brokers, tmp_path) as programs:
+        asked = [str(programs / "docker"), "compose", "stop", "kafka-2"]
+        assert subprocess.run(asked, check=False, timeout=30).returncode == 0
+        said = subprocess.run(
+            [*asked[:1], "ps"], check=False, timeout=30, capture_output=True, text=True
+        )
+    assert brokers.asked == [("stop", 2)]
+    assert said.returncode == 1
+    assert "no docker here: ps" in said.stdout
+
+
+def test_settings_go_to_the_cluster_or_to_each_broker() -> None:
+    entries = {"num.partitions": "3", "offsets.topic.num.partitions": "5"}
+    assert divided(entries) == ({"num.partitions": "3"}, {"offsets.topic.num.partitions": "5"})
+    with pytest.raises(ValueError, match="know nothing of what"):
+        divided({"what.is.that": "1"})
 
 
 def test_proxies_listen_on_the_loopback_alone() -> None:
