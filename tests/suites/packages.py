@@ -30,7 +30,7 @@ class Missing(RuntimeError):
     """What a suite needs is not on this machine, or cannot be had; the message says what."""
 
 
-def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], None]) -> Path:
+def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], object]) -> Path:
     """The folder that ``make`` filled for these very bytes, perhaps long ago."""
     folder = user_cache() / "suites" / f"{name}-{build_key([name], pinned_by)}"
     lock = user_cache() / "locks" / f"{folder.name}.lock"

@@ -170,6 +170,20 @@ def test_verifiable_clients_events_are_their_lines_of_json() -> None:
     ]
 
 
+def test_what_a_member_holds_is_what_it_was_given_and_has_not_given_back() -> None:
+    def event(name: str, *partitions: int) -> str:
+        given = [{"topic": "t", "partition": each} for each in partitions]
+        return json.dumps({"name": name, "partitions": given})
+
+    said = [
+        event("partitions_assigned", 0, 1, 2),
+        event("partitions_revoked", 2),
+        json.dumps({"name": "records_consumed", "partitions": [{"partition": 1}]}),
+        event("partitions_assigned", 3, 4),
+    ]
+    assert java_clients.held("\n".join(said)) == 4
+
+
 def test_properties_are_lines() -> None:
     assert java_apps.properties({"a": 1, "b": Path("/x")}) == "a=1\nb=/x\n"
 
