@@ -34,6 +34,13 @@ class ApacheKafka:
         """All of them."""
         return ",".join(self.listeners)
 
+    def restart(self, index: int) -> None:
+        """Start one that has ended again, with what it has on its disk; waits until it listens."""
+        command = [str(each) for each in self.processes[index].args]
+        with (Path(command[-1]).parent / "kafka.log").open("ab") as log:
+            self.processes[index] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        _await_port(self.processes[index], int(self.listeners[index].rpartition(":")[2]))
+
     def stop(self) -> None:
         """Stop them and wait, the controller last."""
         for process in reversed(self.processes):
