@@ -11,7 +11,7 @@ ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-scale simulate fuzz \
-  histories release sbom pins crds pages docs
+  histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -62,6 +62,15 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
+	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
+
+# Other people's test suites. SUITE: one of them; ONLY: tests whose names have this; SIDE=kafka: Apache Kafka itself.
+conformance: $(ALL)
+	@$(BIN)/python -m tests.suites $(SUITE) $(if $(ONLY),--only '$(ONLY)') $(if $(filter kafka,$(SIDE)),--kafka)
+
+# docs/compatibility.md, from what the runs of whole suites have left.
+compatibility: $(ALL)
+	@$(BIN)/python -m tests.suites.page docs/compatibility.md
 
 bench: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.brokers

@@ -26,6 +26,7 @@ from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -100,6 +101,8 @@ def api_settings(config: BrokerConfig) -> Settings:
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
     )
 
 
@@ -155,6 +158,12 @@ class Broker:
         self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = Upkeep(log_directory, self.manager)
+        self.cleaner = LogCleaner(
+            config,
+            lambda: self.manager.partitions,
+            monotonic=self.context.monotonic,
+            wall_ms=self.context.wall_ms,
+        )
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -250,6 +259,11 @@ class Broker:
                 self.upkeep.checkpoint,
             ),
             every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
+            every(
+                config.seconds("producer.id.expiration.check.interval.ms"),
+                lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
+            ),
+            self.cleaner.run(),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -280,6 +294,7 @@ class Broker:
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
         nothing is asked of the store any more."""
+        self.cleaner.stop()
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
@@ -351,6 +366,7 @@ class Broker:
         )
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
+        self.registry.register(CleanerCollector(self.cleaner))
         ProcessCollector(registry=self.registry)
 
         def health() -> tuple[bool, str]:

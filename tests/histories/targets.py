@@ -90,7 +90,7 @@ class TidemarkTarget:
         if node == OPERATOR:
             self._local.start_operator()
         else:
-            self._local.start_broker(int(node.rpartition("-")[2]))
+            self._local.start_broker(_number(node))
 
     def signal(self, node: str, number: int) -> None:
         record = self._record(node)
@@ -123,26 +123,21 @@ class KafkaTarget:
         self._process(node).wait(30)
 
     def stop(self, node: str) -> None:
-        self._process(node).terminate()
-        try:
-            self._process(node).wait(60)
-        except subprocess.TimeoutExpired:
-            self.kill(node)
+        self._running.stop_broker(_number(node))
 
     def start(self, node: str) -> None:
-        ended = self._process(node)
-        if ended.poll() is not None:
-            self._running.restart(_index(node))
+        if self._process(node).poll() is not None:
+            self._running.start_broker(_number(node))
 
     def signal(self, node: str, number: int) -> None:
         self._process(node).send_signal(number)
 
     def _process(self, node: str) -> "subprocess.Popen[bytes]":
-        return self._running.processes[_index(node)]
+        return self._running.processes[_number(node) - 1]
 
 
-def _index(node: str) -> int:
-    return int(node.rpartition("-")[2]) - 1
+def _number(node: str) -> int:
+    return int(node.rpartition("-")[2])
 
 
 @contextmanager

@@ -6,7 +6,16 @@ own.
 """
 
 from tidemark.configuration.key import ConfigKey, Scope
-from tidemark.configuration.values import BOOLEAN, INT64_MAX, TEXT, ValueType, integer, long, one_of
+from tidemark.configuration.values import (
+    BOOLEAN,
+    INT64_MAX,
+    RATIO,
+    TEXT,
+    ValueType,
+    integer,
+    long,
+    one_of,
+)
 
 _CLUSTER = frozenset({Scope.CLUSTER})
 _BOTH = frozenset({Scope.CLUSTER, Scope.BROKER})
@@ -162,6 +171,8 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
+    _key(_BROKER, "max.request.partition.size.limit", integer(1), 2000,
+        "Partitions in one answer to DescribeTopicPartitions."),
     _key(_BROKER, "max.incremental.fetch.session.cache.slots", integer(0), 1000,
         "How many clients' fetch sessions are kept (KIP-227)."),
     _key(_BROKER, "remote.fetch.max.wait.ms", integer(0), 500,
@@ -201,6 +212,27 @@ BROKER_KEYS = (
         "Pause between two looks at what retention may delete."),
     _key(_BROKER, "log.flush.scheduler.interval.ms", long(1), 1_000,
         "Pause between two looks at what is to be made durable.", INT64_MAX),
+    _key(_BROKER, "producer.id.expiration.ms", integer(1), 86_400_000,
+        "After how long a partition forgets a producer that writes nothing (KIP-854)."),
+    _key(_BROKER, "producer.id.expiration.check.interval.ms", integer(1), 600_000,
+        "Pause between two looks at which to forget."),
+    _key(_BROKER, "tidemark.producer.ids.max", integer(1), 200_000,
+        "Producers that the partitions of a broker remember, each for itself; beyond that, and "
+        "beyond 10,000 of one partition, those that wrote nothing for longest are forgotten."),
+    _key(_BROKER, "log.cleaner.enable", BOOLEAN, "true",
+        "Whether topics with cleanup.policy compact are compacted."),
+    _key(_BROKER, "log.cleaner.threads", integer(0), 1, "Logs that are compacted at once."),
+    _key(_BROKER, "log.cleaner.dedupe.buffer.size", long(1), 128 * _MIB,
+        "Memory for the last offset of each key, for all threads together, 24 bytes each; taken "
+        "only as far as it is needed. A log with more keys is compacted in several goes."),
+    _key(_BROKER, "log.cleaner.io.buffer.load.factor", RATIO, "0.9",
+        "How full that memory may become."),
+    _key(_BROKER, "log.cleaner.io.buffer.size", integer(0), 512 * 1024,
+        "How much of a log is read at once, for all threads together."),
+    _key(_BROKER, "log.cleaner.io.max.bytes.per.second", long(1), INT64_MAX,
+        "What compaction reads and writes, in the mean."),
+    _key(_BROKER, "log.cleaner.backoff.ms", long(0), 15_000,
+        "Pause before another look, where there was nothing to compact."),
     _key(_BROKER, "controlled.shutdown.max.ms", long(1), 15_000,
         "How long a shutdown waits for other brokers to lead."),
     _key(_BROKER, "tidemark.health.loop.age.max.ms", integer(100), 10_000,

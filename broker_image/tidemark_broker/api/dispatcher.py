@@ -23,8 +23,11 @@ from tidemark_broker.api import (
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_log_dirs,
+    describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
+    find_coordinator,
     large,
     list_offsets,
     metadata,
@@ -54,6 +57,8 @@ APIS: tuple[Api[Any, Any], ...] = (
     delete_records.API,
     offset_for_leader_epoch.API,
     describe_cluster.API,
+    describe_topic_partitions.API,
+    describe_log_dirs.API,
     sasl_handshake.API,
     sasl_authenticate.API,
     describe_acls.API,
@@ -61,6 +66,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     acl_changes.CREATE,
     acl_changes.DELETE,
     describe_user_scram_credentials.API,
+    find_coordinator.API,
 )
 
 

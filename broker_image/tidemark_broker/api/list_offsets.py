@@ -1,7 +1,7 @@
 """ListOffsets (2): the offset of a time, or one of the special ones.
 
 What each special value means is the partition's affair; which version may ask for it is decided
-here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.
+here: -3 from 7, -4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
@@ -20,10 +20,12 @@ from tidemark_broker.replication.types import OffsetResult
 from tidemark_broker.security.acls import Operation
 
 #: special value -> first version that may ask for it
-_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 #: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
 _TIMEOUT_MS = 30_000
 _LOOKUPS_AT_ONCE = 16
+#: To older clients OFFSET_NOT_AVAILABLE is unknown.
+_NOT_AVAILABLE_SINCE = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +69,7 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
         async with gate:
-            return await _look_up(topic, part, call, timeout_ms)
+            return _for_version(call.version, await _look_up(topic, part, call, timeout_ms))
 
     found: list[OffsetResult] = []
     for some_names in some(names):
@@ -106,6 +108,12 @@ async def _answer(
     return ListOffsetsResponse(topics=tuple(topics))
 
 
+def _for_version(version: int, result: OffsetResult) -> OffsetResult:
+    if result.error is ErrorCode.offset_not_available and version < _NOT_AVAILABLE_SINCE:
+        return OffsetResult(error=ErrorCode.leader_not_available)
+    return result
+
+
 async def _look_up(
     topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int
 ) -> OffsetResult:
@@ -138,7 +146,7 @@ API = Api(
     key=2,
     name="ListOffsets",
     version_min=1,
-    version_max=10,
+    version_max=11,
     request=ListOffsetsRequest,
     answer=ListOffsetsResponse,
     handler=handle,

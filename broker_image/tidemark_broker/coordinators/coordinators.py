@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.records.batch import CorruptBatch
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.java_hash import partition_of
+from tidemark_broker.coordinators.finding import Finder
 from tidemark_broker.coordinators.loading import Loaded, Replayed, in_loading_thread, load
 from tidemark_broker.coordinators.log import CoordinatorLog
 from tidemark_broker.log import LogError
@@ -86,9 +86,8 @@ class Coordinators(Generic[S]):
     ) -> None:
         self.topic = topic
         self._make = make
-        self._cluster = cluster
+        self._finder = Finder(cluster, want)
         self._purgatory = purgatory
-        self._want = want
         self._now = now
         self._seats: dict[int, _Seat[S]] = {}
         self._loads: set[asyncio.Task[None]] = set()
@@ -98,22 +97,8 @@ class Coordinators(Generic[S]):
     # ------------------------------------------------------------ who coordinates what
 
     def partition_of(self, key: str) -> int:
-        """The partition that ``key`` hashes to; raises :class:`CoordinatorError`
-        (COORDINATOR_NOT_AVAILABLE) while there is no topic, and asks for it."""
-        view = self._cluster.topics.get(self.topic)
-        if view is None or not view.partitions:
-            self._want(self.topic)
-            raise CoordinatorError(
-                ErrorCode.coordinator_not_available, f"the topic {self.topic} is not there yet"
-            )
-        return partition_of(key, len(view.partitions))
-
-    def leader_of(self, key: str) -> int:
-        """The broker that coordinates ``key``, -1 while nobody does; raises as
-        :meth:`partition_of` does."""
-        number = self.partition_of(key)
-        row = self._cluster.topics[self.topic].partitions.get(number)
-        return -1 if row is None else row.leader
+        """See :meth:`Finder.partition_of`."""
+        return self._finder.partition_of(self.topic, key)
 
     def shard_of(self, key: str) -> S:
         """The state in which ``key`` is; raises :class:`CoordinatorError` where another broker

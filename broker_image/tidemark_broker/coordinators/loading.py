@@ -25,9 +25,11 @@ in_loading_thread = Threads("coordinators that load", threads=2)
 class Replayed(Protocol):
     """What records are replayed into: in a thread while it loads."""
 
-    def replay(self, record: CoordinatorRecord, producer: TransactionalProducer | None) -> None:
-        """One record, in the transaction of ``producer`` or in none. Raises ValueError for what
-        cannot be read: the coordinator does not become active then."""
+    def replay(
+        self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
+    ) -> None:
+        """One record at that offset, in the transaction of ``producer`` or in none. Raises
+        ValueError for what cannot be read: the coordinator does not become active then."""
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
         """The producer's transaction has ended."""
@@ -68,7 +70,7 @@ def _replay(batch: memoryview, header: BatchHeader, into: Replayed) -> int:
         if record.key is None:
             raise CorruptBatch(f"the record at offset {record.offset} has no key")
         if not header.is_control:
-            into.replay(CoordinatorRecord(record.key, record.value), producer)
+            into.replay(CoordinatorRecord(record.key, record.value), producer, record.offset)
         elif producer is not None and len(record.key) >= _MARKER.size:
             _, kind = _MARKER.unpack_from(record.key)
             into.replay_marker(producer, committed=kind == _COMMIT)

@@ -1,5 +1,8 @@
 """The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
 
+from tidemark_broker.log.compaction.choosing import Dirtiness
+from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStats
+from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     CorruptRecords,
@@ -18,6 +21,8 @@ from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
+from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.timestamps import (
     RecordTimes,
     TimestampsInDoubt,
@@ -34,8 +39,14 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "ActiveProducer",
     "AppendInfo",
+    "AppendOrigin",
+    "CleanerSettings",
+    "CleaningAborted",
+    "CleaningStats",
     "CorruptRecords",
+    "Dirtiness",
     "InvalidRecords",
     "InvalidTimestamp",
     "LogConfig",
@@ -55,6 +66,7 @@ __all__ = [
     "TimestampOffset",
     "TimestampsInDoubt",
     "UnsupportedCompression",
+    "VerificationGuard",
     "create_log",
     "probe_room",
     "read_state",

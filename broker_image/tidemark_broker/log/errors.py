@@ -49,6 +49,30 @@ class RecordTooLarge(LogError):
     error_code = ErrorCode.message_too_large
 
 
+class OutOfOrderSequence(LogError):
+    """A producer's batch that does not go on where its last one ended."""
+
+    error_code = ErrorCode.out_of_order_sequence_number
+
+
+class InvalidProducerEpoch(LogError):
+    """A producer, or a marker, of an epoch that was superseded."""
+
+    error_code = ErrorCode.invalid_producer_epoch
+
+
+class InvalidTransactionState(LogError):
+    """A batch that is part of no transaction that is under way here."""
+
+    error_code = ErrorCode.invalid_txn_state
+
+
+class TransactionCoordinatorFenced(LogError):
+    """A marker of a coordinator that was superseded."""
+
+    error_code = ErrorCode.transaction_coordinator_fenced
+
+
 class StorageError(LogError):
     """The disk refused (full, unwritable, failing) or holds what cannot be ours."""
 

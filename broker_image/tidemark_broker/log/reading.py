@@ -8,11 +8,13 @@ one. What is cut or removed meanwhile makes the thread look again.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.timestamps import unpack_limits
+from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
 
@@ -44,11 +46,35 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
                     continue
                 raise
             with log.lock:
+                if _was_replaced(log, segment):
+                    continue  # what its names stood for may have been another file half-way
                 if not _has_changed(log, segment, truncations):
                     log.segments.remember(segment, result.next_offset, end)
                     log.segments.adopt(segment, pinned)
         log.segments.trim()
         return result
+
+
+def has_aborted(log: LogState, start: int) -> bool:
+    """See :meth:`PartitionLog.has_aborted`."""
+    with log.lock:
+        return any(_indexes_from(log, start))
+
+
+def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
+    """T: see :meth:`PartitionLog.aborted_transactions`."""
+    while True:
+        with log.lock:
+            indexes, truncations = _indexes_from(log, start), log.truncations
+        found = aborted_between(indexes, start, end)
+        if truncations == log.truncations:
+            return found
+
+
+def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
+    """Those with entries, from the segment of ``start`` on."""
+    items = log.segments.items
+    return [each.aborted for each in items[log.segments.number_of(start) :] if len(each.aborted)]
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
@@ -72,6 +98,8 @@ def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | N
                 if _has_changed(log, segment, truncations):
                     continue
                 raise
+        if _was_replaced(log, segment):
+            continue
         if found is not None:
             return found
         behind = pinned.next_offset
@@ -85,10 +113,17 @@ def _is_at_end(log: LogState, offset: int, up_to: int) -> bool:
 
 
 def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
-    """Was the log cut, or the segment removed, since a thread began to read it?"""
+    """Was the log cut, or the segment removed or replaced, since a thread began to read it?"""
     with log.lock:
         gone = segment.base_offset < log.segments.items[0].base_offset
-        return gone or log.closed or truncations != log.truncations
+        cut = log.closed or truncations != log.truncations
+        return gone or cut or _was_replaced(log, segment)
+
+
+def _was_replaced(log: LogState, segment: Segment) -> bool:
+    """Is another one in its place, a compacted one?"""
+    with log.lock:
+        return not log.closed and log.segments.has_another_for(segment)
 
 
 def _first_segment(log: LogState, timestamp_ms: int, offset: int) -> Segment | None:

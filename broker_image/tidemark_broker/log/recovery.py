@@ -16,6 +16,7 @@ import google_crc32c
 
 from tidemark.logfiles import names
 from tidemark.logfiles.offset_index import IndexFormatError
+from tidemark.logfiles.transaction_index import ENTRY_BYTES as ABORTED_BYTES
 from tidemark.records.batch import (
     CRC_COVERS_FROM,
     HEADER_BYTES,
@@ -32,6 +33,8 @@ from tidemark_broker.log.errors import (
 )
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.swap_files import finish_swaps
+from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ class LoadedSegments:
     epochs: list[SegmentEpochs] = field(default_factory=list)
     #: Whether anything was cut off or removed.
     truncated: bool = False
+    #: From here on the batches tell which transactions were aborted, not the indexes.
+    unindexed_from: int | None = None
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -96,6 +101,7 @@ def _settle(
 def _segments_of(directory: Path) -> list[Segment]:
     """The segments by their log files; removals that were begun are finished."""
     files: dict[int, set[str]] = {}
+    finish_swaps(directory)
     for path in directory.iterdir():
         if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
             path.unlink()
@@ -104,7 +110,11 @@ def _segments_of(directory: Path) -> list[Segment]:
     segments = []
     for offset, suffixes in sorted(files.items()):
         if names.LOG_SUFFIX in suffixes:
-            segments.append(_segment_at(directory, offset))
+            segment = _segment_at(directory, offset)
+            if names.TRANSACTION_INDEX_SUFFIX in suffixes:
+                path = segment.aborted.path
+                segment.aborted = TransactionIndex(path, path.stat().st_size // ABORTED_BYTES)
+            segments.append(segment)
         else:
             for suffix in suffixes - {names.PRODUCER_SNAPSHOT_SUFFIX}:
                 (directory / names.segment_file_name(offset, suffix)).unlink()
@@ -210,8 +220,10 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
     """Check segment ``number`` and all behind it; cut at the first bad byte."""
     segments = loaded.segments
+    loaded.unindexed_from = segments[number].base_offset
     while number < len(segments):
         segment = segments[number]
+        segment.aborted.forget()
         whole = _recover(segment, loaded, index_interval_bytes)
         following = segments[number + 1] if number + 1 < len(segments) else None
         if following is not None and (not whole or following.base_offset != segment.next_offset):

@@ -29,6 +29,7 @@ from tidemark_broker.log.errors import (
     RecordTooLarge,
     UnsupportedCompression,
 )
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
 from tidemark_broker.log.timestamps import RecordTimes, check_timestamps
 from tidemark_broker.log.walk import BatchAt
 
@@ -37,7 +38,11 @@ _CODECS = frozenset(Codec)
 
 
 def check_leader_batch(
-    data: Buffer, config: LogConfig, now_ms: int, times: RecordTimes | None
+    data: Buffer,
+    config: LogConfig,
+    now_ms: int,
+    times: RecordTimes | None,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> BatchHeader:
     """The header of what a client sent: exactly one good batch v2, or an error that says why not.
     :class:`TimestampsInDoubt` where ``times`` are needed to say so."""
@@ -54,18 +59,22 @@ def check_leader_batch(
         check_crc(data, 0, header)
     except CorruptBatch as error:
         raise CorruptRecords(str(error)) from error
-    _check_producer(header)
+    _check_producer(header, origin)
     _check_count(header)
     check_timestamps(header, config, now_ms, times)
     return header
 
 
-def _check_producer(header: BatchHeader) -> None:
+def _check_producer(header: BatchHeader, origin: AppendOrigin) -> None:
     if header.is_control:
         raise InvalidRecords("clients may not write control records")
-    if header.is_transactional:
-        raise InvalidRecords("transactional records need a transaction, and none is under way")
-    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
+    if header.producer_id <= NO_PRODUCER_ID:
+        if header.is_transactional:
+            raise InvalidRecords("transactional records need a producer id")
+        return
+    if header.producer_epoch < 0:
+        raise InvalidRecords(f"epoch {header.producer_epoch} of the producer {header.producer_id}")
+    if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
         raise InvalidRecords(
             f"sequence number {header.base_sequence} of the producer {header.producer_id}"
         )
@@ -96,15 +105,24 @@ def _check_size(size_bytes: int, config: LogConfig) -> None:
             raise RecordTooLarge(f"a batch of {size_bytes} bytes is above {key}={limit}")
 
 
-def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:
-    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling.
+def check_follower_batches(
+    data: Buffer, latest_epoch: int
+) -> tuple[list[BatchAt], list[ProducerBatch]]:
+    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling;
+    and what those of producers tell of them.
 
     A partial batch at the end (as older brokers send) is left out; positions are within ``data``.
     """
     batches: list[BatchAt] = []
+    produced: list[ProducerBatch] = []
     try:
         for position, header in iter_headers(data):
             check_crc(data, position, header)
+            if header.producer_id > NO_PRODUCER_ID:
+                batch = memoryview(data)[position : position + header.size_bytes]
+                known = producer_batch(header, batch)
+                if known is not None:
+                    produced.append(known)
             batches.append(
                 BatchAt(
                     position,
@@ -120,7 +138,7 @@ def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:
     if not batches and len(data):
         raise CorruptRecords(f"no whole record batch in {len(data)} bytes")
     _check_continuity(batches, latest_epoch)
-    return batches
+    return batches, produced
 
 
 def _check_continuity(batches: Sequence[BatchAt], latest_epoch: int) -> None:

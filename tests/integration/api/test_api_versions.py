@@ -15,8 +15,9 @@ from tidemark_broker.replication.following.wire import REPLICA_FETCH
 SERVED = {
     0: (0, 11),
     1: (4, 18),
-    2: (1, 10),
-    3: (0, 12),
+    2: (1, 11),
+    3: (0, 13),
+    10: (0, 6),
     17: (0, 1),
     18: (0, 4),
     21: (0, 2),
@@ -24,10 +25,12 @@ SERVED = {
     29: (1, 3),
     30: (1, 3),
     31: (1, 3),
+    35: (1, 5),
     36: (0, 2),
     48: (0, 1),
     50: (0, 0),
     60: (0, 2),
+    75: (0, 0),
 }
 
 
@@ -85,7 +88,6 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
         (_frame(0, 2), "Produce version 2"),
         (_frame(0, 12), "Produce version 12"),
         (_frame(1, 19), "Fetch version 19"),
-        (_frame(10, 0), "Api 10"),
         (_frame(22, 0), "Api 22"),
         (_frame(3, 9, b"\x00\xff\xff\xff\xff\xff\xff"), "cannot be read"),
         (_frame(1, 4, bytes(3)), "cannot be read"),

@@ -34,7 +34,9 @@ class Table:
         self.is_loaded = self.has_resigned = False
         self.expired_keys: list[Hashable] = []
 
-    def replay(self, record: CoordinatorRecord, producer: TransactionalProducer | None) -> None:
+    def replay(
+        self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int = -1
+    ) -> None:
         if record.key == b"bad":
             raise ValueError("a key that nobody knows")
         if producer is not None:

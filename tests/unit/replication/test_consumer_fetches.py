@@ -4,24 +4,27 @@ offsets, where logs part, who may be read from (KIP-392), and where it is sent."
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.answers import room
+from tests.services import services
 from tests.unit.api import api_requests as kafka
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, newer
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, newer, row
 from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
+from tidemark.tiering import TieringState
 from tidemark.wire import control
-from tidemark_broker.api import fetch
+from tidemark_broker.api import describe_log_dirs, fetch
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.replica_selector import NONE, preferred
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.services import Settings
 from tidemark_broker.api.table import Call
+from tidemark_broker.replication.partition import reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
-from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.replication.remote import RemoteEnd
 
 Nodes = Callable[[int], Node]
 LISTENER = "PLAINTEXT"
@@ -30,15 +33,13 @@ NO_OFFSETS = (-1, -1, -1)
 
 
 def call(node: Node, version: int, selector: str = "") -> Call:
-    services = Services(
+    shared = services(
+        node.context.metadata,
         replicas=node.manager,
-        cluster=node.context.metadata,
         purgatory=node.context.purgatory,
         settings=Settings(replica_selector=selector),
-        users=UserStore(),
-        fetch_sessions=FetchSessionCache(slots=10),
     )
-    return Call(services, version, Client("10.0.0.1:1", LISTENER), room())
+    return Call(shared, version, Client("10.0.0.1:1", LISTENER), room())
 
 
 async def ask(
@@ -274,3 +275,68 @@ def test_which_replica_of_the_rack(followers: dict[int, FollowerProgress], chose
     racks = {2: "b", 3: "b", 9: "z"}
     assert preferred("b", 10, leader_rack="a", racks=racks, followers=followers) == chosen
     assert preferred("b", 10, leader_rack="b", racks=racks, followers=followers) == NONE
+
+
+@pytest.mark.parametrize("asks_for", ["all", "one", "none"])
+async def test_what_the_log_directory_holds(pair: tuple[Node, Node], asks_for: str) -> None:
+    one, _ = pair
+    version = 5
+    topics = {"all": None, "none": ()}.get(
+        asks_for,
+        (kafka.nested(35, version, "DescribableLogDirTopic", topic=TOPIC, partitions=(0, 1)),),
+    )
+    handled = call(one, version)
+    settings = replace(handled.services.settings, log_dir=one.folder)
+    handled.services = replace(handled.services, settings=settings)
+    answer = await describe_log_dirs.handle(kafka.request(35, version, topics=topics), handled)
+    (result,) = answer.results
+    assert (answer.error_code, result.error_code) == (ErrorCode.none, ErrorCode.none)
+    assert result.log_dir == str(one.folder)
+    assert result.total_bytes >= result.usable_bytes > 0
+    held = [
+        (topic.name, part.partition_index, part.partition_size, part.offset_lag)
+        for topic in result.topics
+        for part in topic.partitions
+    ]
+    assert held == ([] if asks_for == "none" else [(TOPIC, 0, len(one.bytes()), 0)])
+
+
+async def test_a_log_directory_that_is_gone(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    handled = call(pair[0], 5)
+    settings = replace(handled.services.settings, log_dir=tmp_path / "gone")
+    handled.services = replace(handled.services, settings=settings)
+    answer = await describe_log_dirs.handle(kafka.request(35, 5, topics=None), handled)
+    assert [each.error_code for each in answer.results] == [ErrorCode.kafka_storage_error]
+
+
+@pytest.mark.parametrize(
+    ("is_tiered", "end", "offset"),
+    [
+        (False, None, -1),
+        (True, None, 0),
+        (True, RemoteEnd(1, 1), 2),
+    ],
+    ids=["not tiered", "nothing copied", "copied"],
+)
+async def test_the_earliest_offset_that_is_not_in_the_tier(
+    node: Nodes, is_tiered: bool, end: RemoteEnd | None, offset: int
+) -> None:
+    one = node(1)
+    tiering = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 1} if is_tiered else {}
+    await one.told(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
+    await one.append(3)
+    one.partition.remote_end = end
+    found = await reads.list_offset(one.partition, reads.EARLIEST_PENDING_UPLOAD)
+    assert (found.error, found.offset) == (ErrorCode.none, offset)
+    assert found.leader_epoch == (1 if offset >= 0 else -1)
+
+
+async def test_a_log_that_begins_in_a_tier_of_which_nothing_is_known(node: Nodes) -> None:
+    one = node(1)
+    tiering = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 1}
+    await one.told(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
+    await one.append(3)
+    state = one.partition.log.state
+    state.bounds = state.bounds._replace(local_start=2)
+    found = await reads.list_offset(one.partition, reads.EARLIEST_PENDING_UPLOAD)
+    assert (found.error, found.offset) == (ErrorCode.none, -1)

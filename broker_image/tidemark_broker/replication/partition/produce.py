@@ -5,15 +5,20 @@ purgatory until the high watermark has passed what was appended. If the ISR beca
 meanwhile the data stays and the answer says so.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
+    AppendInfo,
+    AppendOrigin,
     LogError,
     RecordTimes,
     StorageError,
     TimestampsInDoubt,
+    VerificationGuard,
     record_times,
 )
 from tidemark_broker.purgatory import Change
@@ -27,28 +32,82 @@ ACKS_ALL = -1
 
 
 async def append(
-    partition: Partition, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
+    partition: Partition,
+    data: bytes,
+    *,
+    acks: int,
+    timeout_ms: int,
+    peer: str = "",
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
 ) -> ProduceResult:
     """Append batches as leader; with acks -1 wait until they are committed.
 
     Nothing is awaited before the append or its place in the line, so calls made in order append in
     order.
     """
-    begun = begin(partition, data, acks=acks, peer=peer)
+    begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
     return await acknowledged(partition, begun, acks=acks, timeout_ms=timeout_ms)
 
 
 def begin(
-    partition: Partition, data: bytes, *, acks: int, peer: str
+    partition: Partition,
+    data: bytes,
+    *,
+    acks: int,
+    peer: str,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
 ) -> "ProduceResult | DelayedAppend":
     """Append, where nothing has to be looked into first: neither this batch nor one that came from
-    the same ``peer`` (a connection) before it."""
+    the same ``peer`` (a connection) before it. ``guard``: see
+    :meth:`PartitionLog.append_as_leader`."""
+
+    def append(times: RecordTimes | None) -> ProduceResult:
+        return _append(
+            partition,
+            acks,
+            lambda: partition.log.append_as_leader(
+                data,
+                leader_epoch=partition.leader_epoch,
+                now_ms=partition.context.wall_ms(),
+                times=times,
+                origin=origin,
+                guard=guard,
+            ),
+        )
+
     if peer not in partition.turns:
         try:
-            return _append(partition, data, acks)
+            return append(None)
         except TimestampsInDoubt:
             pass
-    return DelayedAppend(partition, data, acks, partition.turns.take(peer))
+    return DelayedAppend(append, data, partition.turns.take(peer))
+
+
+async def append_marker(
+    partition: Partition,
+    marker: EndMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    transaction_version: int,
+    timeout_ms: int,
+) -> ProduceResult:
+    """As leader: end a producer's transaction here, with acks all (KIP-98)."""
+    appended = _append(
+        partition,
+        ACKS_ALL,
+        lambda: partition.log.append_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=transaction_version,
+            leader_epoch=partition.leader_epoch,
+            now_ms=partition.context.wall_ms(),
+        ),
+    )
+    return await acknowledged(partition, appended, acks=ACKS_ALL, timeout_ms=timeout_ms)
 
 
 async def acknowledged(
@@ -65,10 +124,11 @@ class DelayedAppend:
     """A batch whose records must be looked at first, in a thread, or one that came behind such a
     batch. :meth:`finish` it, or :meth:`give_up`."""
 
-    def __init__(self, partition: Partition, data: bytes, acks: int, turn: Turn) -> None:
-        self._partition = partition
+    def __init__(
+        self, append: Callable[[RecordTimes | None], ProduceResult], data: bytes, turn: Turn
+    ) -> None:
+        self._append = append
         self._data = data
-        self._acks = acks
         self._turn = turn
 
     def give_up(self) -> None:
@@ -77,13 +137,12 @@ class DelayedAppend:
 
     async def finish(self) -> ProduceResult:
         """Append it when its turn comes."""
-        partition, data, acks = self._partition, self._data, self._acks
         try:
             await self._turn.come()
             try:
-                return _append(partition, data, acks)
+                return self._append(None)
             except TimestampsInDoubt:
-                return _append(partition, data, acks, await in_lookup_thread(record_times, data))
+                return self._append(await in_lookup_thread(record_times, self._data))
         except ThreadsBusy as error:
             return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
         except LogError as error:
@@ -104,9 +163,7 @@ def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     return None
 
 
-def _append(
-    partition: Partition, data: bytes, acks: int, times: RecordTimes | None = None
-) -> ProduceResult:
+def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -> ProduceResult:
     refusal = _refusal(partition, acks)
     if refusal is not None:
         return refusal
@@ -114,9 +171,7 @@ def _append(
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return ProduceResult(error=ErrorCode.kafka_storage_error)
     try:
-        info = partition.log.append_as_leader(
-            data, leader_epoch=partition.leader_epoch, now_ms=context.wall_ms(), times=times
-        )
+        info = append()
     except StorageError as error:
         partition.storage_failed(error)
         return ProduceResult(error=error.error_code, message=str(error))

@@ -32,6 +32,7 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 #: Look-ups by time that are begun anew because segments went to the tier meanwhile.
 _LOOK_UPS_MAX = 5
 
@@ -235,8 +236,10 @@ def _special(partition: Partition, timestamp: int) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
-        return (
-            _at(log, log.high_watermark) if error is ErrorCode.none else OffsetResult(error=error)
+        if error is not ErrorCode.none:
+            return OffsetResult(error=error)
+        return OffsetResult(
+            error=error, offset=log.high_watermark, leader_epoch=partition.leader_epoch
         )
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
@@ -247,7 +250,22 @@ def _special(partition: Partition, timestamp: int) -> OffsetResult:
         if end is None or not partition.tiering.reads_tier:
             return OffsetResult(error=ErrorCode.none)
         return OffsetResult(error=ErrorCode.none, offset=end.offset, leader_epoch=end.epoch)
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        return _earliest_pending_upload(partition)
     return OffsetResult(error=ErrorCode.unsupported_version)
+
+
+def _earliest_pending_upload(partition: Partition) -> OffsetResult:
+    """The first offset that is not in the tier (KIP-1023); -1 where there is no tier, or nothing is
+    known of it though the local log begins later than the log."""
+    log, end = partition.log, partition.remote_end
+    if not partition.tiering.reads_tier:
+        return OffsetResult(error=ErrorCode.none)
+    if end is not None:
+        return _at(log, max(end.offset + 1, log.log_start_offset))
+    if log.local_log_start_offset == log.log_start_offset:
+        return _at(log, log.log_start_offset)
+    return OffsetResult(error=ErrorCode.none)
 
 
 def _at(log: PartitionLog, offset: int) -> OffsetResult:

@@ -1,0 +1,1 @@
+"""Log compaction: of each key the last record stays (Kafka's ``LogCleaner`` and its parts)."""

@@ -1,0 +1,339 @@
+"""What a log remembers of its producers and their transactions (Kafka's ``ProducerStateManager``).
+
+Pure: batches in, refusals and ended transactions out. It follows from the batches of the log alone,
+so every replica has the same, and a snapshot with the batches behind it gives it back. A
+transaction that has ended stays *unreplicated* until its marker is committed; the last stable
+offset stops at the first one that is open or unreplicated.
+
+A client makes producer ids at no cost, so a log keeps no more than :data:`PRODUCERS_MAX` of them
+and all logs of a broker together no more than a limit: those that were idle for longest are
+forgotten, as if they had expired. A producer within a transaction is not forgotten.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
+from tidemark.logfiles.producer_snapshot import encode_snapshot
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence
+from tidemark_broker.log.producer_entry import (
+    NO_OFFSET,
+    AppendOrigin,
+    BatchMetadata,
+    ProducerBatch,
+    ProducerEntry,
+)
+
+#: Of one log. A snapshot of so many is made in a few ms.
+PRODUCERS_MAX = 10_000
+#: Of all logs of a broker, where nothing else is configured.
+ALL_PRODUCERS_MAX = 200_000
+#: Which part of them is forgotten at once where there are too many.
+_FORGOTTEN_PART = 20
+
+
+class ProducerLimit:
+    """What the logs of a broker share: how many producers they know, and may know."""
+
+    __slots__ = ("count", "most")
+
+    def __init__(self, most: int = ALL_PRODUCERS_MAX) -> None:
+        self.count = 0
+        self.most = most
+
+
+class VerificationGuard:
+    """Given out before the coordinator is asked whether a partition is part of a transaction, and
+    shown with the first batch of it: a marker that came in between has made it void (KIP-890)."""
+
+    __slots__ = ()
+
+
+class _Verification:
+    """Of a producer whose transaction is still to be verified. ``supports_epoch_bump``: it speaks
+    ``transaction.version`` 2."""
+
+    __slots__ = ("began_ms", "epoch", "guard", "lowest_sequence", "supports_epoch_bump")
+
+    def __init__(self, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool):
+        self.guard = VerificationGuard()
+        self.lowest_sequence = sequence
+        self.epoch = epoch
+        self.began_ms = now_ms
+        self.supports_epoch_bump = supports_epoch_bump
+
+    def note(self, sequence: int, epoch: int) -> None:
+        """Another batch of the producer waits for the same answer."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+    def check(self, batch: ProducerBatch, known: ProducerEntry | None) -> None:
+        """Raise :class:`OutOfOrderSequence` where an earlier batch is still to come."""
+        first = batch.base_sequence
+        if self.supports_epoch_bump and first != 0 and (known is None or not known.batches):
+            raise OutOfOrderSequence(
+                f"the producer {batch.producer_id} begins with sequence number {first}, "
+                "a transaction of version 2 begins with 0"
+            )
+        if first > self.lowest_sequence:
+            raise OutOfOrderSequence(
+                f"the producer {batch.producer_id} sends sequence number {first}, and "
+                f"{self.lowest_sequence} is still to be verified"
+            )
+
+
+class EndedTransaction(NamedTuple):
+    """``last_offset`` is that of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ActiveProducer(NamedTuple):
+    """What DescribeProducers tells; -1 where there is nothing to tell."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+class ProducerStates:
+    """Of one log; the log's lock guards it. ``first_unstable_offset`` may be read without."""
+
+    def __init__(self, limit: ProducerLimit | None = None) -> None:
+        self._limit = limit or ProducerLimit()
+        self._producers: dict[int, ProducerEntry] = {}
+        #: First offset of each open transaction, in rising order, and its producer.
+        self._ongoing: dict[int, int] = {}
+        #: In the order of their markers.
+        self._unreplicated: deque[EndedTransaction] = deque()
+        self._verifications: dict[int, _Verification] = {}
+        #: None: everything below the high watermark is stable.
+        self.first_unstable_offset: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    # -- appends -------------------------------------------------------------------------------
+
+    def check(
+        self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None
+    ) -> BatchMetadata | None:
+        """May a leader append it? Its former self, where it was appended before; raises
+        :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence` or
+        :class:`InvalidTransactionState`."""
+        entry = self._producers.get(batch.producer_id)
+        if entry is not None and origin is AppendOrigin.CLIENT:
+            duplicate = entry.duplicate(batch)
+            if duplicate is not None:
+                return duplicate
+        in_transaction = entry is not None and entry.txn_first_offset != NO_OFFSET
+        if batch.is_transactional and not self.has_ongoing_transaction(
+            batch.producer_id, batch.producer_epoch
+        ):
+            verification = self._verifications.get(batch.producer_id)
+            if verification is None or guard is not verification.guard:
+                raise InvalidTransactionState("the record is not part of an ongoing transaction")
+        if entry is not None:
+            entry.check_epoch(batch)
+        if origin is AppendOrigin.CLIENT:
+            verification = self._verifications.get(batch.producer_id)
+            if verification is not None:
+                verification.check(batch, entry)
+            if entry is not None:
+                entry.check_sequence(batch)
+        if in_transaction and not batch.is_transactional:
+            raise InvalidTransactionState(
+                f"the producer {batch.producer_id} is within a transaction, its batch is not"
+            )
+        return None
+
+    def check_marker(self, batch: ProducerBatch, transaction_version: int) -> None:
+        """May a leader append that marker? See :meth:`ProducerEntry.check_marker`."""
+        entry = self._producers.get(batch.producer_id)
+        if entry is not None and batch.marker is not None:
+            entry.check_marker(batch, batch.marker, transaction_version)
+
+    def note(self, batch: ProducerBatch) -> AbortedTransaction | None:
+        """It was appended, here or by the leader; the transaction that it aborts."""
+        entry = self._producers.get(batch.producer_id)
+        if entry is None:
+            entry = self._add(batch.producer_id)
+        if batch.marker is not None:
+            return self._end(entry, batch)
+        entry.add(batch)
+        if batch.is_transactional:
+            self._verifications.pop(batch.producer_id, None)
+            if entry.txn_first_offset == NO_OFFSET:
+                entry.txn_first_offset = batch.base_offset
+                self._ongoing[batch.base_offset] = batch.producer_id
+                self._settle()
+        return None
+
+    def _end(self, entry: ProducerEntry, batch: ProducerBatch) -> AbortedTransaction | None:
+        assert batch.marker is not None
+        self._verifications.pop(batch.producer_id, None)
+        first_offset = entry.txn_first_offset
+        entry.end_transaction(batch, batch.marker)
+        if first_offset == NO_OFFSET:
+            return None  # it wrote nothing here
+        self._ongoing.pop(first_offset, None)
+        ended = EndedTransaction(
+            batch.producer_id, first_offset, batch.last_offset, not batch.marker.is_commit
+        )
+        self._unreplicated.append(ended)
+        self._settle()
+        if not ended.is_aborted:
+            return None
+        stable = next(iter(self._ongoing), batch.last_offset + 1)
+        return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
+
+    def _add(self, producer_id: int) -> ProducerEntry:
+        limit = self._limit
+        if len(self._producers) >= PRODUCERS_MAX or limit.count >= limit.most:
+            self._forget_idle()
+        entry = self._producers[producer_id] = ProducerEntry()
+        limit.count += 1
+        return entry
+
+    def _forget_idle(self) -> None:
+        idle = [
+            (entry.timestamp_ms, producer_id)
+            for producer_id, entry in self._producers.items()
+            if entry.txn_first_offset == NO_OFFSET
+        ]
+        for _, producer_id in heapq.nsmallest(max(1, len(idle) // _FORGOTTEN_PART), idle):
+            self._remove(producer_id)
+
+    def _remove(self, producer_id: int) -> None:
+        del self._producers[producer_id]
+        self._limit.count -= 1
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Has that producer one open here, in that epoch?"""
+        entry = self._producers.get(producer_id)
+        return (
+            entry is not None
+            and entry.txn_first_offset != NO_OFFSET
+            and entry.epoch == producer_epoch
+        )
+
+    def begin_verification(
+        self, batch: ProducerBatch, now_ms: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """Before the coordinator is asked; None where the transaction is under way here (or it is a
+        duplicate), and nobody needs to be asked."""
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if self.has_ongoing_transaction(producer_id, epoch):
+            return None
+        entry = self._producers.get(producer_id)
+        if entry is not None and entry.duplicate(batch) is not None:
+            return None
+        known = self._verifications.get(producer_id)
+        if known is None:
+            if len(self._verifications) >= PRODUCERS_MAX:
+                del self._verifications[next(iter(self._verifications))]
+            known = self._verifications[producer_id] = _Verification(
+                batch.base_sequence, epoch, now_ms, supports_epoch_bump=supports_epoch_bump
+            )
+        else:
+            known.note(batch.base_sequence, epoch)
+        return known.guard
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Everything below is committed, markers too."""
+        unreplicated = self._unreplicated
+        if not unreplicated or unreplicated[0].last_offset >= high_watermark:
+            return
+        while unreplicated and unreplicated[0].last_offset < high_watermark:
+            unreplicated.popleft()
+        self._settle()
+
+    def _settle(self) -> None:
+        first = next(iter(self._ongoing), None)
+        for ended in self._unreplicated:
+            if first is None or ended.first_offset < first:
+                first = ended.first_offset
+        self.first_unstable_offset = first
+
+    # -- what is known ------------------------------------------------------------------------
+
+    def active(self) -> Iterator[ActiveProducer]:
+        """Every producer that is known."""
+        for producer_id, entry in self._producers.items():
+            yield ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.timestamp_ms,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+
+    def expire(self, now_ms: int, idle_ms: int) -> None:
+        """Forget producers that wrote nothing for so long (``producer.id.expiration.ms``), and
+        verifications that nobody ended."""
+        gone = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.timestamp_ms >= idle_ms
+        ]
+        for producer_id in gone:
+            self._remove(producer_id)
+        late = [
+            producer_id
+            for producer_id, each in self._verifications.items()
+            if now_ms - each.began_ms >= idle_ms
+        ]
+        for producer_id in late:
+            del self._verifications[producer_id]
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether a snapshot would leave out no transaction that has ended, but whose marker is not
+        committed."""
+        return not self._unreplicated
+
+    def snapshot(self) -> bytes:
+        """The bytes of a ``.snapshot``."""
+        return encode_snapshot(
+            [entry.snapshot(producer_id) for producer_id, entry in self._producers.items()]
+        )
+
+    def load(self, entries: Iterable[SnapshotEntry]) -> None:
+        """Nothing but what a snapshot has."""
+        self.clear()
+        ongoing = {}
+        for each in entries:
+            self._producers[each.producer_id] = ProducerEntry.of(each)
+            if each.current_txn_first_offset >= 0:
+                ongoing[each.current_txn_first_offset] = each.producer_id
+        self._limit.count += len(self._producers)
+        self._ongoing = dict(sorted(ongoing.items()))
+        self._settle()
+
+    def forget(self) -> None:
+        """The log is closed: producers are nobody's business any more, but what is stable stays
+        so."""
+        self._limit.count -= len(self._producers)
+        self._producers.clear()
+
+    def clear(self) -> None:
+        """Nothing is known."""
+        self.forget()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self._verifications.clear()
+        self._settle()

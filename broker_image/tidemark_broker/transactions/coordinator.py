@@ -1,0 +1,187 @@
+"""The transaction coordinator of one broker: its partitions of ``__transaction_state``, the markers
+that it has to have written, and what other brokers ask it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import TRANSACTION_STATE_TOPIC
+from tidemark.tls.dialing import Dialer
+from tidemark.tls.identity import Identity
+from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.coordinators.coordinators import Coordinators
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import CoordinatorLog
+from tidemark_broker.replication.partition import ReplicaContext
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.markers import Marker, TransactionKey
+from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_VERSION, Producer
+from tidemark_broker.transactions.inquiries import Inquiries
+from tidemark_broker.transactions.links import Links
+from tidemark_broker.transactions.marker_sender import MarkerSender
+from tidemark_broker.transactions.shard import Limits, TransactionShard
+from tidemark_broker.transactions.wire import (
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WireInquiry,
+    WireMarker,
+    WireVerdict,
+)
+
+
+class TransactionCoordinator:
+    """The loop's. ``want`` asks for the topic where it is not there; ``fresh_producer_id`` raises
+    CoordinatorError; ``write_markers``: to partitions that this broker leads."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        *,
+        limits: Limits,
+        dialer_of: Callable[[int], Dialer],
+        want: Callable[[str], None],
+        fresh_producer_id: Callable[[], Awaitable[int]],
+        write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
+    ) -> None:
+        self.limits = limits
+        self._context = context
+        self._fresh_producer_id = fresh_producer_id
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.coordinators: Coordinators[TransactionShard] = Coordinators(
+            TRANSACTION_STATE_TOPIC,
+            self._shard,
+            cluster=context.metadata,
+            purgatory=context.purgatory,
+            want=want,
+            now=time.monotonic,
+        )
+        self._links = (
+            Links(context.metadata, dialer_of, client_id="transaction markers"),
+            Links(context.metadata, dialer_of, client_id="transaction inquiries"),
+        )
+        self.markers = MarkerSender(
+            node_id=context.node_id,
+            cluster=context.metadata,
+            links=self._links[0],
+            write_here=write_markers,
+            finished=self._markers_written,
+            now=time.monotonic,
+        )
+        self.inquiries = Inquiries(
+            node_id=context.node_id,
+            links=self._links[1],
+            leader_of=self.coordinators.leader_of,
+            answer_here=self.answer,
+        )
+        context.role_changed.append(self.coordinators.role_changed)
+
+    def _shard(self, log: CoordinatorLog, deadlines: Deadlines[Hashable]) -> TransactionShard:
+        return TransactionShard(log, deadlines, self)
+
+    def shard_of(self, transactional_id: str) -> TransactionShard:
+        """Where the id is. Raises :class:`CoordinatorError`."""
+        return self.coordinators.shard_of(transactional_id)
+
+    # ------------------------------------------------------------ what shards need
+
+    def wall_ms(self) -> int:
+        """See :class:`shard.Around`, these all."""
+        return self._context.wall_ms()
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def has_room(self) -> bool:
+        return sum(each.bytes for each in self.shards()) < self.limits.bytes_max
+
+    async def fresh_producer_id(self) -> int:
+        return await self._fresh_producer_id()
+
+    def write_markers(
+        self,
+        shard: TransactionShard,
+        transactional_id: str,
+        marker: Marker,
+        partitions: AbstractSet[TopicPartition],
+    ) -> None:
+        self.markers.add((shard.partition, transactional_id), marker, partitions)
+
+    def resigned(self, shard: TransactionShard) -> None:
+        self.markers.drop(shard.partition)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
+        partition, transactional_id = key
+        try:
+            shard = self.coordinators.shard_at(partition)
+        except CoordinatorError:
+            return  # whoever coordinates now has them written once more
+        if shard.log.leader_epoch == marker.coordinator_epoch:
+            shard.markers_written(transactional_id, marker)
+
+    # ------------------------------------------------------------ what brokers ask
+
+    async def serve(
+        self, request: AskCoordinatorRequest, peer: Identity, memory: AnswerMemory
+    ) -> AskCoordinatorResponse:
+        """Another broker's inquiries."""
+        verdicts = await self.answer(request.inquiries)
+        return AskCoordinatorResponse(
+            verdicts=tuple(WireVerdict(errors=tuple(map(int, each))) for each in verdicts)
+        )
+
+    async def answer(self, inquiries: Sequence[WireInquiry]) -> Sequence[Sequence[ErrorCode]]:
+        """One after another but for those that wait for a commit."""
+        return await asyncio.gather(*map(self._answer, inquiries))
+
+    async def _answer(self, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        tps = [
+            TopicPartition(*each) for each in zip(inquiry.topics, inquiry.partitions, strict=True)
+        ]
+        producer = Producer(inquiry.producer_id, inquiry.producer_epoch)
+        try:
+            shard = self.shard_of(inquiry.transactional_id)
+            if not inquiry.adds:
+                verdict = shard.verify_partitions(
+                    inquiry.transactional_id, producer=producer, partitions=set(tps)
+                )
+                return [verdict[tp] for tp in tps]
+            error = await shard.add_partitions(
+                inquiry.transactional_id,
+                producer=producer,
+                partitions=set(tps),
+                version=EPOCH_BUMP_VERSION,
+            )
+        except CoordinatorError as failed:
+            error = failed.error_code
+        return [error] * len(tps)
+
+    # ------------------------------------------------------------ life
+
+    def shards(self) -> Iterator[TransactionShard]:
+        """All that can be asked at present."""
+        return self.coordinators.active()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.coordinators.run())
+            group.create_task(self.markers.run())
+
+    async def close(self) -> None:
+        """Coordinate nothing any more."""
+        await self.coordinators.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, self.inquiries.close(), return_exceptions=True)
+        for links in self._links:
+            await links.close()

@@ -1,0 +1,81 @@
+"""What test programs print is read as it was meant: the lines are as the programs print them."""
+
+import pytest
+
+from tests.suites.outcomes import Outcome, Result
+from tests.suites.outputs import Began, Event, GoTest, Pytest, Reader, RustTest
+
+GO = [
+    "\x16=== RUN   TestA",
+    "\x16=== RUN   TestA/sub/x",
+    "    x_test.go:3: hey",
+    "\x16--- PASS: TestA/sub/x (0.00s)",
+    "\x16=== NAME  TestA",
+    "no newline\x16--- PASS: TestA (1.25s)",
+    "\x16=== RUN   TestB",
+    "\x16=== PAUSE TestB",
+    "\x16=== CONT  TestB",
+    "\x16--- SKIP: TestB (0.00s)",
+    "\x16=== RUN   TestC",
+    "--- PASS: TestC (0.00s)",
+    "\x16--- FAIL: TestC (0.50s)",
+    "panic: boom [recovered, repanicked]",
+]
+PYTEST = [
+    "collecting ... collected 4 items",
+    "",
+    "test/integration/test_a.py::test_one[a b-None] PASSED                 [ 20%]",
+    "test/integration/test_a.py::test_two SKIPPED (needs a JVM)            [ 40%]",
+    "test/integration/test_a.py::TestX::test_three FAILED                  [ 60%]",
+    "test/integration/test_a.py::test_four ERROR                           [ 80%]",
+    "test/integration/test_a.py::test_five XFAIL (known)                   [100%]",
+    "FAILED test/integration/test_a.py::TestX::test_three - assert 0",
+]
+RUST = [
+    "running 3 tests",
+    "test test_one ... ok",
+    "%3|17|FAIL| test two::test_two ... FAILED",
+    "test test_three ... ignored, needs a broker",
+    "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out",
+]
+PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+ROOT = "test/integration/test_a.py"
+
+
+def read(reader: Reader, lines: list[str]) -> list[Event]:
+    return [event for line in lines for event in reader.read(line)]
+
+
+def test_gos_outer_tests_count() -> None:
+    assert read(GoTest(), GO) == [
+        Began("TestA"),
+        Result("TestA", PASSED, 1.25),
+        Began("TestB"),
+        Began("TestB"),
+        Result("TestB", SKIPPED),
+        Began("TestC"),
+        Result("TestC", FAILED, 0.5),
+    ]
+
+
+def test_pytests_verbose_lines() -> None:
+    assert read(Pytest(), PYTEST) == [
+        Result(f"{ROOT}::test_one[a b-None]", PASSED),
+        Result(f"{ROOT}::test_two", SKIPPED),
+        Result(f"{ROOT}::TestX::test_three", FAILED),
+        Result(f"{ROOT}::test_four", FAILED),
+        Result(f"{ROOT}::test_five", SKIPPED),
+    ]
+
+
+def test_rusts_tests_are_named_after_their_program() -> None:
+    assert read(RustTest("admin"), RUST) == [
+        Result("admin::test_one", PASSED),
+        Result("admin::two::test_two", FAILED),
+        Result("admin::test_three", SKIPPED),
+    ]
+
+
+@pytest.mark.parametrize("reader", [GoTest(), Pytest(), RustTest("p")], ids=["go", "py", "rust"])
+def test_other_lines_tell_nothing(reader: Reader) -> None:
+    assert read(reader, ["", "PASS", "test", "::", "--- PASS", "ok  \tpackage\t0.1s"]) == []
