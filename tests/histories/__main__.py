@@ -3,18 +3,20 @@ with a seed of its own, and a checker that reads what clients were told.
 
 Seeds run on from ``--first``; ``SEED=17`` is one round again: the same clients and the same faults,
 though not at the same microsecond. The history of a round with an anomaly is kept in
-``build/histories``. ``--kafka`` disturbs Apache Kafka's brokers instead: what is found there is
-Kafka's, or the checker's own mistake. ``--wrong`` has clients do something that must be found.
+``build/histories``, with the nodes' logs; ``--history`` judges it again. ``--kafka`` disturbs
+Apache Kafka's brokers instead: what is found there is Kafka's, or the checker's own mistake.
+``--wrong`` has clients do something that must be found.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from tests.histories.checker import Report, check
-from tests.histories.events import load, store
+from tests.histories.events import Event, load, store
 from tests.histories.plan import WRONGS, make
 from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
 from tests.histories.workload import RoundFailed, run_round
@@ -89,18 +91,24 @@ class _Rounds:
         try:
             events = run_round(self._target, plan)
         except RoundFailed as error:
-            self._bad.append(seed)
-            print(f"seed {seed}: {error}; again: make histories SEED={seed}", flush=True)
+            print(f"seed {seed}: {error}", flush=True)
+            self._keep(seed, error.events)
             return
         report = check(events)
         self._total = report if self._total is None else self._total + report
         print(f"seed {seed}: {report.line()}", flush=True)
         if report.violations:
-            self._bad.append(seed)
-            kept = KEPT / f"seed-{seed}.jsonl"
-            store(events, kept)
-            print("\n".join(report.proofs(events)))
-            print(f"  kept as {kept}; again: make histories SEED={seed}", flush=True)
+            print("\n".join(report.proofs(events)), flush=True)
+            self._keep(seed, events)
+
+    def _keep(self, seed: int, events: list[Event]) -> None:
+        """The history, and what the nodes said."""
+        self._bad.append(seed)
+        folder = KEPT / f"seed-{seed}"
+        store(events, folder / "history.jsonl")
+        for log in self._target.logs:
+            shutil.copy(log, folder / f"{log.parent.name}-{log.name}")
+        print(f"  kept in {folder}; again: make histories SEED={seed}", flush=True)
 
 
 if __name__ == "__main__":

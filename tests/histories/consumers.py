@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.histories.clients import CALL_S, Instances, Run, error_of, partition_of, place_of
 from tests.histories.events import Operation
 from tests.histories.levels import READ_UNCOMMITTED
+from tests.histories.plan import BROKERS_ASSIGN, EAGER
 
 COLLECT_S = 0.3
 #: The shortest that brokers let a member be silent for, by default.
 SESSION_MS = 6_000
-COOPERATIVE = "cooperative-sticky"
 #: One poll in so many of a client that reads wrongly on purpose does.
 WRONG_EVERY = 10
 
@@ -151,14 +151,17 @@ class GroupReading(Reading):
     def __init__(
         self, run: Run, process: str, level: str, group: str, assignor: str, topics: tuple[str, ...]
     ) -> None:
-        settings = {
-            "group.id": group,
-            "partition.assignment.strategy": assignor,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": SESSION_MS // 4,
-        }
+        settings: dict[str, Any] = {"group.id": group}
+        if assignor == BROKERS_ASSIGN:
+            settings["group.protocol"] = "consumer"
+        else:
+            settings |= {
+                "partition.assignment.strategy": assignor,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": SESSION_MS // 4,
+            }
         super().__init__(run, process, level, settings)
-        self._is_cooperative = assignor == COOPERATIVE
+        self._is_cooperative = assignor != EAGER
         self.consumer.subscribe(
             [run.topics[topic] for topic in topics],
             on_assign=self._assigned,
@@ -225,9 +228,11 @@ class OffsetReader(Instances):
             records = reading.poll(client.batch)
             polls += 1
             known.update(reading.at)
+            if client.wrong == "skips" and polls % WRONG_EVERY == 0:
+                reading.consumer.poll(1)  # whatever it returns is not written down
             for place in records:
-                if client.wrong and polls % WRONG_EVERY == 0:
-                    self._read_wrongly(reading, place)
+                if client.wrong == "goes back" and polls % WRONG_EVERY == 0:
+                    reading.seek(place, reading.at[place] - 1, secret=True)
                 elif self.chance.random() < client.restarts:
                     reading.seek(place, self.chance.randint(0, known[place]))
             if self.chance.random() < client.restarts:
@@ -237,7 +242,8 @@ class OffsetReader(Instances):
     def _assign(self, reading: Reading, known: dict[str, int]) -> None:
         places = self.run.places(self.client.topics)
         kept = self.chance.sample(places, self.chance.randint(1, len(places)))
-        reading.lost(list(reading.at))
+        if reading.at:
+            reading.lost(list(reading.at))
         offsets: dict[str, int | None] = {}
         for each in kept:
             at = known.get(place_of(each), 0)
@@ -245,13 +251,6 @@ class OffsetReader(Instances):
             offsets[place_of(each)] = each.offset
         reading.consumer.assign(kept)
         reading.moved(offsets)
-
-    def _read_wrongly(self, reading: Reading, place: str) -> None:
-        at = reading.at[place]
-        if self.client.wrong == "skips":
-            reading.seek(place, at + 1, secret=True)
-        elif self.client.wrong == "goes back":
-            reading.seek(place, at - 1, secret=True)
 
 
 class GroupMember(Instances):

@@ -69,10 +69,11 @@ class Event:
         """The event of a line. Raises ValueError for anything else."""
         try:
             fields: dict[str, Any] = json.loads(line)
-            own = [fields.pop(name) for name in ("id", "type", "f", "process", "time")]
+            number, kind = fields.pop("id"), fields.pop("type")
+            f, process, time_us = fields.pop("f"), fields.pop("process"), fields.pop("time")
         except (KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"no event of a history: {line[:80]!r}") from error
-        return cls(*own, fields)
+        return cls(number, kind, f, process, time_us, fields)
 
 
 def store(events: Iterable[Event], path: Path) -> None:

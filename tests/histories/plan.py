@@ -34,10 +34,16 @@ ANY, LEADER, GROUPS, TRANSACTIONS, OPERATOR = (
     "operator",
 )
 
-#: Kafka's keys: InitProducerId; AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit; the
-#: classic group protocol with FindCoordinator, OffsetCommit and OffsetFetch; ElectLeaders.
+#: How a group's partitions are assigned: two of librdkafka's assignors, and KIP-848's protocol, in
+#: which brokers do it.
+EAGER, COOPERATIVE, BROKERS_ASSIGN = "range", "cooperative-sticky", "brokers"
+
+#: Kafka's keys: InitProducerId; the classic group protocol with FindCoordinator, OffsetCommit and
+#: OffsetFetch; ConsumerGroupHeartbeat; AddPartitionsToTxn and EndTxn; AddOffsetsToTxn and
+#: TxnOffsetCommit; ElectLeaders.
 _IDEMPOTENCE = frozenset({22})
 _GROUPS = frozenset({8, 9, 10, 11, 12, 13, 14})
+_NEW_GROUPS = _GROUPS | {68}
 _TRANSACTIONS = _IDEMPOTENCE | {10, 24, 26}
 _TRANSFORMING = _TRANSACTIONS | _GROUPS | {25, 28}
 _ELECTIONS = frozenset({43})
@@ -52,8 +58,8 @@ class Client:
     level: str = ""
     group: str = ""
     topics: tuple[str, ...] = ()
-    #: For members: how partitions are assigned, `range` or `cooperative-sticky`.
-    assignor: str = "range"
+    #: For members: how partitions are assigned.
+    assignor: str = EAGER
     #: Seconds between two things it does, and how many records at once.
     pause_s: float = 0.05
     batch: int = 5
@@ -171,7 +177,11 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
             restarts=chance.uniform(0.01, 0.05),
         )
         found.append((reader, _TRANSACTIONS if level == READ_COMMITTED else frozenset()))
-    for group, assignor in (("eager", "range"), ("cooperative", "cooperative-sticky")):
+    for group, assignor, needs in (
+        ("eager", EAGER, _GROUPS),
+        ("cooperative", COOPERATIVE, _GROUPS),
+        ("new", BROKERS_ASSIGN, _NEW_GROUPS),
+    ):
         level = chance.choice(levels)
         for number in range(chance.randint(2, 3)):
             member = Client(
@@ -184,10 +194,10 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
                 batch=chance.randint(5, 50),
                 restarts=chance.uniform(0.005, 0.03),
             )
-            found.append((member, _GROUPS))
+            found.append((member, needs))
     for source, target in NEXT.items():
         group = f"{source}-to-{target}"
-        assignor = chance.choice(("range", "cooperative-sticky"))
+        assignor = chance.choice((EAGER, COOPERATIVE))
         for number in range(chance.randint(1, 2)):
             transformer = Client(
                 f"{group}{number}",

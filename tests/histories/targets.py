@@ -39,6 +39,10 @@ class Target(Protocol):
     def nodes(self) -> tuple[str, ...]:
         """All that can be disturbed."""
 
+    @property
+    def logs(self) -> list[Path]:
+        """What the nodes have said."""
+
     def create_topics(self, partitions: dict[str, int]) -> None:
         """With a replica on each broker, two of which have to be in sync; waits until all are
         led."""
@@ -64,6 +68,10 @@ class TidemarkTarget:
         self._local = cluster.local
         self.bootstrap = cluster.bootstrap
         self.nodes = (*(f"broker-{number}" for number in range(1, BROKERS + 1)), OPERATOR)
+
+    @property
+    def logs(self) -> list[Path]:
+        return [self._local.layout.log(node) for node in self.nodes]
 
     def create_topics(self, partitions: dict[str, int]) -> None:
         for name, count in partitions.items():
@@ -102,12 +110,16 @@ class TidemarkTarget:
 
 
 class KafkaTarget:
-    """Apache Kafka's brokers; the first one is the controller, too."""
+    """Apache Kafka's brokers; the controller, a process of its own, is left alone."""
 
     def __init__(self, running: kafka.ApacheKafka) -> None:
         self._running = running
         self.bootstrap = running.bootstrap
         self.nodes = tuple(f"broker-{number}" for number in range(1, BROKERS + 1))
+
+    @property
+    def logs(self) -> list[Path]:
+        return [folder / "kafka.log" for folder in self._running.folders]
 
     def create_topics(self, partitions: dict[str, int]) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -151,7 +163,8 @@ def tidemark(folder: Path) -> Iterator[Target]:
 def apache_kafka(folder: Path) -> Iterator[Target]:
     """Stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    running = kafka.start(kafka.ensure_jars(), folder, brokers=BROKERS)
+    setting = kafka.Setting(own_controller=True)
+    running = kafka.start(kafka.ensure_jars(), folder, brokers=BROKERS, setting=setting)
     target = KafkaTarget(running)
     try:
         yield target

@@ -15,8 +15,8 @@ from tests.histories.plan import MEMBER, PRODUCER, READER, TRANSFORMER, WRITER, 
 from tests.histories.targets import BROKERS, OPERATOR, Target, served, tidemark
 from tests.histories.workload import run_round
 
-DISTURBED_S = 12.0
-UNDISTURBED_S = 6.0
+DISTURBED_S = 10.0
+UNDISTURBED_S = 10.0
 #: By kind of client: what its processes are seen to do.
 DONE = {PRODUCER: "send", WRITER: "end", READER: "poll", MEMBER: "commit", TRANSFORMER: "end"}
 

@@ -31,7 +31,12 @@ KINDS: dict[str, type[Instances]] = {
 
 
 class RoundFailed(Exception):
-    """The round could not be brought to its end, so there is nothing to judge; says why."""
+    """The round could not be brought to its end, so there is nothing to judge; says why, and has
+    what was written down until then."""
+
+    def __init__(self, why: str, events: list[Event]) -> None:
+        super().__init__(why)
+        self.events = events
 
 
 def run_round(target: Target, plan: Plan, *, is_disturbed: bool = True) -> list[Event]:
@@ -53,11 +58,12 @@ def run_round(target: Target, plan: Plan, *, is_disturbed: bool = True) -> list[
         if is_disturbed:
             faults.stop()
         run.stopping.set()
-    _await_end(clients, faults)
+    _await_end(run, clients, faults)
     try:
         close(run, plan, seconds=CLOSING_S)
     except (KafkaException, TimeoutError) as error:
-        raise RoundFailed(f"not everything could be read at the end: {error}") from error
+        why = f"not everything could be read at the end: {error}"
+        raise RoundFailed(why, run.recorder.events) from error
     return run.recorder.events
 
 
@@ -67,15 +73,18 @@ def _made(run: Run, client: Client) -> Instances:
     return KINDS[client.kind](run, client)
 
 
-def _await_end(clients: list[Instances], faults: Faults) -> None:
+def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:
     until_s = time.monotonic() + ENDING_S
     for client in clients:
         client.thread.join(max(until_s - time.monotonic(), 0.0))
     stuck = [client.client.name for client in clients if client.thread.is_alive()]
+    why = ""
     if faults.failure is not None:
-        raise RoundFailed(f"a node did not come back: {faults.failure}") from faults.failure
-    if stuck:
-        raise RoundFailed(f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}")
+        why = f"a node did not come back: {faults.failure}"
+    elif stuck:
+        why = f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}"
     for client in clients:
         if client.failure is not None:
-            raise RoundFailed(f"{client.process} failed: {client.failure!r}") from client.failure
+            why = f"{client.process} failed: {client.failure!r}"
+    if why:
+        raise RoundFailed(why, run.recorder.events)

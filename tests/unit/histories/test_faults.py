@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,8 @@ class Nodes:
         self.told: list[tuple[str, str]] = []
         self.disturbed = threading.Event()
         self._broken = broken
+
+    logs: tuple[Path, ...] = ()
 
     def create_topics(self, partitions: dict[str, int]) -> None:
         raise NotImplementedError
