@@ -73,7 +73,7 @@ class Instances:
         self.client = client
         self.chance = random.Random(f"{run.seed} {client.name}")
         self.process = ""
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
         self._instances = 0
         self._values = 0
         self.thread = threading.Thread(target=self._work, name=client.name, daemon=True)
@@ -100,9 +100,8 @@ class Instances:
                     self.instance()
                 except (Restart, KafkaException):
                     self.pause(0.2)
-        except BaseException as error:  # a mistake of the workload's own: the run fails
+        except Exception as error:  # noqa: BLE001 - a mistake of the workload's own fails the run
             self.failure = error
-            raise
 
 
 def place_of(partition: TopicPartition) -> str:

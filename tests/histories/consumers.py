@@ -263,17 +263,19 @@ class GroupMember(Instances):
             self.run, self.process, client.level, group, client.assignor, client.topics
         )
         committed: dict[str, list[int]] = {}
-        while self.run.goes_on:
-            records = reading.poll(client.batch)
-            offsets = {place: found[-1][0] + 1 for place, found in records.items() if found}
-            if offsets and reading.commit(offsets):
-                for place, offset in offsets.items():
-                    committed.setdefault(place, []).append(offset)
-            if client.wrong and self._rewind(reading, committed):
-                break
-            if self.chance.random() < client.restarts:
-                break
-        reading.consumer.close()
+        try:
+            while self.run.goes_on:
+                records = reading.poll(client.batch)
+                offsets = {place: found[-1][0] + 1 for place, found in records.items()}
+                if offsets and reading.commit(offsets):
+                    for place, offset in offsets.items():
+                        committed.setdefault(place, []).append(offset)
+                if client.wrong and self._rewind(reading, committed):
+                    return
+                if self.chance.random() < client.restarts:
+                    return
+        finally:
+            reading.consumer.close()
 
     @staticmethod
     def _rewind(reading: GroupReading, committed: dict[str, list[int]]) -> bool:

@@ -42,8 +42,8 @@ class Sender:
         txn: str = "",
         origin: Any = None,
         secret: bool = False,
-    ) -> None:
-        """``secret``: nothing is written down. What the library has no room for has failed."""
+    ) -> bool:
+        """Has the library taken it? ``secret``: nothing is written down."""
         place = place_of(to)
         operation = None
         if not secret:
@@ -56,20 +56,21 @@ class Sender:
                 txn=txn,
                 origin=origin,
             )
+        delivered = functools.partial(self._delivered, operation, place)
         try:
             self.producer.produce(
-                to.topic,
-                value.encode(),
-                partition=to.partition,
-                on_delivery=functools.partial(self._delivered, operation, place),
+                to.topic, value.encode(), partition=to.partition, on_delivery=delivered
             )
         except BufferError:
             if operation is not None:
                 operation.fail(error="the queue is full")
+            return False
         except KafkaException as error:
             self.is_broken = True
             if operation is not None:
                 operation.info(error=str(error_of(error)))
+            return False
+        return True
 
     def _delivered(self, operation: Operation | None, place: str, error: Any, message: Any) -> None:
         if error is None:
@@ -153,8 +154,9 @@ class Transactions:
         operation.ok()
 
     def send(self, to: TopicPartition, value: str, origin: Any = None) -> None:
-        """One record of it."""
-        self.sender.send(to, value, txn=self.name, origin=origin)
+        """One record of it. Raises :class:`Restart` if it cannot be: nobody may commit the rest."""
+        if not self.sender.send(to, value, txn=self.name, origin=origin):
+            raise Restart
         self.sender.producer.poll(0)
 
     def offsets(self, group: str, offsets: list[TopicPartition], member: Any) -> bool:

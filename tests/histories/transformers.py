@@ -37,10 +37,13 @@ class Transformer(Instances):
         self, reading: GroupReading, transactions: Transactions, records: Records
     ) -> bool:
         """False if this instance ends here, in the middle of it."""
+        member_id = reading.consumer.memberid()
+        member = reading.consumer.consumer_group_metadata()
+        if not member_id or reading.consumer.memberid() != member_id:
+            raise Restart  # it is no member just now, and nobody would be kept from doing the same
         transactions.begin()
         self.make(transactions, reading.group, records)
         offsets = [partition_of(place, found[-1][0] + 1) for place, found in records.items()]
-        member = reading.consumer.consumer_group_metadata()
         is_done = False
         if not transactions.offsets(reading.group, offsets, member):
             transactions.abort()

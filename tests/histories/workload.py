@@ -78,13 +78,13 @@ def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:
     for client in clients:
         client.thread.join(max(until_s - time.monotonic(), 0.0))
     stuck = [client.client.name for client in clients if client.thread.is_alive()]
-    why = ""
-    if faults.failure is not None:
-        why = f"a node did not come back: {faults.failure}"
-    elif stuck:
-        why = f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}"
     for client in clients:
         if client.failure is not None:
             why = f"{client.process} failed: {client.failure!r}"
-    if why:
+            raise RoundFailed(why, run.recorder.events) from client.failure
+    if faults.failure is not None:
+        why = f"a node did not come back: {faults.failure}"
+        raise RoundFailed(why, run.recorder.events) from faults.failure
+    if stuck:
+        why = f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}"
         raise RoundFailed(why, run.recorder.events)
