@@ -22,7 +22,11 @@ def services(cluster: MetadataCache, **parts: Any) -> Services:
         "users": UserStore(),
         "fetch_sessions": FetchSessionCache(slots=10),
         "changes": NOTHING,
+        "producer_ids": NOTHING,
         "creations": Creations(NOTHING, cluster, {}),
         "entries": {},
+        "groups": NOTHING,
+        "transactions": NOTHING,
+        "marker_writer": NOTHING,
     }
     return Services(cluster=cluster, **bare | parts)
