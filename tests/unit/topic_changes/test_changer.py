@@ -260,7 +260,7 @@ async def test_more_changes_than_a_message_may_have_are_refused(changes: Changes
     ids=["configuration", "disabling", "admission", "forbidden", "no answer"],
 )
 async def test_the_api_server_has_the_last_word(changes: Changes, error: Any, code: str) -> None:
-    changes.world.api.fail("apply Topic", error)
+    changes.world.api.fail("apply_fields Topic", error)
     told, text = await changes.one(create())
     assert told == code
     assert (error.message if error else "no answer") in text
