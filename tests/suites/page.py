@@ -37,7 +37,8 @@ suite's programs say is kept in `build/suites`. A run of a whole suite is writte
 
 It needs Java 17 or newer and Maven, Go and Cargo, each for its own suites; KafkaJS and aiokafka do
 not publish their tests. What eight clients do with their defaults alone is held by
-`tests/conformance/test_defaults.py`.
+`tests/conformance/test_defaults.py`; a few tests of the suites are run by `make test`
+(`tests/conformance/test_suites.py`).
 """
 
 

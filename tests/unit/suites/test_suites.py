@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.suites import go_suites, java_apps, java_clients, kafka_python, packages, rdkafka_rs
+from tests.suites import (
+    go_suites,
+    java_apps,
+    java_clients,
+    kafka_python,
+    packages,
+    rdkafka_rs,
+    short,
+)
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
 from tests.suites.proxied import docker, obey, proxies
+from tests.suites.recorded import KAFKAS, OURS, Recorded, dumped, noted
 from tests.suites.targets import divided
 
 SOURCES = {
@@ -213,3 +222,18 @@ def test_what_is_kept_is_made_once_and_whole(
     assert packages.kept("thing", {"pin": b"2"}, make) != first
     assert len(made) == 3
     assert sorted(path.name for path in first.parent.iterdir() if path.name.startswith(".")) == []
+
+
+def test_make_test_runs_suites_that_were_run_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    monkeypatch.setattr(short, "RESULTS", path)
+    path.write_text("{}")
+    assert not short.has_been_run("franz-go")
+    ours = Recorded(60, (), ())
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", KAFKAS, ours)))
+    assert not short.has_been_run("franz-go")
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", OURS, ours)))
+    assert short.has_been_run("franz-go")
+    assert set(short.SHORT) <= set(SUITES)
