@@ -188,7 +188,7 @@ def crate(name: str, version: str, sha256: str) -> Path:
 def maven_jars(pom: Path) -> Path:
     """A folder with the jars that a pom names. Raises :class:`Missing`."""
     return kept(
-        pom.stem,
+        pom.parent.name,
         {"pom": pom.read_bytes()},
         lambda made: (
             command(
