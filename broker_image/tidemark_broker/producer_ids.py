@@ -7,7 +7,6 @@ theirs by the transaction coordinator; here is only how it is asked.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -74,18 +73,3 @@ class Initialised:
     producer_epoch: int = -1
     ongoing_producer_id: int = -1
     ongoing_producer_epoch: int = -1
-
-
-class TransactionalIds(Protocol):
-    """The transaction coordinator, as InitProducerId asks it."""
-
-    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        """Never raises for what went wrong."""
-
-
-class NoTransactionalIds(TransactionalIds):
-    """Of a broker that coordinates no transactions."""
-
-    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        """Clients ask again, or elsewhere."""
-        return Initialised(error=ErrorCode.coordinator_not_available)

@@ -60,7 +60,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
             enable_2pc=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
         )
-        return await services.transactional_ids.init_producer_id(asked)
+        return await services.transactions.init_producer_id(asked)
     producer_id = await services.producer_ids.next_id(call.wait_s(_WAIT_S))
     if producer_id is None:
         return Initialised(error=ErrorCode.coordinator_load_in_progress)

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark_broker.log import RecordError
 
 #: A partition by its topic's id; names are given again, ids never are.
 TopicIdPartition = tuple[uuid.UUID, int]
@@ -26,14 +27,16 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResult:
-    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none. It is
-    committed once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
+    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none, but for the
+    log start, which is told with some errors, too; ``records``: those at fault. It is committed
+    once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
 
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    records: tuple[RecordError, ...] = ()
     leader_epoch: int = -1
     end_offset: int = -1
 

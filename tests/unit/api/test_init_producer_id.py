@@ -14,13 +14,7 @@ from tidemark_broker.api import init_producer_id
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.init_producer_id import InitProducerIdResponse
 from tidemark_broker.api.table import Call
-from tidemark_broker.producer_ids import (
-    Initialised,
-    InitTransactionalId,
-    NoTransactionalIds,
-    ProducerIds,
-    TransactionalIds,
-)
+from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
@@ -31,7 +25,7 @@ async def ask(
     *,
     version: int = 6,
     users: UserStore | None = None,
-    coordinator: TransactionalIds | None = None,
+    coordinator: Any = None,
     transactional_id: str | None = None,
     **fields: Any,
 ) -> InitProducerIdResponse:
@@ -39,7 +33,7 @@ async def ask(
         MetadataCache("c"),
         users=users or UserStore(),
         producer_ids=ids,
-        transactional_ids=coordinator or NoTransactionalIds(),
+        transactions=coordinator,
     )
     client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
     request = init_producer_id.API.request(
@@ -77,14 +71,12 @@ async def test_half_of_an_identity_is_none(fields: dict[str, int]) -> None:
     assert (await ask(ProducerIds(), **fields)).error_code is ErrorCode.invalid_request
 
 
-async def test_without_a_coordinator_nobody_is_given_a_transactional_id() -> None:
-    answer = await ask(ProducerIds(), transactional_id="t")
-    assert answer.error_code is ErrorCode.coordinator_not_available
+async def test_an_empty_transactional_id_is_none() -> None:
     answer = await ask(ProducerIds(), transactional_id="")
     assert answer.error_code is ErrorCode.invalid_request
 
 
-class Fencing(TransactionalIds):
+class Fencing:
     async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
         assert request == InitTransactionalId(
             transactional_id="t", timeout_ms=60_000, producer_id=4, producer_epoch=5
