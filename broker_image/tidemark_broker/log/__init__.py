@@ -5,6 +5,7 @@ from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStat
 from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import (
+    FIRST_BATCHES,
     BatchContents,
     RecordsInDoubt,
     batch_contents,
@@ -44,6 +45,7 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "FIRST_BATCHES",
     "ActiveProducer",
     "AppendInfo",
     "AppendOrigin",
