@@ -251,8 +251,8 @@ def _continuing(
     if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
         return data, batches
     header = parse_header(data)
-    if header.count > header.last_offset_delta:  # every offset has a record: no compaction did that
-        return data, batches
+    if header.producer_id > NO_PRODUCER_ID or header.count > header.last_offset_delta:
+        return data, batches  # no compaction did that
     gap = Gap(end, first.last_offset, first.leader_epoch).batch()
     shift = len(gap) - first.end_position
     rest = [each._replace(position=each.position + shift) for each in batches[1:]]

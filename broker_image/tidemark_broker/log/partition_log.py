@@ -317,9 +317,9 @@ class PartitionLog:
         markers; complete where ``end`` is not above the last stable offset."""
         return reading.aborted_transactions(self.state, start, end)
 
-    def has_aborted(self, start: int) -> bool:
-        """Whether :meth:`aborted_transactions` may find any from ``start`` on."""
-        return reading.has_aborted(self.state, start)
+    def aborted_count(self, start: int) -> int:
+        """How many aborted transactions :meth:`aborted_transactions` may have to look at."""
+        return reading.aborted_count(self.state, start)
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """T: the first local record at or behind the local log start that is not older."""

@@ -141,8 +141,6 @@ def _check_producer(header: BatchHeader, origin: AppendOrigin) -> None:
         if header.is_transactional:
             raise InvalidRecords("transactional records need a producer id")
         return
-    if header.producer_epoch < 0:
-        raise InvalidRecords(f"epoch {header.producer_epoch} of the producer {header.producer_id}")
     if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
         raise InvalidRecords(
             f"sequence number {header.base_sequence} of the producer {header.producer_id}"

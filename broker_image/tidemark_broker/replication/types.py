@@ -1,12 +1,14 @@
 """Values that pass between a partition, the api handlers and the purgatory."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log import RecordError
 
 #: A partition by its topic's id; names are given again, ids never are.
@@ -49,17 +51,20 @@ class RemoteFetchNeed:
 
 @dataclass(frozen=True, slots=True)
 class DiskReadNeed:
-    """What a consumer asked for is likely not in memory: it is read in a thread."""
+    """What a consumer asked for is likely not in memory: it is read in a thread.
+    ``read_committed``: up to the last stable offset only."""
 
     offset: int
     max_bytes: int
     min_one: bool
+    read_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
     """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log;
-    ``preferred_read_replica``: who is to be asked instead (KIP-392)."""
+    ``preferred_read_replica``: who is to be asked instead (KIP-392); ``aborted``: transactions of
+    which ``data`` may hold records that a reader with read_committed leaves out."""
 
     error: ErrorCode
     high_watermark: int = -1
@@ -72,6 +77,7 @@ class FetchResult:
     leader_id: int = -1
     leader_epoch: int = -1
     preferred_read_replica: int = -1
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

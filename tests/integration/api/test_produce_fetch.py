@@ -17,7 +17,7 @@ from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark.wire.connection import ConnectionClosed
-from tidemark_broker.replication.threads import in_lookup_thread
+from tidemark_broker.replication.threads import in_record_thread
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
@@ -127,12 +127,12 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
     """What one client sends keeps its order in each partition, request by request."""
     await broker.create("t", partitions=2)
     now_ms = int(time.time() * 1000)
-    odd, x, first, second = (
-        build_batch([Record(None, value, (), -1 if value == b"odd" else now_ms)])
-        for value in (b"odd", b"x", b"first", b"second")
+    odd = build_batch([Record(None, b"odd", (), -1)] * 9)
+    x, first, second = (
+        build_batch([Record(None, value, (), now_ms)]) for value in (b"x", b"first", b"second")
     )
     over = threading.Event()
-    busy = [asyncio.ensure_future(in_lookup_thread(over.wait)) for _ in range(2)]
+    busy = [asyncio.ensure_future(in_record_thread(over.wait)) for _ in range(2)]
     requests = [
         kafka.produce(9, "t", odd, first, acks=acks),
         kafka.produce(9, "t", x, second, acks=acks),
@@ -144,9 +144,12 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
         over.set()
         await asyncio.gather(*busy)
     assert _values(reads[1].records)[:1] == [b"first"]
-    await _fetch_other(broker, "t", 1, wait_ms=5000)
+    await _fetch_other(broker, "t", 9, wait_ms=5000)
     reads = await _fetch_other(broker, "t", 0, 0)
-    assert [_values(read.records) for read in reads] == [[b"odd", b"x"], [b"first", b"second"]]
+    assert [_values(read.records) for read in reads] == [
+        [b"odd"] * 9 + [b"x"],
+        [b"first", b"second"],
+    ]
     for each in sent:
         each.cancel()
     await asyncio.gather(*sent, return_exceptions=True)
@@ -186,7 +189,13 @@ async def test_what_cannot_be_produced(broker: ApiBroker) -> None:
         assert result.error_code is error, (topic, acks, error)
         assert result.base_offset == (0 if error is ErrorCode.none else -1)
     (result,) = await _produce(broker, 9, "t", good, transactional_id="tx")
-    assert result.error_code is ErrorCode.invalid_request
+    assert result.error_code is ErrorCode.none  # the batch is in no transaction
+    good_of_one = build_batch(
+        [Record(b"k", b"v", (), 1)], producer_id=1, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    (result,) = await _produce(broker, 9, "t", good_of_one)
+    assert result.error_code is ErrorCode.transactional_id_authorization_failed
 
 
 async def test_a_topic_is_produced_to_by_its_id(broker: ApiBroker) -> None:
