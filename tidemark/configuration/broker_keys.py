@@ -228,6 +228,13 @@ BROKER_KEYS = (
         "Its min.insync.replicas, as far as there are so many replicas."),
     _key(_BROKER, "transaction.state.log.segment.bytes", integer(1024 * 1024), 100 * _MIB,
         "Its segment.bytes."),
+    _key(_BROKER, "transaction.max.timeout.ms", integer(1), 900_000,
+        "The longest transaction.timeout.ms that a producer may ask for."),
+    _key(_BROKER, "transactional.id.expiration.ms", integer(1), 604_800_000,
+        "After how long the coordinator forgets a transactional id that nobody uses."),
+    _key(_BROKER, "tidemark.transactions.bytes.max", long(1024 * 1024), 256 * _MIB,
+        "Memory of a broker for the transactional ids that it coordinates, 600 bytes each, and 100 "
+        "for each partition of their transactions; beyond it nothing is added."),
     # ------------------------------------------------------------ the log
     _key(_BROKER, "log.retention.check.interval.ms", long(1), 300_000,
         "Pause between two looks at what retention may delete."),
