@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import HEADER_BYTES
+from tidemark_broker.log.contents import unpack_limits
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamps import unpack_limits
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
@@ -76,10 +76,10 @@ def _read_segment(
         return result
 
 
-def has_aborted(log: LogState, start: int) -> bool:
-    """See :meth:`PartitionLog.has_aborted`."""
+def aborted_count(log: LogState, start: int) -> int:
+    """See :meth:`PartitionLog.aborted_count`."""
     with log.lock:
-        return any(_indexes_from(log, start))
+        return sum(map(len, _indexes_from(log, start)))
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
