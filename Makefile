@@ -72,8 +72,9 @@ conformance: $(ALL)
 compatibility: $(ALL)
 	@$(BIN)/python -m tests.suites.page docs/compatibility.md
 
+# Beside Apache Kafka, in turn. ONLY: measures whose names have this, such as ONLY='RF 3'.
 bench: $(ALL)
-	@$(BIN)/python -m tests.benchmarks.brokers
+	@$(BIN)/python -m tests.benchmarks.brokers $(if $(ONLY),--only '$(ONLY)')
 
 # Clients and replication in clear and in TLS, beside Apache Kafka.
 bench-encryption: $(ALL)

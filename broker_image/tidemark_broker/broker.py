@@ -36,12 +36,15 @@ from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.entries import accepted
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -59,6 +62,18 @@ from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.marker_writer import MarkerWriter
+from tidemark_broker.transactions.metrics import TransactionsCollector
+from tidemark_broker.transactions.shard import Limits
+from tidemark_broker.transactions.wire import (
+    ASK_COORDINATOR,
+    WRITE_MARKERS,
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -106,6 +121,15 @@ def api_settings(config: BrokerConfig) -> Settings:
     )
 
 
+def transaction_limits(config: BrokerConfig) -> Limits:
+    """What the transaction coordinator reads of the configuration."""
+    return Limits(
+        timeout_max_ms=config.integer("transaction.max.timeout.ms"),
+        expiration_ms=config.integer("transactional.id.expiration.ms"),
+        bytes_max=config.integer("tidemark.transactions.bytes.max"),
+    )
+
+
 class Broker:
     """Use :meth:`run` once."""
 
@@ -118,6 +142,7 @@ class Broker:
         self.purgatory = Purgatory()
         self.clock = LoopClock()
         self.isr_changes = IsrChanges()
+        self.producer_ids = ProducerIds()
         self.context = ReplicaContext(
             node_id=config.node_id,
             metadata=self.metadata,
@@ -152,6 +177,17 @@ class Broker:
         self.users = user_store(config)
         self.changes = Forwarder(lambda: self.client.link)
         self.creations = Creations(self.changes, self.metadata, config.entries)
+        self.groups = self._group_coordinator()
+        self.context.role_changed.append(self.groups.coordinators.role_changed)
+        self.marker_writer = MarkerWriter(self.manager)
+        self.transactions = TransactionCoordinator(
+            self.context,
+            limits=transaction_limits(config),
+            dialer_of=self._dialer_of,
+            want=self.creations.want,
+            producer_ids=self.producer_ids,
+            write_markers=self.marker_writer.write,
+        )
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
@@ -175,15 +211,31 @@ class Broker:
         )
 
     def _replication_server(self) -> ReplicationServer:
-        fetch = PrivateApi(
-            key=REPLICA_FETCH,
-            name="ReplicaFetch",
-            request=ReplicaFetchRequest,
-            answer=ReplicaFetchResponse,
-            handler=self.fetch_service.handle,
+        apis = (
+            PrivateApi(
+                key=REPLICA_FETCH,
+                name="ReplicaFetch",
+                request=ReplicaFetchRequest,
+                answer=ReplicaFetchResponse,
+                handler=self.fetch_service.handle,
+            ),
+            PrivateApi(
+                key=WRITE_MARKERS,
+                name="WriteMarkers",
+                request=WriteMarkersRequest,
+                answer=WriteMarkersResponse,
+                handler=self.marker_writer.serve,
+            ),
+            PrivateApi(
+                key=ASK_COORDINATOR,
+                name="AskCoordinator",
+                request=AskCoordinatorRequest,
+                answer=AskCoordinatorResponse,
+                handler=self.transactions.serve,
+            ),
         )
         return ReplicationServer(
-            PrivateDispatcher([fetch], self.net_metrics).serve,
+            PrivateDispatcher(apis, self.net_metrics).serve,
             me=tls_identity.Identity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,
@@ -204,8 +256,23 @@ class Broker:
                 ),
                 changes=self.changes,
                 creations=self.creations,
+                producer_ids=self.producer_ids,
+                entries=self.config.entries,
+                groups=self.groups,
+                transactions=self.transactions,
+                marker_writer=self.marker_writer,
             ),
             metrics=self.net_metrics,
+        )
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        context = self.context
+        return GroupCoordinator(
+            GroupSettings.of(self.config),
+            cluster=self.metadata,
+            purgatory=self.purgatory,
+            want=self.creations.want,
+            clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
@@ -248,6 +315,8 @@ class Broker:
             self.clock.run(),
             self.client.run(),
             self.creations.run(),
+            self.groups.run(),
+            self.transactions.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -305,6 +374,8 @@ class Broker:
             except TimeoutError:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
+        await self.groups.close()
+        await self.transactions.close()
         await self.manager.close()
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
@@ -349,6 +420,7 @@ class Broker:
             ),
             epoch=self.epoch,
             isr_changes=self.isr_changes,
+            producer_ids=self.producer_ids,
             clock=self.clock,
             storage_error=self.log_directory.error,
             clean_broker_epoch=self.log_directory.clean_broker_epoch,
@@ -367,6 +439,7 @@ class Broker:
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
         self.registry.register(CleanerCollector(self.cleaner))
+        self.registry.register(TransactionsCollector(self.transactions))
         ProcessCollector(registry=self.registry)
 
         def health() -> tuple[bool, str]:

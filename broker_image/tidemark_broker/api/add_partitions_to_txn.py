@@ -19,7 +19,7 @@ from tidemark_broker.api.turns import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
-from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_VERSION, Producer
+from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
 
 _BROKERS_SINCE = 4
 _RAISES_EPOCH_SINCE = 5
@@ -198,7 +198,7 @@ async def _ask(transaction: _Transaction, call: Call) -> None:
             transactional_id,
             producer=transaction.producer,
             partitions=set(transaction.errors),
-            version=EPOCH_BUMP_VERSION if call.version >= _RAISES_EPOCH_SINCE else 0,
+            version=EPOCH_BUMP_LEVEL if call.version >= _RAISES_EPOCH_SINCE else 0,
         )
     except CoordinatorError as failed:
         error = failed.error_code

@@ -12,7 +12,7 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.transactional import as_known, refusal
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_VERSION, Producer
+from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
 
 _RAISES_EPOCH_SINCE = 5
 _FENCED_SINCE = 2
@@ -39,7 +39,7 @@ async def handle(request: EndTxnRequest, call: Call) -> EndTxnResponse:
             request.transactional_id,
             producer=Producer(request.producer_id, request.producer_epoch),
             commit=request.committed,
-            version=EPOCH_BUMP_VERSION if call.version >= _RAISES_EPOCH_SINCE else 0,
+            version=EPOCH_BUMP_LEVEL if call.version >= _RAISES_EPOCH_SINCE else 0,
         )
     except CoordinatorError as failed:
         return EndTxnResponse(error_code=failed.error_code)

@@ -1,36 +1,43 @@
 """Produce (0): record batches appended as they came, acks 0, 1 and all.
 
 Served from version 3 and advertised from 0. The bytes that kio hands over go to
-the log untouched, which looks at the batch header only. Idempotence and transactions are not
-served.
+the log untouched, which looks at the batch header only, and at what a producer has sent before.
+Before the first records of a transaction are appended its coordinator is asked
+(:mod:`produce_verification`).
 """
 
 import asyncio
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v11.request import ProduceRequest
+from kio.schema.produce.v12.request import ProduceRequest
 
-from tidemark.records.batch import codec_of
+from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark.records.batch import codec_of, is_transactional
 from tidemark.records.codecs import Codec
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
+from tidemark_broker.api.produce_verification import Batch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.turns import InOrder, named_twice, some
+from tidemark_broker.log import VerificationGuard
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
-from tidemark_broker.replication.types import ProduceResult
+from tidemark_broker.replication.types import ProduceResult, TopicPartition
 from tidemark_broker.security.acls import Operation
 
 ACKS_ALL = -1
 _DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
 _TWICE = ProduceResult(
     error=ErrorCode.invalid_request, message="the request names the partition more than once"
+)
+_INTERNAL = ProduceResult(
+    error=ErrorCode.invalid_topic_exception, message="Cannot append to an internal topic"
 )
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
 #: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
@@ -80,6 +87,7 @@ class _Entry:
     partition: int
     records: bytes | None
     refused: ProduceResult | None = None
+    guard: VerificationGuard | None = None
 
 
 class _Begun(NamedTuple):
@@ -123,6 +131,8 @@ async def _append_all(
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
+    if request.transactional_id is not None or any(map(_is_transactional, entries)):
+        entries = await _verified(request, entries, call)
     results: list[ProduceResult] = []
     for part in some(entries):
         is_last = len(results) + len(part) == len(entries)
@@ -168,18 +178,43 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
         return ProduceResult(
             error=ErrorCode.invalid_required_acks, message=f"acks={request.acks}: use 0, 1 or all"
         )
-    if request.transactional_id is not None:
-        return ProduceResult(
-            error=ErrorCode.invalid_request, message="transactions are not served: unset the id"
-        )
     return None
+
+
+def _is_transactional(entry: _Entry) -> bool:
+    return entry.records is not None and is_transactional(entry.records)
+
+
+async def _verified(
+    request: ProduceRequest, entries: Sequence[_Entry], call: Call
+) -> Sequence[_Entry]:
+    """Those of a transaction with what the log is to be shown, or with what is wrong. The requests
+    behind this one wait: their sequence numbers go on where its end."""
+    batches = {
+        number: Batch(TopicPartition(entry.topic, entry.partition), entry.records)
+        for number, entry in enumerate(entries)
+        if entry.records is not None and entry.refused is None
+    }
+    verdicts = await verified(batches, request.transactional_id, call)
+    return [
+        entry if (verdict := verdicts.get(number)) is None else _judged(entry, verdict)
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _judged(entry: _Entry, verdict: Verdict) -> _Entry:
+    if isinstance(verdict, ProduceResult):
+        return replace(entry, refused=verdict)
+    return replace(entry, guard=verdict)
 
 
 def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
     partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
-    append = produce.begin(partition, entry.records, acks=acks, peer=call.client.peer)
+    append = produce.begin(
+        partition, entry.records, acks=acks, peer=call.client.peer, guard=entry.guard
+    )
     return _Begun(partition, append)
 
 
@@ -187,6 +222,8 @@ def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
     """The partition; what to answer where there is none, or nothing that may be appended."""
     if entry.refused is not None:
         return None, entry.refused
+    if entry.topic in INTERNAL_TOPICS:
+        return None, _INTERNAL
     replicas = call.services.replicas
     partition = replicas.get(entry.topic, entry.partition)
     if partition is None:
@@ -251,7 +288,7 @@ API = Api(
     key=0,
     name="Produce",
     version_min=3,
-    version_max=11,
+    version_max=12,
     advertised_min=0,
     in_order=True,
     request=ProduceRequest,

@@ -1,18 +1,23 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they
 wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidemark.configuration.table import BROKER
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import ChangeForwarder
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.marker_writer import MarkerWriter
 
 
 def _default(name: str) -> Any:
@@ -37,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop."""
+    """One of each in a broker; all belong to its loop. ``entries``: its file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
@@ -47,3 +52,8 @@ class Services:
     fetch_sessions: FetchSessionCache
     changes: ChangeForwarder
     creations: Creations
+    producer_ids: ProducerIds
+    entries: Mapping[str, str]
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    marker_writer: MarkerWriter

@@ -36,9 +36,11 @@ from tidemark_broker.control.errors import (
 )
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.control.producer_id_blocks import allocate_blocks
 from tidemark_broker.control.session import Session
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.topic_changes.forwarder import ControllerLink
 
@@ -78,6 +80,7 @@ class ControlClient:
         commands: Commands,
         epoch: ControllerEpoch,
         isr_changes: IsrChanges,
+        producer_ids: ProducerIds,
         clock: LoopClock,
         storage_error: Callable[[], str],
         clean_broker_epoch: int,
@@ -91,6 +94,7 @@ class ControlClient:
         self._commands = commands
         self._epoch = epoch
         self._isr_changes = isr_changes
+        self._producer_ids = producer_ids
         self._clock = clock
         self._storage_error = storage_error
         self._previous_broker_epoch = clean_broker_epoch
@@ -197,6 +201,7 @@ class ControlClient:
         await first_of(
             self._commands.run(commands, session.broker_epoch),
             self._isr_changes.run(requests, session),
+            allocate_blocks(self._producer_ids, requests, session),
             reporter.run(requests, session),
             _wait(ended),
         )

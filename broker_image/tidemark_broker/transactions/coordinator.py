@@ -5,6 +5,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,11 +18,23 @@ from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.finding import Finder
 from tidemark_broker.coordinators.log import CoordinatorLog
+from tidemark_broker.producer_ids import (
+    Initialised,
+    InitTransactionalId,
+    ProducerIds,
+)
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
-from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_VERSION, Producer
+from tidemark_broker.transactions.core.metadata import (
+    EPOCH_BUMP_LEVEL,
+    NO_PRODUCER_ID,
+    PREPARED,
+    Producer,
+    TransactionMetadata,
+)
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.links import Links
 from tidemark_broker.transactions.marker_sender import MarkerSender
@@ -33,10 +47,13 @@ from tidemark_broker.transactions.wire import (
     WireVerdict,
 )
 
+#: How long one waits for a block of producer ids; clients ask again.
+_FRESH_ID_WAIT_S = 5.0
+
 
 class TransactionCoordinator:
-    """The loop's. ``want`` asks for the topic where it is not there; ``fresh_producer_id`` raises
-    CoordinatorError; ``write_markers``: to partitions that this broker leads."""
+    """The loop's. ``want`` asks for the topic where it is not there; ``write_markers``: to
+    partitions that this broker leads."""
 
     def __init__(
         self,
@@ -45,12 +62,12 @@ class TransactionCoordinator:
         limits: Limits,
         dialer_of: Callable[[int], Dialer],
         want: Callable[[str], None],
-        fresh_producer_id: Callable[[], Awaitable[int]],
+        producer_ids: ProducerIds,
         write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
     ) -> None:
         self.limits = limits
         self._context = context
-        self._fresh_producer_id = fresh_producer_id
+        self._producer_ids = producer_ids
         self._tasks: set[asyncio.Task[None]] = set()
         self.coordinators: Coordinators[TransactionShard] = Coordinators(
             TRANSACTION_STATE_TOPIC,
@@ -72,10 +89,11 @@ class TransactionCoordinator:
             finished=self._markers_written,
             now=time.monotonic,
         )
+        finder = Finder(context.metadata, want)
         self.inquiries = Inquiries(
             node_id=context.node_id,
             links=self._links[1],
-            leader_of=self.coordinators.leader_of,
+            leader_of=partial(finder.leader_of, TRANSACTION_STATE_TOPIC),
             answer_here=self.answer,
         )
         context.role_changed.append(self.coordinators.role_changed)
@@ -86,6 +104,45 @@ class TransactionCoordinator:
     def shard_of(self, transactional_id: str) -> TransactionShard:
         """Where the id is. Raises :class:`CoordinatorError`."""
         return self.coordinators.shard_of(transactional_id)
+
+    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
+        """See :func:`rules.init_producer_id`. Two-phase commit (KIP-939) is off, as it is in Kafka
+        unless a broker is told otherwise."""
+        if request.enable_2pc:
+            return Initialised(error=ErrorCode.transactional_id_authorization_failed)
+        if request.keep_prepared:
+            return Initialised(error=ErrorCode.unsupported_version)
+        expected = Producer(request.producer_id, request.producer_epoch)
+        try:
+            decision = await self.shard_of(request.transactional_id).init_producer_id(
+                request.transactional_id,
+                expected=None if expected.producer_id == NO_PRODUCER_ID else expected,
+                timeout_ms=request.timeout_ms,
+            )
+        except CoordinatorError as failed:
+            return Initialised(error=failed.error_code)
+        if decision.error is not ErrorCode.none or decision.producer is None:
+            return Initialised(error=decision.error)
+        return Initialised(
+            error=ErrorCode.none,
+            producer_id=decision.producer.producer_id,
+            producer_epoch=decision.producer.epoch,
+        )
+
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        """What is committed of it, None where it is unknown; of a decided transaction those
+        partitions that have no marker yet. Raises :class:`CoordinatorError`."""
+        shard = self.shard_of(transactional_id)
+        known = shard.describe(transactional_id)
+        if known is None or known.state not in PREPARED:
+            return known
+        left = self.markers.left((shard.partition, transactional_id))
+        return replace(known, partitions=known.partitions & left)
+
+    @property
+    def is_loading(self) -> bool:
+        """Is any partition of those led here still being read?"""
+        return self.coordinators.loading
 
     # ------------------------------------------------------------ what shards need
 
@@ -100,7 +157,10 @@ class TransactionCoordinator:
         return sum(each.bytes for each in self.shards()) < self.limits.bytes_max
 
     async def fresh_producer_id(self) -> int:
-        return await self._fresh_producer_id()
+        fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)
+        if fresh is None:
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
+        return fresh
 
     def write_markers(
         self,
@@ -159,7 +219,7 @@ class TransactionCoordinator:
                 inquiry.transactional_id,
                 producer=producer,
                 partitions=set(tps),
-                version=EPOCH_BUMP_VERSION,
+                version=EPOCH_BUMP_LEVEL,
             )
         except CoordinatorError as failed:
             error = failed.error_code

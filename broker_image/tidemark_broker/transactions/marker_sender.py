@@ -4,6 +4,7 @@ theirs: :class:`MarkerQueue` decides, this waits and sends."""
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from kio.schema.errors import ErrorCode
 
@@ -67,6 +68,10 @@ class MarkerSender:
     def drop(self, partition: int) -> None:
         """See :meth:`MarkerQueue.drop`."""
         self._queue.drop(partition)
+
+    def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
+        """See :meth:`MarkerQueue.left`."""
+        return self._queue.left(key)
 
     async def run(self) -> None:
         """Until cancelled."""

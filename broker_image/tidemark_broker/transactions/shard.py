@@ -127,7 +127,9 @@ class TransactionShard:
 
     # ------------------------------------------------------------ the runtime's
 
-    def replay(self, record: CoordinatorRecord, producer: TransactionalProducer | None) -> None:
+    def replay(
+        self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
+    ) -> None:
         """T: a record of a former leader."""
         self._table.replay(record.key, record.value)
 
@@ -232,8 +234,7 @@ class TransactionShard:
         )
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is committed of it; of a decided one the partitions that lack their marker are not
-        told apart."""
+        """What is committed of it."""
         return self._table.get(transactional_id)
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:

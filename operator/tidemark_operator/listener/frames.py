@@ -9,6 +9,7 @@ _REQUESTS: dict[int, type] = {
     control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
     control.ALTER_PARTITION: control.AlterPartitionRequest,
     control.BROKER_STATUS: control.BrokerStatusRequest,
+    control.ALLOCATE_PRODUCER_IDS: control.AllocateProducerIdsRequest,
     control.ATTACH: control.AttachRequest,
     topics.CHANGE_TOPICS: topics.ChangeTopicsRequest,
 }
@@ -18,6 +19,7 @@ SessionRequest = (
     control.BrokerHeartbeatRequest
     | control.AlterPartitionRequest
     | control.BrokerStatusRequest
+    | control.AllocateProducerIdsRequest
     | control.AttachRequest
     | topics.ChangeTopicsRequest
 )
@@ -27,6 +29,7 @@ Response = (
     | control.BrokerHeartbeatResponse
     | control.AlterPartitionResponse
     | control.BrokerStatusResponse
+    | control.AllocateProducerIdsResponse
     | control.AttachResponse
     | topics.ChangeTopicsResponse
 )

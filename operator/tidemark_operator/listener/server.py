@@ -59,6 +59,11 @@ class ControlHandler(Protocol):
     ) -> control.BrokerStatusResponse:
         """Take a report in."""
 
+    async def allocate_producer_ids(
+        self, request: control.AllocateProducerIdsRequest
+    ) -> control.AllocateProducerIdsResponse:
+        """Answer after the block is persisted."""
+
     async def change_topics(
         self, request: topics.ChangeTopicsRequest
     ) -> topics.ChangeTopicsResponse:
@@ -335,6 +340,8 @@ class ControlServer:
             case control.BrokerStatusRequest():
                 self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.broker_status(request))
+            case control.AllocateProducerIdsRequest():
+                return self._in_main(self._handler.allocate_producer_ids(request))
             case topics.ChangeTopicsRequest():
                 return self._in_main(self._handler.change_topics(request))
 

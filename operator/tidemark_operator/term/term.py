@@ -36,6 +36,7 @@ from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 from tidemark_operator.term.commit_effects import CommitEffects
 from tidemark_operator.term.pacemaker import Pacemaker
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Term:
                 services,
                 self._brokers,
                 TopicChanger(services),
+                ProducerIdBlocks(services),
                 self._server,
                 session_timeout_s,
                 self.end,

@@ -186,7 +186,13 @@ async def test_what_cannot_be_produced(broker: ApiBroker) -> None:
         assert result.error_code is error, (topic, acks, error)
         assert result.base_offset == (0 if error is ErrorCode.none else -1)
     (result,) = await _produce(broker, 9, "t", good, transactional_id="tx")
-    assert result.error_code is ErrorCode.invalid_request
+    assert result.error_code is ErrorCode.none  # the batch is in no transaction
+    good_of_one = build_batch(
+        [Record(b"k", b"v", (), 1)], producer_id=1, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    (result,) = await _produce(broker, 9, "t", good_of_one)
+    assert result.error_code is ErrorCode.transactional_id_authorization_failed
 
 
 async def test_who_leads_is_told_with_the_refusal(broker: ApiBroker) -> None:

@@ -18,6 +18,7 @@ from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 NOT_CONTROLLER = int(ErrorCode.not_controller)
@@ -39,6 +40,7 @@ class Asked:
                 self.world.services,
                 brokers,
                 TopicChanger(self.world.services),
+                ProducerIdBlocks(self.world.services),
                 self,  # type: ignore[arg-type]
                 9.0,
                 self.ends.append,

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, Node, dialer_of, row
 from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState
@@ -35,19 +36,15 @@ class World:
         self.node.context.wall_ms = lambda: self.wall_ms
         self.written: list[WireMarker] = []
         self.marker_error = ErrorCode.none
-        self.ids = 0
+        self.producer_ids = ProducerIds()
         self.coordinator = TransactionCoordinator(
             self.node.context,
             limits=Limits(timeout_max_ms=900_000, expiration_ms=10_000, bytes_max=bytes_max),
             dialer_of=dialer_of,
             want=lambda name: None,
-            fresh_producer_id=self.fresh_producer_id,
+            producer_ids=self.producer_ids,
             write_markers=self.write_markers,
         )
-
-    async def fresh_producer_id(self) -> int:
-        self.ids += 1
-        return self.ids
 
     async def write_markers(self, markers: list[WireMarker]) -> list[ErrorCode]:
         if self.marker_error is ErrorCode.none:
@@ -89,6 +86,7 @@ async def world(
 ) -> AsyncIterator[World]:
     monkeypatch.setattr(module, "TRANSACTION_STATE_TOPIC", TOPIC)
     made = World(folder, **given)
+    await made.producer_ids.add(1, 1000)
     task = asyncio.create_task(made.coordinator.run())
     try:
         yield made

@@ -13,6 +13,7 @@ A topic that nobody knows has been deleted, and needs no marker; but what a brok
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -104,6 +105,11 @@ class MarkerQueue:
         """This broker coordinates that partition of ``__transaction_state`` no more."""
         for key in [key for key in self._unfinished if key[0] == partition]:
             self._forget(key)
+
+    def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
+        """Partitions of that transaction that lack their marker."""
+        unfinished = self._unfinished.get(key)
+        return frozenset() if unfinished is None else unfinished.left.keys()
 
     def finished(self) -> Sequence[tuple[TransactionKey, Marker]]:
         """Transactions all of whose partitions have their marker, once each."""

@@ -20,7 +20,7 @@ NO_EPOCH = -1
 #: No end can raise it any more, so the next one changes the producer id.
 LAST_EPOCH = 2**15 - 2
 #: Epochs are raised at each end from this ``transaction.version`` on.
-EPOCH_BUMP_VERSION = 2
+EPOCH_BUMP_LEVEL = 2
 
 
 class TransactionState(enum.IntEnum):
@@ -92,7 +92,7 @@ class TransactionMetadata:
     def last_end_raised_epoch(self) -> bool:
         """Did the end that led to this state raise the epoch? Only then an EndTxn with the epoch
         before is that end, repeated."""
-        return self.version >= EPOCH_BUMP_VERSION
+        return self.version >= EPOCH_BUMP_LEVEL
 
     def has_timed_out(self, now_ms: int) -> bool:
         """Has it been open for longer than its producer allowed?"""

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import (
     AT_REST,
-    EPOCH_BUMP_VERSION,
+    EPOCH_BUMP_LEVEL,
     LAST_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -224,7 +224,7 @@ def end(
         return _UNKNOWN
     if known.state in PREPARED:
         return _CONCURRENT
-    if version < EPOCH_BUMP_VERSION:
+    if version < EPOCH_BUMP_LEVEL:
         return _end_without_raise(known, producer, commit=commit, now_ms=now_ms)
     is_repeated = _is_repeated_end(known, producer)
     if known.producer_id != producer.producer_id and not is_repeated:
@@ -298,7 +298,7 @@ def _prepared(
         next_producer_id=_next_id(known, fresh_producer_id),
         started_ms=known.started_ms if known.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
-        version=EPOCH_BUMP_VERSION,
+        version=EPOCH_BUMP_LEVEL,
     )
     after = change.completed(now_ms)
     return Decision(producer=Producer(after.producer_id, after.producer_epoch), change=change)
