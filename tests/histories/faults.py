@@ -48,7 +48,7 @@ class Faults:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until everything runs again."""
+        """Wait until everything runs again. May be said twice."""
         self._stopping.set()
         self._thread.join()
 
