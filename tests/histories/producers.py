@@ -75,7 +75,8 @@ class Sender:
 
     def _delivered(self, operation: Operation | None, place: str, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged[place] = message.offset()
+            if message.offset() is not None:
+                self.acknowledged[place] = message.offset()
             if operation is not None:
                 operation.ok(offset=message.offset())
             return
