@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kio.index import load_request_schema
+from kio.index import load_payload_module, load_request_schema
 from kio.serial._implicit_defaults import get_implicit_default
+from kio.static.constants import EntityType
 
 from tests.conformance.oracle.sides import World
 from tests.unit.api import api_requests as kafka
@@ -293,6 +294,125 @@ def _other_rows() -> Iterator[Row]:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- what others serve
+
+
+def _of(api: str, api_key: int, what: str, /, since: int = 0, **fields: Any) -> Row:
+    """A request with these fields, and nothing in the others; :class:`Part` stands for a part."""
+
+    def build(_: World, version: int) -> Any:
+        return _filled(load_request_schema(api_key, version), api_key, version, fields)
+
+    return Row(api, api_key, what, build, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A nested part of a request, by kio's name of it."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+def _part(name: str, /, **fields: Any) -> Part:
+    return Part(name, fields)
+
+
+def _filled(kind: Any, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
+    known = {each.name for each in dataclasses.fields(kind)}
+    made = {
+        name: _value(value, api_key, version) for name, value in fields.items() if name in known
+    }
+    return dataclasses.replace(blank(kind), **made)
+
+
+def _value(value: Any, api_key: int, version: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_value(each, api_key, version) for each in value)
+    if isinstance(value, Part):
+        module = load_payload_module(api_key, version, EntityType.request)
+        return _filled(getattr(module, value.name), api_key, version, value.fields)
+    return value
+
+
+def _group_rows() -> Iterator[Row]:
+    """Of groups and transactions that there are not."""
+    gone = {"group_id": "gone"}
+    yield _of("Heartbeat", 12, "of nobody", **gone, generation_id=1, member_id="m")
+    yield _of("LeaveGroup", 13, "of nobody", **gone, member_id="m")
+    yield _of("SyncGroup", 14, "of nobody", **gone, generation_id=1, member_id="m")
+    yield _of("DescribeGroups", 15, "of one that is gone", groups=("gone", ""))
+    yield _of("DeleteGroups", 42, "of one that is gone", groups_names=("gone",))
+    yield _of("OffsetFetch", 9, "of one that is gone", group_id="gone", topics=None, since=2)
+    yield _of(
+        "OffsetFetch", 9, "of several", groups=(_part("OffsetFetchRequestGroup", **gone),), since=8
+    )
+    commit = _part(
+        "OffsetCommitRequestTopic",
+        name=READ,
+        partitions=(_part("OffsetCommitRequestPartition", committed_offset=1),),
+    )
+    yield _of("OffsetCommit", 8, "of nobody", **gone, topics=(commit,), since=2)
+    yield _of("FindCoordinator", 10, "of a group", key="gone", coordinator_keys=("gone",))
+    yield _of("FindCoordinator", 10, "of another kind", since=1, key="gone", key_type=9,
+              coordinator_keys=("gone",))  # fmt: skip
+    yield _of("InitProducerId", 22, "without an id", transactional_id=None)
+    yield _of("InitProducerId", 22, "with an empty id", transactional_id="")
+    yield _of("DescribeTransactions", 65, "of one that is gone", transactional_ids=("gone",))
+    yield _of("ListTransactions", 66, "in no state", state_filters=("Nowhere",))
+    yield _of("ConsumerGroupHeartbeat", 68, "of nobody", **gone, member_id="m", member_epoch=5)
+    yield _of("ConsumerGroupDescribe", 69, "of one that is gone", group_ids=("gone",))
+
+
+def _admin_rows() -> Iterator[Row]:
+    """Nothing is changed by them."""
+    for what, name, partitions, factor in (
+        ("one that is there", READ, 1, 1),
+        ("an illegal name", "a b", 1, 1),
+        ("no partitions", "fresh", 0, 1),
+        ("too many replicas", "fresh", 1, 99),
+        ("a good one", "fresh", 1, 1),
+    ):
+        topic = _part(
+            "CreatableTopic", name=name, num_partitions=partitions, replication_factor=factor
+        )
+        yield _of("CreateTopics", 19, f"validates {what}", topics=(topic,), validate_only=True)
+    for name, count in ((READ, 1), (READ, 0), ("nope", 3)):
+        topic = _part("CreatePartitionsTopic", name=name, count=count)
+        yield _of("CreatePartitions", 37, f"{count} of {name}", topics=(topic,), validate_only=True)
+    yield _of(
+        "DeleteTopics", 20, "unknown", topic_names=("nope",),
+        topics=(_part("DeleteTopicState", name="nope"),),
+    )  # fmt: skip
+    for what, kind, name in (
+        ("an unknown topic", 2, "nope"),
+        ("a kind that is none", 99, "x"),
+        ("a broker that is none", 4, "77"),
+    ):
+        resource = _part("DescribeConfigsResource", resource_type=kind, resource_name=name)
+        yield _of("DescribeConfigs", 32, f"of {what}", resources=(resource,), since=1)
+    for what, name, value in (
+        ("an unknown key", "no.such.key", "1"),
+        ("a bad value", "retention.ms", "x"),
+    ):
+        entry = _part("AlterableConfig", name=name, config_operation=0, value=value)
+        resource = _part(
+            "AlterConfigsResource", resource_type=2, resource_name=READ, configs=(entry,)
+        )
+        yield _of(
+            "IncrementalAlterConfigs", 44, f"validates {what}", resources=(resource,),
+            validate_only=True,
+        )  # fmt: skip
+    elected = _part("TopicPartitions", topic=READ, partitions=(0, 9))
+    yield _of("ElectLeaders", 43, "of a leader that is there", topic_partitions=(elected,))
+    listed = _part("ListPartitionReassignmentsTopics", name="nope", partition_indexes=(0,))
+    yield _of("ListPartitionReassignments", 46, "of an unknown topic", topics=(listed,))
+    produced = _part("TopicRequest", name=READ, partition_indexes=(0, 9))
+    yield _of("DescribeProducers", 61, f"of {READ}", topics=(produced,))
+    yield _of("DescribeCluster", 60, "of controllers", endpoint_type=2, since=1)
+    yield _of("ListGroups", 16, "in no state", states_filter=("Nowhere",), since=4)
+
+
 def _partitions(version: int, limit: int, cursor: tuple[str, int] | None) -> Any:
     names = sorted((READ, EMPTY))
     return kafka.request(
@@ -352,7 +472,10 @@ def _sized(frame: bytes) -> bytes:
 def cases(served: Mapping[int, range]) -> list[Case]:
     """All of them; ``served``: the versions of each Api that both sides serve."""
     made: list[Case] = []
-    for row in (*_produce_rows(), *_fetch_rows(), *_other_rows()):
+    rows = (
+        *_produce_rows(), *_fetch_rows(), *_other_rows(), *_group_rows(), *_admin_rows()
+    )  # fmt: skip
+    for row in rows:
         made += row.cases(served.get(row.api_key, range(0)))
     for api_key, versions in sorted(served.items()):
         if api_key not in _NOT_BLANK and versions:
