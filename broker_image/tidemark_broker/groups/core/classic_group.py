@@ -29,7 +29,7 @@ from tidemark_broker.groups.core.values import (
 
 CONSUMER = "consumer"
 _OVERHEAD_BYTES = 1000
-_PENDING_BYTES = 300
+_PENDING_BYTES = 700
 
 
 class ClassicGroup:
