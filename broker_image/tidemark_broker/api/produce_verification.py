@@ -5,7 +5,7 @@ Up to Produce 11 a producer has told the coordinator itself, which is asked to c
 version 12 on the question adds the partition.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +21,8 @@ from tidemark_broker.transactions.core.metadata import Producer
 _ADDS_SINCE = 12
 #: TRANSACTION_ABORTABLE is understood since.
 _ABORTABLE_SINCE = 11
+#: How often a coordinator that writes markers is asked anew: it waits a tenth of a second first.
+_TRIES = 5
 _DENIED = ProduceResult(error=ErrorCode.transactional_id_authorization_failed)
 _TWO_PRODUCERS = ProduceResult(
     error=ErrorCode.invalid_producer_id_mapping,
@@ -44,13 +46,6 @@ class Batch(NamedTuple):
 
     tp: TopicPartition
     records: bytes
-
-
-class _Unverified(NamedTuple):
-    number: int
-    tp: TopicPartition
-    producer: Producer
-    guard: VerificationGuard
 
 
 Verdict = VerificationGuard | ProduceResult
@@ -84,16 +79,10 @@ async def verified(
         return dict.fromkeys(batches, _DENIED)
     if len({(each.producer_id, each.producer_epoch) for each in headers.values()}) > 1:
         return dict.fromkeys(headers, _TWO_PRODUCERS)
-    unverified = [
-        _Unverified(number, batch.tp, _producer(headers[number]), guard)
-        for number, batch in batches.items()
-        if number in headers and (guard := _guard(batch, call)) is not None
-    ]
-    return await _asked(unverified, transactional_id, call) if unverified else {}
-
-
-def _producer(header: BatchHeader) -> Producer:
-    return Producer(header.producer_id, header.producer_epoch)
+    header = next(iter(headers.values()))
+    producer = Producer(header.producer_id, header.producer_epoch)
+    transactional = {number: batches[number] for number in headers}
+    return await _asked(transactional, producer, transactional_id, call)
 
 
 def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
@@ -109,20 +98,40 @@ def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
 
 
 async def _asked(
-    unverified: Sequence[_Unverified], transactional_id: str, call: Call
+    batches: Mapping[int, Batch], producer: Producer, transactional_id: str, call: Call
 ) -> Mapping[int, Verdict]:
-    errors = await call.services.transactions.inquiries.ask(
-        transactional_id,
-        unverified[0].producer,
-        [each.tp for each in unverified],
-        adds=call.version >= _ADDS_SINCE,
-    )
-    return {each.number: _verdict(each, errors[each.tp], call) for each in unverified}
+    """While the markers of the transaction before are being written each partition begins anew: one
+    of them makes its guard void (the coordinator answers once that is over)."""
+    verdicts: dict[int, Verdict] = {}
+    for is_last in (*[False] * _TRIES, True):
+        guards = {
+            number: guard
+            for number, batch in batches.items()
+            if (guard := _guard(batch, call)) is not None
+        }
+        if not guards:
+            break
+        errors = await call.services.transactions.inquiries.ask(
+            transactional_id,
+            producer,
+            [batches[number].tp for number in guards],
+            adds=call.version >= _ADDS_SINCE,
+        )
+        again = {}
+        for number, guard in guards.items():
+            batch = batches[number]
+            error = errors[batch.tp]
+            if error is ErrorCode.concurrent_transactions and not is_last:
+                again[number] = batch
+            else:
+                verdicts[number] = _verdict(guard, error, call)
+        batches = again
+    return verdicts
 
 
-def _verdict(asked: _Unverified, error: ErrorCode, call: Call) -> Verdict:
+def _verdict(guard: VerificationGuard, error: ErrorCode, call: Call) -> Verdict:
     if error is ErrorCode.none:
-        return asked.guard
+        return guard
     if error in _PASSES:
         return ProduceResult(
             error=ErrorCode.not_enough_replicas,

@@ -215,6 +215,11 @@ class TransactionCoordinator:
                     inquiry.transactional_id, producer=producer, partitions=set(tps)
                 )
                 return [verdict[tp] for tp in tps]
+            if shard.has_prepared(inquiry.transactional_id):
+                # A marker in the partition makes void what its leader shows to the log: it is to
+                # begin anew once that is written.
+                await shard.settled(inquiry.transactional_id)
+                return [ErrorCode.concurrent_transactions] * len(tps)
             error = await shard.add_partitions(
                 inquiry.transactional_id,
                 producer=producer,

@@ -60,7 +60,7 @@ class MarkerWriter:
         return WriteMarkersResponse(errors=tuple(map(int, errors)))
 
     async def write(
-        self, markers: Sequence[WireMarker], *, wait_s: float = _WAIT_S
+        self, markers: Sequence[WireMarker], *, wait_s: float | None = None
     ) -> Sequence[ErrorCode]:
         """Error codes in the order of the markers: INVALID_PRODUCER_EPOCH where the transaction has
         ended before, TRANSACTION_COORDINATOR_FENCED where a later coordinator has written, and what
@@ -68,7 +68,8 @@ class MarkerWriter:
         tasks: list[asyncio.Task[ErrorCode]] = []
         async with asyncio.TaskGroup() as group:
             for marker in markers:
-                tasks.append(group.create_task(self._write_one(marker, wait_s)))
+                writing = self._write_one(marker, _WAIT_S if wait_s is None else wait_s)
+                tasks.append(group.create_task(writing))
                 if len(tasks) % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return [task.result() for task in tasks]

@@ -195,8 +195,9 @@ class TransactionShard:
         partitions: AbstractSet[TopicPartition],
         version: int,
     ) -> ErrorCode:
-        """See :func:`rules.add_partitions`."""
-        await self._settled(transactional_id)
+        """See :func:`rules.add_partitions`; after a change that is under way, and after the markers
+        of the transaction before."""
+        await self.settled(transactional_id)
         decision = await self._change(
             transactional_id,
             lambda known, _: rules.add_partitions(
@@ -302,8 +303,14 @@ class TransactionShard:
             left_s = (metadata.timeout_ms - open_ms + 1) / 1000
             self._deadlines.schedule(transactional_id, self._around.now_s() + max(left_s, 0.0))
 
-    async def _settled(self, transactional_id: str) -> None:
-        """Until no change of the id is under way, or for a while."""
+    def has_prepared(self, transactional_id: str) -> bool:
+        """Are markers of a transaction being written?"""
+        known = self._table.get(transactional_id)
+        return known is not None and known.state in PREPARED
+
+    async def settled(self, transactional_id: str) -> None:
+        """Until no change of the id is under way and no markers are being written, or for a
+        while."""
         if not self._is_unsettled(transactional_id):
             return
         settling = self._settling.get(transactional_id)
@@ -314,9 +321,7 @@ class TransactionShard:
         self.log.check()
 
     def _is_unsettled(self, transactional_id: str) -> bool:
-        known = self._table.get(transactional_id)
-        is_prepared = known is not None and known.state in PREPARED
-        return is_prepared or self._table.is_changing(transactional_id)
+        return self.has_prepared(transactional_id) or self._table.is_changing(transactional_id)
 
     # ------------------------------------------------------------ markers
 
