@@ -7,6 +7,7 @@ from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
 
 #: Not there: whatever asks for it fails.
 NOTHING: Any = None
@@ -21,8 +22,10 @@ def services(cluster: MetadataCache, **parts: Any) -> Services:
         "users": UserStore(),
         "fetch_sessions": FetchSessionCache(slots=10),
         "changes": NOTHING,
-        "creations": NOTHING,
         "producer_ids": NOTHING,
+        "creations": Creations(NOTHING, cluster, {}),
+        "entries": {},
+        "groups": NOTHING,
         "transactions": NOTHING,
         "marker_writer": NOTHING,
     }

@@ -36,6 +36,8 @@ from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.entries import accepted
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -175,6 +177,8 @@ class Broker:
         self.users = user_store(config)
         self.changes = Forwarder(lambda: self.client.link)
         self.creations = Creations(self.changes, self.metadata, config.entries)
+        self.groups = self._group_coordinator()
+        self.context.role_changed.append(self.groups.coordinators.role_changed)
         self.marker_writer = MarkerWriter(self.manager)
         self.transactions = TransactionCoordinator(
             self.context,
@@ -253,10 +257,22 @@ class Broker:
                 changes=self.changes,
                 creations=self.creations,
                 producer_ids=self.producer_ids,
+                entries=self.config.entries,
+                groups=self.groups,
                 transactions=self.transactions,
                 marker_writer=self.marker_writer,
             ),
             metrics=self.net_metrics,
+        )
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        context = self.context
+        return GroupCoordinator(
+            GroupSettings.of(self.config),
+            cluster=self.metadata,
+            purgatory=self.purgatory,
+            want=self.creations.want,
+            clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
@@ -299,6 +315,7 @@ class Broker:
             self.clock.run(),
             self.client.run(),
             self.creations.run(),
+            self.groups.run(),
             self.transactions.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
@@ -357,6 +374,7 @@ class Broker:
             except TimeoutError:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
+        await self.groups.close()
         await self.transactions.close()
         await self.manager.close()
         store_is_left, _, _ = await asyncio.gather(

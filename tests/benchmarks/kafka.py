@@ -143,7 +143,7 @@ def start(
                 entries["broker.rack"] = str(node)
             if security is not None:
                 entries |= _tls(own, security)
-            _format(jars, own, cluster_id, entries | wanted.entries)
+            _format(jars, own, cluster_id, {**entries, **wanted.entries})
             started.folders.append(own)
             started.listeners.append(f"127.0.0.1:{client}")
             started.processes.append(_run(jars, own))

@@ -47,7 +47,7 @@ class Report:
             told[anomaly.name] += 1
             if told[anomaly.name] <= TOLD_MAX:
                 lines.append(f"{anomaly.name} ({anomaly.level}): {anomaly.text}")
-                proof = shown(events, anomaly.operations[:OPERATIONS_MAX])
+                proof = shown(events, anomaly.operations[:OPERATIONS_MAX], anomaly.text)
                 lines.extend(f"  {line}" for line in proof)
         return lines
 

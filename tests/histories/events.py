@@ -29,10 +29,11 @@ A *place* is a partition, ``topic-number``. ``level`` says what was promised: se
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,14 +69,22 @@ class Event:
         """The event of a line. Raises ValueError for anything else."""
         try:
             fields: dict[str, Any] = json.loads(line)
-            own = [fields.pop(name) for name in ("id", "type", "f", "process", "time")]
+            number, kind = fields.pop("id"), fields.pop("type")
+            f, process, time_us = fields.pop("f"), fields.pop("process"), fields.pop("time")
         except (KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"no event of a history: {line[:80]!r}") from error
-        return cls(*own, fields)
+        return cls(number, kind, f, process, time_us, fields)
+
+
+def store(events: Iterable[Event], path: Path) -> None:
+    """One event a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as out:
+        out.writelines(f"{event.line()}\n" for event in events)
 
 
 def load(path: Path) -> list[Event]:
-    """A history as :meth:`Recorder.store` left it."""
+    """A history as :func:`store` left it."""
     with path.open(encoding="utf-8") as lines:
         return [Event.of(line) for line in lines]
 
@@ -113,12 +122,6 @@ class Recorder:
             now_us = (self._clock() - self._began_ns) // 1000
             self.events.append(Event(number, kind, f, process, now_us, value))
 
-    def store(self, path: Path) -> None:
-        """One event a line."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as out:
-            out.writelines(f"{event.line()}\n" for event in self.events)
-
 
 class Operation:
     """One that has begun. It is completed once; what comes after that counts for nothing."""
@@ -148,7 +151,21 @@ class Operation:
             self._recorder.add(self.id, kind, self._f, self._process, value)
 
 
-def shown(events: Iterable[Event], ids: Iterable[int]) -> list[str]:
-    """The lines of some operations, in the order in which they happened."""
+def shown(events: Iterable[Event], ids: Iterable[int], text: str) -> list[str]:
+    """The lines of some operations, in the order in which they happened. Of what polls returned,
+    the records that ``text`` names, and those right beside them."""
     wanted = frozenset(ids)
-    return [event.line() for event in events if event.id in wanted]
+    words = frozenset(re.split(r"[\s,;]+", text))
+    return [_short(event, words).line() for event in events if event.id in wanted]
+
+
+def _short(event: Event, words: frozenset[str]) -> Event:
+    if "records" not in event.value:
+        return event
+    records = {}
+    for place, pairs in event.value["records"].items():
+        named = [at for at, (offset, value) in enumerate(pairs) if {str(offset), value} & words]
+        near = {each for at in named for each in (at - 1, at, at + 1)}
+        if kept := [pair for at, pair in enumerate(pairs) if at in near]:
+            records[place] = kept
+    return replace(event, value={**event.value, "records": records})

@@ -7,10 +7,12 @@ figures.
 import argparse
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.kafka import KafkaMissing
@@ -21,6 +23,7 @@ from tests.suites.packages import Missing
 from tests.suites.recorded import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
 from tests.suites.suite import Suite
 from tests.suites.targets import apache_kafka, tidemark
+from tidemark_cli.local.processes import StartError
 
 LOGS = Path("build/suites")
 
@@ -45,14 +48,13 @@ class Progress:
             print("    " + result.said.replace("\n", "\n    "), flush=True)
 
 
-def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> bool:
-    """Run it, judge it, note what came of it; whether it is as it should be."""
+def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | None":
+    """Run it, judge it, note what came of it; None where it has no such test."""
     ready = suite.prepare()
     tests = [test for test in ready.tests if re.search(only, test)]
     whole = len(tests) == len(ready.tests)
     if not tests:
-        print(f"{suite.name} has no test that {only!r} finds")
-        return False
+        return None
     logs = folder / suite.name
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
@@ -67,32 +69,38 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> bool:
     return _judged(suite, side, progress.results, whole=whole)
 
 
-def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) -> bool:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A suite was run; ``wrong``: what is not as it should be, a line for each."""
+
+    run: Recorded
+    wrong: Sequence[str]
+
+    def __str__(self) -> str:
+        figures = (
+            f"{self.run.passed} {Outcome.PASSED}, {len(self.run.failed)} {Outcome.FAILED}, "
+            f"{len(self.run.skipped)} {Outcome.SKIPPED}"
+        )
+        return f"{figures}; {f'{len(self.wrong)} to look at' if self.wrong else 'as it should be'}"
+
+
+def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) -> Ended:
     records = load(RESULTS.read_text("utf-8"))
     run = Recorded.of(results)
     if whole:
         records = noted(records, suite.name, suite.title, side, run)
         RESULTS.write_text(dumped(records), encoding="utf-8")
-    verdict = allowed.Verdict()
-    if side == OURS:
-        theirs = records[suite.name].sides.get(KAFKAS) if suite.name in records else None
-        last = {result.test: result for result in results}
-        verdict = allowed.judge(
-            last.values(),
-            allowed.read(suite.name),
-            kafka=None if theirs is None else theirs.outcomes,
-            whole=whole,
-        )
-    for line in verdict.lines():
-        print(line)
-    seconds = sum(result.seconds for result in results)
-    print(
-        f"{suite.name}: {run.passed} {Outcome.PASSED}, {len(run.failed)} {Outcome.FAILED}, "
-        f"{len(run.skipped)} {Outcome.SKIPPED} in {seconds:.0f} s of tests; "
-        f"{'as it should be' if not verdict.lines() else f'{len(verdict.lines())} to look at'}",
-        flush=True,
+    if side != OURS:
+        return Ended(run, ())
+    theirs = records[suite.name].sides.get(KAFKAS) if suite.name in records else None
+    last = {result.test: result for result in results}
+    verdict = allowed.judge(
+        last.values(),
+        allowed.read(suite.name),
+        kafka=None if theirs is None else theirs.outcomes,
+        whole=whole,
     )
-    return not verdict.lines()
+    return Ended(run, verdict.lines())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,18 +112,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, default=LOGS, help="where programs' output is kept")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.suites) - set(SUITES):
-        parser.error(
-            f"there is no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}"
-        )
-    side = KAFKAS if asked.kafka else OURS
-    good = True
+        parser.error(f"no suite is {', '.join(sorted(unknown))}: there are {', '.join(SUITES)}")
+    signal.signal(signal.SIGTERM, _leave)
+    ended: list[Ended] = []
+    refused: list[str] = []
     for name in asked.suites or SUITES:
         try:
-            good &= run_suite(SUITES[name], side=side, only=asked.only, folder=asked.logs)
-        except (Missing, KafkaMissing) as error:
+            found = run_suite(
+                SUITES[name],
+                side=KAFKAS if asked.kafka else OURS,
+                only=asked.only,
+                folder=asked.logs,
+            )
+        except (Missing, KafkaMissing, StartError, TimeoutError, ValueError) as error:
+            refused.append(name)
             print(f"{name}: cannot be run here: {error}", flush=True)
-            good = False
-    return 0 if good else 1
+            continue
+        if found is not None:
+            ended.append(found)
+            print("\n".join([*found.wrong, f"{name}: {found}"]), flush=True)
+    if asked.only and not ended and not refused:
+        parser.error(f"no test's name has {asked.only!r}")
+    print(summary(ended, refused))
+    return 1 if refused or any(each.wrong for each in ended) else 0
+
+
+def summary(ended: Sequence[Ended], refused: Sequence[str]) -> str:
+    """One line of figures of all of them."""
+    whole = Ended(
+        Recorded(
+            sum(each.run.passed for each in ended),
+            tuple(test for each in ended for test in each.run.failed),
+            tuple(test for each in ended for test in each.run.skipped),
+        ),
+        [line for each in ended for line in each.wrong],
+    )
+    not_run = f"; not run: {', '.join(refused)}" if refused else ""
+    return f"{len(ended)} suite{'' if len(ended) == 1 else 's'}: {whole}{not_run}"
+
+
+def _leave(*_: object) -> None:
+    """What was started is stopped on the way out."""
+    raise SystemExit(1)
 
 
 if __name__ == "__main__":

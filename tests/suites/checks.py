@@ -125,6 +125,12 @@ class Bench:
         self._running.enter_context(child)
         return Running(program, child, log, self.deadline)
 
+    def rest_a_moment(self, seen: str) -> None:
+        """Before one looks again; fails with what was seen once there is no time left."""
+        if time.monotonic() > self.deadline:
+            raise CheckFailed(seen)
+        time.sleep(_POLL_S)
+
     def topic(self, partitions: int = 1, *configs: str) -> str:
         """A new topic with as many replicas as there are brokers, three at most."""
         name = self.name("topic")

@@ -139,7 +139,7 @@ SARAMA = GoSuite(
         advertised=SARAMA_PORTS,
         racks=True,
         stops_brokers=True,
-        cluster={
+        entries={
             "auto.create.topics.enable": "false",
             "default.replication.factor": "2",
             "offsets.topic.replication.factor": "2",
@@ -159,7 +159,7 @@ KAFKA_GO = GoSuite(
     wants=Wants(
         brokers=1,
         ports=(9092,),
-        cluster={"auto.create.topics.enable": "true", "message.max.bytes": "200000000"},
+        entries={"auto.create.topics.enable": "true", "message.max.bytes": "200000000"},
     ),
     environ=_kafka_go,
     limit_s=120,

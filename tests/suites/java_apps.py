@@ -1,7 +1,6 @@
 """Kafka Streams and Kafka Connect: what is built on groups, transactions and compacted topics."""
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.suites import packages
-from tests.suites.checks import Bench, CheckFailed, ReadyChecks, named
+from tests.suites.checks import Bench, ReadyChecks, named
 from tests.suites.targets import KAFKA_VERSION, Wants
 from tidemark_cli.ports import HOST, free_port
 
@@ -158,9 +157,7 @@ def _await_lines(bench: Bench, lines: list[str]) -> None:
         found = path.read_text("utf-8").splitlines() if path.exists() else []
         if found == lines:
             return
-        if time.monotonic() > bench.deadline:
-            raise CheckFailed(f"{len(found)} of {len(lines)} lines have come: {found[-3:]}")
-        time.sleep(0.2)
+        bench.rest_a_moment(f"{len(found)} of {len(lines)} lines have come: {found[-3:]}")
 
 
 def connect_standalone(bench: Bench) -> None:
@@ -231,9 +228,7 @@ def _put(bench: Bench, address: str, value: Mapping[str, Any]) -> None:
             with urllib.request.urlopen(request, timeout=30):
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
-            if time.monotonic() > bench.deadline:
-                raise CheckFailed(f"{address}: {error}") from error
-        time.sleep(0.5)
+            bench.rest_a_moment(f"{address}: {error}")
 
 
 class JavaApps:

@@ -30,7 +30,7 @@ class Missing(RuntimeError):
     """What a suite needs is not on this machine, or cannot be had; the message says what."""
 
 
-def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], None]) -> Path:
+def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], object]) -> Path:
     """The folder that ``make`` filled for these very bytes, perhaps long ago."""
     folder = user_cache() / "suites" / f"{name}-{build_key([name], pinned_by)}"
     lock = user_cache() / "locks" / f"{folder.name}.lock"
@@ -86,7 +86,7 @@ def go_tests(module: str, package: str, *, tags: Sequence[str] = ()) -> tuple[Pa
 
 def go_program(folder: Path, package: str = ".") -> Path:
     """A program of a Go module of ours, built once. Raises :class:`Missing`."""
-    name = folder.name
+    name = package.rpartition("/")[2].strip(".") or folder.name
     made = kept(
         f"{name}-program",
         {**read_sources(folder), "package": package.encode()},
@@ -140,7 +140,7 @@ def npm_folder(folder: Path) -> Path:
             (made / name).write_bytes(content)
         command("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", folder=made)
 
-    return kept(folder.name, files, make)
+    return kept(f"{folder.parent.name}-{folder.name}", files, make)
 
 
 def crate(name: str, version: str, sha256: str) -> Path:

@@ -36,7 +36,8 @@ suite's programs say is kept in `build/suites`. A run of a whole suite is writte
 `tests/suites/results.json`, and `make compatibility` makes this page of it.
 
 It needs Java 17 or newer and Maven, Go and Cargo, each for its own suites; KafkaJS and aiokafka do
-not publish their tests.
+not publish their tests. What eight clients do with their defaults alone is held by
+`tests/conformance/test_defaults.py`.
 """
 
 

@@ -11,6 +11,7 @@ import os
 import socket
 import socketserver
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ def proxied(target: Target, folder: Path, ports: Sequence[int]) -> Iterator[Mapp
     log = folder / "toxiproxy.log"
     with (
         Child(command, folder=folder, environ={}, errors=log, output=log) as child,
-        _docker(target, folder) as programs,
+        docker(target, folder) as programs,
     ):
         for each in (port, *ports):
             _await_port(child, each)
@@ -113,13 +114,10 @@ def _node(service: str) -> int:
 
 
 @contextmanager
-def _docker(target: Target, folder: Path) -> Iterator[Path]:
+def docker(target: Target, folder: Path) -> Iterator[Path]:
     """The folder of the program, while there is somebody to answer it."""
-    programs, path = folder / "bin", folder / "docker.socket"
+    programs = folder / "bin"
     programs.mkdir()
-    program = programs / "docker"
-    program.write_text(_DOCKER.format(python=sys.executable, path=str(path)), encoding="utf-8")
-    program.chmod(0o755)
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -129,11 +127,17 @@ def _docker(target: Target, folder: Path) -> Iterator[Path]:
                 answer = (1, repr(error))
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
-    with socketserver.ThreadingUnixStreamServer(str(path), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield programs
-        finally:
-            server.shutdown()
-            thread.join()
+    # The path of a socket may have some hundred characters.
+    with tempfile.TemporaryDirectory(prefix="tidemark-docker-") as short:
+        path = f"{short}/socket"
+        program = programs / "docker"
+        program.write_text(_DOCKER.format(python=sys.executable, path=path), encoding="utf-8")
+        program.chmod(0o755)
+        with socketserver.ThreadingUnixStreamServer(path, Answer) as server:
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            try:
+                yield programs
+            finally:
+                server.shutdown()
+                thread.join()

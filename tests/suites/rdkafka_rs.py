@@ -23,7 +23,7 @@ class RdkafkaRs:
 
     name = "rdkafka-rs"
     title = f"rdkafka {VERSION} (Rust), tests"
-    wants = Wants(brokers=1, cluster={"auto.create.topics.enable": "true", "num.partitions": "3"})
+    wants = Wants(brokers=1, entries={"auto.create.topics.enable": "true", "num.partitions": "3"})
 
     def prepare(self) -> "ReadyRdkafkaRs":
         folder = packages.crate("rdkafka", VERSION, _SHA256)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.benchmarks import kafka
+from tidemark.configuration import table
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout, read_json, write_json
@@ -22,13 +23,13 @@ KAFKA_VERSION = kafka.VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """``cluster``: defaults of the whole cluster, by Kafka's names. ``ports`` and ``advertised``:
-    of broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
+    """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
+    broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
     named by its id. ``stops_brokers``: the suite does, so that none of them may be the
     controller."""
 
     brokers: int = 3
-    cluster: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
     racks: bool = False
@@ -44,7 +45,7 @@ class Target(Protocol):
 
     @property
     def listeners(self) -> Sequence[str]:
-        """host:port of each broker, broker 1 first."""
+        """Where each broker listens, broker 1 first; whatever it tells clients."""
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
         """Of each replica."""
@@ -72,11 +73,8 @@ class Tidemark:
     """A local cluster: real control plane, operator, broker processes."""
 
     local: LocalCluster
+    listeners: Sequence[str]
     name: str = "Tidemark"
-
-    @property
-    def listeners(self) -> Sequence[str]:
-        return self.local.addresses().bootstrap.split(",")
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
         brokers = map(self.local.layout.broker_data, self.local.layout.broker_ids())
@@ -99,17 +97,26 @@ def tidemark(folder: Path, wants: Wants) -> Iterator[Target]:
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     local = LocalCluster(layout, settings, lambda _: None)
+    nodes = range(1, wants.brokers + 1)
     try:
+        cluster, broker = divided(wants.entries)
         local.start(brokers=0)
-        _configure(local, wants.cluster)
-        nodes = range(1, wants.brokers + 1)
-        for node in nodes:
-            local.declare_broker(node)
-            _move(layout.broker_config(node), node - 1, wants)
+        _configure(local, cluster)
+        listeners = [_declare(local, node, wants, broker) for node in nodes]
         local.start_brokers(nodes)
-        yield Tidemark(local)
+        yield Tidemark(local, listeners)
     finally:
         local.stop()
+
+
+def divided(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the Cluster, and those of each broker's file. Raises ValueError for what is neither,
+    so that no suite runs with a setting that nothing obeys."""
+    unknown = sorted(set(entries) - set(table.CLUSTER) - set(table.BROKER))
+    if unknown:
+        raise ValueError(f"our brokers know nothing of {', '.join(unknown)}")
+    cluster = {name: value for name, value in entries.items() if name in table.CLUSTER}
+    return cluster, {name: value for name, value in entries.items() if name not in cluster}
 
 
 def _configure(local: LocalCluster, entries: Mapping[str, str]) -> None:
@@ -121,16 +128,19 @@ def _configure(local: LocalCluster, entries: Mapping[str, str]) -> None:
     kube.close()
 
 
-def _move(config: Path, at: int, wants: Wants) -> None:
-    """To the ports that the suite needs."""
-    entries = read_json(config) or {}
+def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str, str]) -> str:
+    """A broker that is not started yet, on the port that the suite needs; where it will listen."""
+    local.declare_broker(node)
+    path = local.layout.broker_config(node)
+    config = {**(read_json(path) or {}), **entries}
     if wants.ports:
-        entries["listeners"] = f"127.0.0.1:{wants.ports[at]}"
+        config["listeners"] = f"127.0.0.1:{wants.ports[node - 1]}"
     if wants.advertised:
-        entries["advertised.listeners"] = f"127.0.0.1:{wants.advertised[at]}"
+        config["advertised.listeners"] = f"127.0.0.1:{wants.advertised[node - 1]}"
     if wants.racks:
-        entries["broker.rack"] = str(at + 1)
-    write_json(config, entries)
+        config["broker.rack"] = str(node)
+    write_json(path, config)
+    return str(config["listeners"])
 
 
 # ---------------------------------------------------------------- the oracle
@@ -166,7 +176,7 @@ class Oracle:
 def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
     """Start Apache Kafka in ``folder``, and stop it at the end. Raises KafkaMissing."""
     setting = kafka.Setting(
-        entries=wants.cluster,
+        entries=wants.entries,
         ports=wants.ports,
         advertised=wants.advertised,
         racks=wants.racks,

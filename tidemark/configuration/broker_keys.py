@@ -193,6 +193,27 @@ BROKER_KEYS = (
     _key(_BROKER, "replica.high.watermark.checkpoint.interval.ms", long(1), 5_000,
         "Pause between checkpoints of high watermarks, log starts and recovery points."),
     # ------------------------------------------------------------ internal topics
+    _key(_BROKER, "group.initial.rebalance.delay.ms", integer(0), 3000,
+        "How long a group that begins waits for more members."),
+    _key(_BROKER, "group.min.session.timeout.ms", integer(0), 6000,
+        "The shortest session that a member of a group may ask for."),
+    _key(_BROKER, "group.max.session.timeout.ms", integer(0), 1_800_000,
+        "The longest."),
+    _key(_BROKER, "group.max.size", integer(1), 2**31 - 1,
+        "Members of a group at most."),
+    _key(_BROKER, "tidemark.groups.bytes.max", long(1024 * 1024), 512 * _MIB,
+        "About what members and offsets of all groups of this broker may take of memory; beyond "
+        "that new members are refused with GROUP_MAX_SIZE_REACHED and new offsets with "
+        "INVALID_COMMIT_OFFSET_SIZE."),
+    _key(_BROKER, "offset.metadata.max.bytes", integer(0), 4096,
+        "The longest text that a client may keep with an offset."),
+    _key(_BROKER, "offsets.retention.minutes", integer(1), 10_080,
+        "How long offsets outlive their group's last member, or the last commit where nobody is a "
+        "member (KIP-211)."),
+    _key(_BROKER, "offsets.retention.check.interval.ms", long(1), 600_000,
+        "How often a group is looked at for offsets that have expired."),
+    _key(_BROKER, "offsets.commit.timeout.ms", integer(1), 5000,
+        "How long a commit of offsets may take to be replicated."),
     _key(_BROKER, "offsets.topic.num.partitions", integer(1), 50,
         "Partitions of __consumer_offsets when it is created; at most 10,000."),
     _key(_BROKER, "offsets.topic.replication.factor", integer(1, 32767), 3,

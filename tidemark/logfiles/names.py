@@ -30,6 +30,7 @@ INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 #: Of these, what the coordinators of groups and transactions keep theirs in.

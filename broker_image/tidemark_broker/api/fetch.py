@@ -39,6 +39,7 @@ from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.security.acls import Operation
 
+_READ_COMMITTED = 1
 #: From this version on a topic is named by its id alone.
 _BY_ID = 13
 #: And KAFKA_STORAGE_ERROR is known to clients; consumers may read from followers, too (KIP-392);
@@ -89,6 +90,14 @@ class EpochEndOffset:
 
 
 @dataclass(slots=True, kw_only=True)
+class AbortedTransaction:
+    """From its first offset on what this producer wrote is to be left out, up to the marker."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
 class PartitionData:
     """``records``: whole batches, as they lie in the log."""
 
@@ -99,7 +108,7 @@ class PartitionData:
     log_start_offset: int
     diverging_epoch: EpochEndOffset = EpochEndOffset()
     current_leader: LeaderIdAndEpoch = NO_LEADER
-    aborted_transactions: tuple[()] | None
+    aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: int = -1
     records: bytes
 
@@ -145,6 +154,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         max_wait_s=max_wait_s,
         leader_only=call.version < _FOLLOWERS_SINCE,
         rack=rack_of(call, request.rack_id),
+        read_committed=request.isolation_level == _READ_COMMITTED,
     )
     reads = await read_until_enough(await _checked(context.requests, call), call, params)
     if must_wait(reads):
@@ -271,7 +281,7 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        aborted_transactions=() if isolation_level or _is_not_read(read) else None,
+        aborted_transactions=_aborted(read, isolation_level),
         preferred_read_replica=result.preferred_read_replica,
         records=result.data,
     )
@@ -284,6 +294,15 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
             leader_id=result.leader_id, leader_epoch=result.leader_epoch
         )
     return made
+
+
+def _aborted(read: Read, isolation_level: int) -> tuple[AbortedTransaction, ...] | None:
+    if isolation_level != _READ_COMMITTED:
+        return () if _is_not_read(read) else None
+    return tuple(
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in read.result.aborted
+    )
 
 
 def _error_in(version: int, error: ErrorCode) -> ErrorCode:

@@ -18,13 +18,15 @@ from tidemark_broker.replication.types import FetchResult
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchParams:
     """What a request asks for all its partitions (Kafka's name). ``leader_only``: nothing is read
-    from followers; ``rack``: where the client is, if it is to be sent to a replica there."""
+    from followers; ``rack``: where the client is, if it is to be sent to a replica there;
+    ``read_committed``: its isolation level."""
 
     max_bytes: int
     min_bytes: int
     max_wait_s: float
     leader_only: bool = True
     rack: str = ""
+    read_committed: bool = False
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ def _read(
         current_leader_epoch=request.current_leader_epoch,
         last_fetched_epoch=request.last_fetched_epoch,
         leader_only=params.leader_only,
+        read_committed=params.read_committed,
     )
     if max_bytes < 0 and (result.data or result.from_disk or result.remote):
         # Kafka's LogSegment throws IllegalArgumentException, once there is something to be read.

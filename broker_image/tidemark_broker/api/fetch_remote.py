@@ -94,4 +94,4 @@ async def _read(
         corrupt = isinstance(error, RemoteDataCorrupt)
         code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
         return FetchResult(error=code)
-    return replace(local, data=found.data)
+    return replace(local, data=found.data, aborted=found.aborted)

@@ -24,17 +24,19 @@ from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.partition.reads import readable_end
 
 
 class _Before:
     """A partition as it was at the last pass."""
 
-    __slots__ = ("_check", "high_watermark", "partition", "size_bytes")
+    __slots__ = ("_check", "_end", "_read_committed", "partition", "size_bytes")
 
     def __init__(self, partition: Partition, params: FetchParams) -> None:
         self._check = may_read(partition, params)
         self.partition = partition
-        self.high_watermark = partition.high_watermark
+        self._read_committed = params.read_committed
+        self._end = self._readable_end
         self.size_bytes = partition.log.size_bytes
 
     @property
@@ -44,8 +46,12 @@ class _Before:
 
     @property
     def advanced(self) -> bool:
-        """More was committed."""
-        return self.partition.high_watermark > self.high_watermark
+        """More can be read: was committed, or has become stable."""
+        return self._readable_end > self._end
+
+    @property
+    def _readable_end(self) -> int:
+        return readable_end(self.partition.log, read_committed=self._read_committed)
 
     @property
     def grown_bytes(self) -> int:

@@ -23,6 +23,7 @@ from tidemark_broker.security.acls import Operation
 _SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 #: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
 _TIMEOUT_MS = 30_000
+_READ_COMMITTED = 1
 _LOOKUPS_AT_ONCE = 16
 #: To older clients OFFSET_NOT_AVAILABLE is unknown.
 _NOT_AVAILABLE_SINCE = 5
@@ -63,13 +64,15 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
     timeout_ms = int(call.wait_s(timeout_ms / 1000) * 1000)
+    committed = request.isolation_level == _READ_COMMITTED
 
     async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
         error = refused(topic, part.partition_index)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
         async with gate:
-            return _for_version(call.version, await _look_up(topic, part, call, timeout_ms))
+            found = await _look_up(topic, part, call, timeout_ms, read_committed=committed)
+            return _for_version(call.version, found)
 
     found: list[OffsetResult] = []
     for some_names in some(names):
@@ -115,7 +118,7 @@ def _for_version(version: int, result: OffsetResult) -> OffsetResult:
 
 
 async def _look_up(
-    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int
+    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int, *, read_committed: bool
 ) -> OffsetResult:
     if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
@@ -126,7 +129,10 @@ async def _look_up(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await reads.list_offset(
-                partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
+                partition,
+                part.timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+                read_committed=read_committed,
             )
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)

@@ -1,4 +1,4 @@
-"""Metadata (3): brokers, topics, leaders. Nothing is created by asking.
+"""Metadata (3): brokers, topics, leaders. Asking may have topics created, see below.
 
 Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
 without a leader that clients can reach is LEADER_NOT_AVAILABLE. Version 10 and above carry topic
@@ -110,7 +110,8 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         hidden = await call.denied(Operation.DESCRIBE, present)
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
-        topics = _asked_for(request.topics, request, call, frozenset(live))
+        denied = await _create_missing(request, call)
+        topics = _asked_for(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(
@@ -160,9 +161,13 @@ def _asked_for(
     request: MetadataRequest,
     call: Call,
     live: frozenset[int],
+    denied: Set[str],
 ) -> Iterator[MetadataResponseTopic]:
     for name, topic_id in dict.fromkeys((topic.name, topic.topic_id) for topic in topics):
-        yield _one(name, topic_id, request, call, live)
+        answer = _one(name, topic_id, request, call, live)
+        if name in denied:
+            answer.error_code = ErrorCode.topic_authorization_failed
+        yield answer
 
 
 def _one(
@@ -189,6 +194,37 @@ def _one(
         error_code=missing,
         name=name,
         topic_id=topic_id,
+    )
+
+
+async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
+    """Have topics created that a client names, and lets be created, where the Cluster does so
+    (Kafka's ``AutoTopicCreationManager``): they come with a later answer, clients ask again. Those
+    that it may not create."""
+    creations, client = call.services.creations, call.client
+    denied: set[str] = set()
+    if not request.allow_auto_topic_creation:
+        return denied
+    may_create_any = client.may(Operation.CREATE, ResourceType.CLUSTER)
+    for topic in request.topics or ():
+        name = topic.name
+        if name is not None and _may_be_made(name, call):
+            if may_create_any or client.may(Operation.CREATE, ResourceType.TOPIC, name):
+                creations.want(name, principal=client.principal)
+            else:
+                denied.add(name)
+        if call.turns.over:
+            await call.turns.give()
+    return denied
+
+
+def _may_be_made(name: str, call: Call) -> bool:
+    services = call.services
+    return (
+        name not in services.cluster.topics
+        and services.creations.may_create(name)
+        and missing_topic(name) is ErrorCode.unknown_topic_or_partition
+        and call.client.may(*_DESCRIBE, name)
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v12.request import ProduceRequest
 
+from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.records.batch import codec_of, is_transactional
 from tidemark.records.codecs import Codec
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
@@ -34,6 +35,9 @@ ACKS_ALL = -1
 _DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
 _TWICE = ProduceResult(
     error=ErrorCode.invalid_request, message="the request names the partition more than once"
+)
+_INTERNAL = ProduceResult(
+    error=ErrorCode.invalid_topic_exception, message="Cannot append to an internal topic"
 )
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
 #: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
@@ -218,6 +222,8 @@ def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
     """The partition; what to answer where there is none, or nothing that may be appended."""
     if entry.refused is not None:
         return None, entry.refused
+    if entry.topic in INTERNAL_TOPICS:
+        return None, _INTERNAL
     replicas = call.services.replicas
     partition = replicas.get(entry.topic, entry.partition)
     if partition is None:

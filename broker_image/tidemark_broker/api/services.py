@@ -1,12 +1,14 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they
 wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidemark.configuration.table import BROKER
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -40,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop."""
+    """One of each in a broker; all belong to its loop. ``entries``: its file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
@@ -51,5 +53,7 @@ class Services:
     changes: ChangeForwarder
     creations: Creations
     producer_ids: ProducerIds
+    entries: Mapping[str, str]
+    groups: GroupCoordinator
     transactions: TransactionCoordinator
     marker_writer: MarkerWriter

@@ -56,7 +56,6 @@ def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
         memory_bytes=config.integer("log.cleaner.dedupe.buffer.size") // threads,
         load_factor=config.number("log.cleaner.io.buffer.load.factor"),
         buffer_bytes=max(config.integer("log.cleaner.io.buffer.size") // threads, 4096),
-        producer_expiration_ms=config.integer("producer.id.expiration.ms"),
     )
 
 

@@ -2,7 +2,8 @@
 
 A member's session is put off with each of its heartbeats, so putting off must cost next to nothing:
 a key that is due later than the heap has it stays where it is, and is put back when its turn comes.
-Pure: whoever owns one hands in the time.
+Pure: whoever owns one hands in the time. Keys of several kinds must not equal each other (as tuples
+would).
 """
 
 import heapq

@@ -4,12 +4,23 @@ from tidemark_broker.log.compaction.choosing import Dirtiness
 from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStats
 from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import (
+    BatchContents,
+    RecordsInDoubt,
+    batch_contents,
+    is_quickly_read,
+    is_to_be_read,
+    unpack_limits,
+)
 from tidemark_broker.log.errors import (
+    BatchTooLarge,
     CorruptRecords,
     InvalidRecords,
     InvalidTimestamp,
     LogError,
+    NoBatch,
     OffsetOutOfRange,
+    RecordError,
     RecordTooLarge,
     StorageError,
     UnsupportedCompression,
@@ -23,12 +34,6 @@ from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
 from tidemark_broker.log.producer_entry import AppendOrigin
 from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
-from tidemark_broker.log.timestamps import (
-    RecordTimes,
-    TimestampsInDoubt,
-    record_times,
-    unpack_limits,
-)
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -42,6 +47,8 @@ __all__ = [
     "ActiveProducer",
     "AppendInfo",
     "AppendOrigin",
+    "BatchContents",
+    "BatchTooLarge",
     "CleanerSettings",
     "CleaningAborted",
     "CleaningStats",
@@ -52,25 +59,28 @@ __all__ = [
     "LogConfig",
     "LogError",
     "LogManager",
+    "NoBatch",
     "NotCached",
     "OffsetOutOfRange",
     "OpenFailure",
     "PartitionLog",
     "ReadResult",
-    "RecordTimes",
+    "RecordError",
     "RecordTooLarge",
+    "RecordsInDoubt",
     "SegmentFiles",
     "SegmentInfo",
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
-    "TimestampsInDoubt",
     "UnsupportedCompression",
     "VerificationGuard",
+    "batch_contents",
     "create_log",
+    "is_quickly_read",
+    "is_to_be_read",
     "probe_room",
     "read_state",
-    "record_times",
     "unpack_limits",
     "write_state",
 ]

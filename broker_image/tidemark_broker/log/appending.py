@@ -25,6 +25,7 @@ from tidemark.records.batch import (
 from tidemark.records.control import EndMarker, build_end_marker
 from tidemark.records.rewriting import Gap
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_state import LogState
@@ -37,12 +38,12 @@ from tidemark_broker.log.producer_entry import (
 )
 from tidemark_broker.log.producer_states import VerificationGuard
 from tidemark_broker.log.segment import Segment, wall_clock_ms
-from tidemark_broker.log.timestamps import RecordTimes
 from tidemark_broker.log.truncation import replace_segments
 from tidemark_broker.log.types import AppendInfo
 from tidemark_broker.log.validate import (
     check_follower_batches,
     check_leader_batch,
+    one_batch,
     runs_for_segments,
 )
 from tidemark_broker.log.walk import BatchAt
@@ -53,15 +54,18 @@ def append_as_leader(
     data: Buffer,
     leader_epoch: int,
     now_ms: int,
-    times: RecordTimes | None,
+    contents: BatchContents | None,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
+    *,
+    reads: bool = False,
 ) -> AppendInfo:
     """See :meth:`PartitionLog.append_as_leader`."""
     config = log.config
-    header = check_leader_batch(data, config, now_ms, times, origin)
-    if times is not None and header.max_timestamp != times.largest_ms:
-        data, header = _corrected(data, header, times.largest_ms)
+    data = one_batch(data)
+    header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
+    if contents is not None and not contents.unread:
+        data, header = _corrected(data, header, contents.largest_ms)
     with log.lock:
         log.check_usable()
         if leader_epoch < log.epochs.latest_epoch:
@@ -247,8 +251,8 @@ def _continuing(
     if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
         return data, batches
     header = parse_header(data)
-    if header.count > header.last_offset_delta:  # every offset has a record: no compaction did that
-        return data, batches
+    if header.producer_id > NO_PRODUCER_ID or header.count > header.last_offset_delta:
+        return data, batches  # no compaction did that
     gap = Gap(end, first.last_offset, first.leader_epoch).batch()
     shift = len(gap) - first.end_position
     rest = [each._replace(position=each.position + shift) for each in batches[1:]]
@@ -320,8 +324,10 @@ def _age_of(active: Segment, timestamp_ms: int, now_ms: int) -> int:
     return now_ms - active.created_ms
 
 
-def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[bytearray, BatchHeader]:
+def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buffer, BatchHeader]:
     """The batch with its largest timestamp as its records have it."""
+    if header.max_timestamp == largest_ms:
+        return data, header
     whole = bytearray(data)
     set_max_timestamp(whole, 0, header, largest_ms)
     return whole, replace(header, max_timestamp=largest_ms)

@@ -35,11 +35,11 @@ from tidemark_broker.log.compaction.cleaner import (
     CleaningStats,
 )
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.producer_entry import AppendOrigin
 from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
-from tidemark_broker.log.timestamps import RecordTimes
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -218,20 +218,22 @@ class PartitionLog:
         *,
         leader_epoch: int,
         now_ms: int,
-        times: RecordTimes | None = None,
+        contents: BatchContents | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
+        reads: bool = False,
     ) -> AppendInfo:
         """Append the one batch that a client sent: checked, given offsets and the leader epoch. A
         batch of a producer that is here already is not appended again: what is told is of the first
         time.
 
-        :class:`TimestampsInDoubt` asks for the ``times`` of its records (:func:`record_times`).
+        :class:`RecordsInDoubt` asks for what its records are (:func:`batch_contents`), as it does
+        with ``reads`` for each batch that is good as far as its header tells.
         ``guard``: the coordinator has said since :meth:`begin_verification` that the log is part of
         the producer's transaction; without it only a transaction that is under way here goes on.
         """
         return appending.append_as_leader(
-            self.state, data, leader_epoch, now_ms, times, origin, guard
+            self.state, data, leader_epoch, now_ms, contents, origin, guard, reads=reads
         )
 
     def append_marker(
@@ -315,9 +317,9 @@ class PartitionLog:
         markers; complete where ``end`` is not above the last stable offset."""
         return reading.aborted_transactions(self.state, start, end)
 
-    def has_aborted(self, start: int) -> bool:
-        """Whether :meth:`aborted_transactions` may find any from ``start`` on."""
-        return reading.has_aborted(self.state, start)
+    def aborted_count(self, start: int) -> int:
+        """How many aborted transactions :meth:`aborted_transactions` may have to look at."""
+        return reading.aborted_count(self.state, start)
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """T: the first local record at or behind the local log start that is not older."""

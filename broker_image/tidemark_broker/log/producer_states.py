@@ -282,6 +282,13 @@ class ProducerStates:
                 entry.txn_first_offset,
             )
 
+    def last_batches(self) -> Iterator[tuple[int, int, int]]:
+        """(producer id, epoch, last offset of its last data or -1) of every producer: what
+        compaction leaves of it (Kafka's ``lastRecordsOfActiveProducers``)."""
+        for producer_id, entry in self._producers.items():
+            last = entry.batches[-1].last_offset if entry.batches else NO_OFFSET
+            yield producer_id, entry.epoch, last
+
     def expire(self, now_ms: int, idle_ms: int) -> None:
         """Forget producers that wrote nothing for so long (``producer.id.expiration.ms``), and
         verifications that nobody ended."""

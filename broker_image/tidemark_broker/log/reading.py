@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark_broker.log.contents import unpack_limits
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamps import unpack_limits
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
@@ -55,10 +55,10 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
         return result
 
 
-def has_aborted(log: LogState, start: int) -> bool:
-    """See :meth:`PartitionLog.has_aborted`."""
+def aborted_count(log: LogState, start: int) -> int:
+    """See :meth:`PartitionLog.aborted_count`."""
     with log.lock:
-        return any(_indexes_from(log, start))
+        return sum(map(len, _indexes_from(log, start)))
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
@@ -66,9 +66,21 @@ def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTra
     while True:
         with log.lock:
             indexes, truncations = _indexes_from(log, start), log.truncations
-        found = aborted_between(indexes, start, end)
-        if truncations == log.truncations:
+        try:
+            found = aborted_between(indexes, start, end)
+        except LogError:
+            if _has_all(log, indexes, truncations):
+                raise
+            continue
+        if _has_all(log, indexes, truncations):
             return found
+
+
+def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -> bool:
+    """Has nothing been cut, removed or compacted since these were looked up?"""
+    with log.lock:
+        there = {id(each.aborted) for each in log.segments.items}
+        return truncations == log.truncations and all(id(each) in there for each in indexes)
 
 
 def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:

@@ -18,7 +18,12 @@ from tidemark_broker.log.walk import walk_file
 logger = logging.getLogger(__name__)
 
 #: In the order in which they are renamed.
-_SUFFIXES = (names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.LOG_SUFFIX)
+_SUFFIXES = (
+    names.OFFSET_INDEX_SUFFIX,
+    names.TIME_INDEX_SUFFIX,
+    names.TRANSACTION_INDEX_SUFFIX,
+    names.LOG_SUFFIX,
+)
 
 
 def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -40,8 +45,13 @@ def discard_cleaned(directory: Path, base_offset: int) -> None:
 def begin_swap(directory: Path, base_offset: int) -> None:
     """T: durably; where it raises ``OSError`` the swap may have begun."""
     for suffix in _SUFFIXES:
-        cleaned = cleaned_path(directory, base_offset, suffix)
-        cleaned.replace(swap_path(directory, base_offset, suffix))
+        swap = swap_path(directory, base_offset, suffix)
+        try:
+            cleaned_path(directory, base_offset, suffix).replace(swap)
+        except FileNotFoundError:
+            if suffix != names.TRANSACTION_INDEX_SUFFIX:
+                raise
+            swap.unlink(missing_ok=True)  # which an attempt that failed may have left
     sync_directory(directory)
 
 

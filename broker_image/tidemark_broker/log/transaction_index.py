@@ -18,6 +18,7 @@ from tidemark.logfiles.transaction_index import (
 )
 from tidemark_broker.log.errors import storage_errors
 from tidemark_broker.log.files import put_at
+from tidemark_broker.log.walk import pread_exactly
 
 _READ_ENTRIES = 1000
 
@@ -107,8 +108,7 @@ class TransactionIndex:
                 number = _first_behind(descriptor, saved, offset)
                 while number < saved:
                     count = min(_READ_ENTRIES, saved - number)
-                    data = os.pread(descriptor, count * ENTRY_BYTES, number * ENTRY_BYTES)
-                    yield from decode_aborted(data)
+                    yield from decode_aborted(_entries(descriptor, number, count))
                     number += count
             finally:
                 os.close(descriptor)
@@ -122,10 +122,14 @@ def _first_behind(descriptor: int, count: int, offset: int) -> int:
     """Number of the first of ``count`` entries whose transaction ended at or behind ``offset``."""
 
     def ended(number: int) -> int:
-        data = os.pread(descriptor, ENTRY_BYTES, number * ENTRY_BYTES)
-        return next(decode_aborted(data)).last_offset
+        return next(decode_aborted(_entries(descriptor, number, 1))).last_offset
 
     return bisect_left(range(count), offset, key=ended)
+
+
+def _entries(descriptor: int, number: int, count: int) -> bytes:
+    """Fewer than there should be: the file is another one by now, or damaged."""
+    return pread_exactly(descriptor, count * ENTRY_BYTES, number * ENTRY_BYTES)
 
 
 def aborted_between(

@@ -6,7 +6,7 @@ What a delta costs is what it names: the rows of a topic are changed in place.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -61,6 +61,8 @@ class MetadataCache:
         self.topics: dict[str, TopicMetadata] = {}
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
+        #: Told of each topic that was deleted; one that a snapshot does not name was not.
+        self.deleted: list[Callable[[TopicMetadata], None]] = []
 
     @property
     def controller_id(self) -> int:
@@ -127,14 +129,21 @@ class MetadataCache:
         if before is not None and before.topic_id != view.topic_id:
             self._by_id.pop(before.topic_id, None)
             self._rows.pop(before.topic_id, None)
+            self._tell_deleted(before)
         self.topics[view.name] = view
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID) -> None:
         view = self._by_id.pop(topic_id, None)
         self._rows.pop(topic_id, None)
-        if view is not None and self.topics.get(view.name) is view:
-            del self.topics[view.name]
+        if view is not None:
+            if self.topics.get(view.name) is view:
+                del self.topics[view.name]
+            self._tell_deleted(view)
+
+    def _tell_deleted(self, view: TopicMetadata) -> None:
+        for tell in self.deleted:
+            tell(view)
 
 
 def _merge_rows(

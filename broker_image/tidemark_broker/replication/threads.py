@@ -85,5 +85,8 @@ in_thread = Threads("upkeep", threads=6)
 in_role_thread = Threads("role changes", threads=4)
 #: Clients' look-ups by time, which unpack batches.
 in_lookup_thread = Threads("look-ups", threads=2, pending_max=100, only_reads=True)
+#: Batches of clients that are read before they are appended: they are parts of requests, whose
+#: bytes are bounded.
+in_record_thread = Threads("records that are read", threads=2)
 #: Reads of what is not in memory, for consumers and for followers that are far behind.
 in_read_thread = Threads("reads", threads=4, only_reads=True)

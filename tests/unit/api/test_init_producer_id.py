@@ -15,6 +15,7 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.init_producer_id import InitProducerIdResponse
 from tidemark_broker.api.table import Call
 from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
+from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
 from tidemark_broker.security.user_store import UserStore
 
@@ -29,7 +30,7 @@ async def ask(
     **fields: Any,
 ) -> InitProducerIdResponse:
     shared = services(
-        cast("Any", None),
+        MetadataCache("c"),
         users=users or UserStore(),
         producer_ids=ids,
         transactions=coordinator,

@@ -58,7 +58,7 @@ class PerfectCluster:
         end = len(self.logs[place])
         if level == READ_COMMITTED:
             end = min([end, *(first[place] for first in self.open.values() if place in first)])
-        records = []
+        records: list[tuple[int, str]] = []
         while offset < end and len(records) < 5:
             entry = self.logs[place][offset]
             if entry and not (level == READ_COMMITTED and entry[1] in self.aborted):

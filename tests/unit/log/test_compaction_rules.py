@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
-from tidemark.records.batch import parse_header
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.records.batch import parse_header, restamp
 from tidemark.records.builder import Record, build_batch
+from tidemark.records.control import EndMarker, build_end_marker, read_end_marker
 from tidemark.records.decode import decode_records
 from tidemark.records.rewriting import delete_horizon_ms, without_records
 from tidemark_broker.log import LogConfig, SegmentInfo
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.compaction import batch_filter, choosing
-from tidemark_broker.log.compaction.batch_filter import BatchFilter
+from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch
 from tidemark_broker.log.compaction.choosing import Dirtiness, dirtiness, groups
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.pace import Pace
 from tidemark_broker.log.compaction.rewritten import RewrittenBatches
-from tidemark_broker.log.compaction.transactions import AbortedTransaction, CleanedTransactions
+from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -68,14 +70,19 @@ def _data(offset: int, producer_id: int = 1, *, transactional: bool = True) -> b
 
 
 def _marker(offset: int, kind: int, producer_id: int = 1) -> bytes:
-    return build_batch(
-        [Record(bytes([0, 0, 0, kind]), bytes(6), (), T0)],
-        base_offset=offset,
-        producer_id=producer_id,
-        producer_epoch=0,
-        is_transactional=True,
-        is_control=True,
+    if kind == OTHER:
+        record = Record(bytes([0, 0, 0, kind]), bytes(6), (), T0)
+        return build_batch([record], base_offset=offset, producer_id=producer_id, is_control=True)
+    batch = bytearray(
+        build_end_marker(
+            EndMarker(kind == COMMIT, 0),
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp_ms=T0,
+        )
     )
+    restamp(batch, 0, offset, 0)
+    return bytes(batch)
 
 
 ABORT, COMMIT, OTHER = 0, 1, 9
@@ -86,8 +93,7 @@ def _may_drop(transactions: CleanedTransactions, batches: Iterable[bytes]) -> li
     for batch in batches:
         header = parse_header(batch)
         if header.is_control:
-            marker = batch_filter.marker_of(header, batch)
-            found.append(transactions.may_drop_marker(header, marker))
+            found.append(transactions.may_drop_marker(header, read_end_marker(batch)))
         else:
             found.append(transactions.may_drop_data(header))
     return found
@@ -102,22 +108,22 @@ def _may_drop(transactions: CleanedTransactions, batches: Iterable[bytes]) -> li
         ([], [_marker(1, COMMIT)], [True]),
         ([], [_data(0), _marker(1, COMMIT), _marker(2, COMMIT)], [False, False, True]),
         # Aborted data goes; its marker only once none of it is left.
-        ([(0, 2, 1, 0)], [_data(0), _data(1), _marker(2, ABORT)], [True, True, False]),
-        ([(0, 2, 1, 0)], [_marker(2, ABORT)], [True]),
+        ([(1, 0, 2, 0)], [_data(0), _data(1), _marker(2, ABORT)], [True, True, False]),
+        ([(1, 0, 2, 0)], [_marker(2, ABORT)], [True]),
         # Each producer has its own.
         (
-            [(1, 3, 2, 0)],
+            [(2, 1, 3, 0)],
             [_data(0), _data(1, 2), _marker(2, COMMIT), _marker(3, ABORT, 2)],
             [False, True, False, False],
         ),
         # One aborted transaction behind another, and a committed one.
         (
-            [(0, 1, 1, 0), (2, 3, 1, 2)],
+            [(1, 0, 1, 0), (1, 2, 3, 2)],
             [_data(0), _marker(1, ABORT), _data(2), _marker(3, ABORT), _data(4)],
             [True, False, True, False, False],
         ),
         # What is not transactional is nobody's; an unknown marker stays; an empty one goes.
-        ([(0, 9, 1, 0)], [_data(0, transactional=False)], [False]),
+        ([(1, 0, 9, 0)], [_data(0, transactional=False)], [False]),
         ([], [_marker(0, OTHER)], [False]),
         ([], [without_records(parse_header(_marker(0, COMMIT)))], [True]),
     ],
@@ -129,8 +135,13 @@ def _may_drop(transactions: CleanedTransactions, batches: Iterable[bytes]) -> li
 def test_what_of_transactions_may_go(
     aborted: list[tuple[int, int, int, int]], batches: list[bytes], expected: list[bool]
 ) -> None:
-    entries = [AbortedTransaction(*each) for each in aborted]
-    assert _may_drop(CleanedTransactions(entries), batches) == expected
+    transactions = CleanedTransactions()
+    for _ in range(2):  # as where they span several segments
+        transactions.add_aborted(AbortedTransaction(*each) for each in aborted)
+    assert _may_drop(transactions, batches) == expected
+    kept = [header.producer_id for header in map(parse_header, batches) if not header.is_control]
+    assert {each.producer_id for each in transactions.take_kept()} <= set(kept)
+    assert transactions.take_kept() == []
 
 
 # ------------------------------------------------------------------ what of a batch stays
@@ -141,21 +152,22 @@ def _filter(
     *,
     now_ms: int = T0,
     latest: int = 10**6,
-    last_offsets: Mapping[int, int] | None = None,
+    last_batches: Mapping[int, LastBatch] | None = None,
     aborted: Iterable[AbortedTransaction] = (),
 ) -> BatchFilter:
     offsets = OffsetMap(100 * SLOT_BYTES, 0.9)
     for key, offset in sorted(last.items(), key=lambda item: item[1]):
         offsets.put(key, offset)
     offsets.latest_offset = latest
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted)
     return BatchFilter(
         offsets,
-        CleanedTransactions(aborted),
-        last_offsets or {},
+        transactions,
+        last_batches or {},
         PACE,
         now_ms=now_ms,
         delete_retention_ms=DAY_MS,
-        producer_expiration_ms=DAY_MS,
     )
 
 
@@ -211,11 +223,10 @@ def test_the_last_batch_of_a_producer_stays_though_it_is_empty() -> None:
     )
     gone = {b"a": 50}
     empty = without_records(parse_header(batch))
-    assert _left(_filter(gone, last_offsets={5: 0}), batch) == empty
-    assert _left(_filter(gone, last_offsets={}), batch) == empty  # nobody knows of a later one
-    assert _left(_filter(gone, last_offsets={5: 7}), batch) is None
-    assert _left(_filter(gone, last_offsets={5: 0}, now_ms=T0 + DAY_MS + 1), batch) is None
-    assert _left(_filter(gone, last_offsets={5: 0}), empty) == empty
+    assert _left(_filter(gone, last_batches={5: LastBatch(0, 1)}), batch) == empty
+    assert _left(_filter(gone, last_batches={5: LastBatch(7, 1)}), batch) is None
+    assert _left(_filter(gone), batch) is None  # the producer was forgotten
+    assert _left(_filter(gone, last_batches={5: LastBatch(0, 1)}), empty) == empty
 
 
 def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
@@ -238,18 +249,20 @@ def test_a_batch_that_unpacks_to_too_much_stays_as_it_is(monkeypatch: pytest.Mon
 
 
 def test_aborted_data_goes_at_once_and_its_marker_a_while_later() -> None:
-    aborted = [AbortedTransaction(0, 1, 1, 0)]
+    aborted = [AbortedTransaction(1, 0, 1, 0)]
     data, marker = _data(0), _marker(1, ABORT)
-    last = {1: 1}  # the marker is the last of that producer
-    keep = _filter({}, aborted=aborted, last_offsets=last)
-    assert _left(keep, data) is None
+    keep = _filter({}, aborted=aborted, last_batches={1: LastBatch(0, 0)})
+    assert _left(keep, data) == without_records(parse_header(data))
     assert _left(keep, marker) is marker  # some of the data was still there this time
-    keep = _filter({}, aborted=aborted, last_offsets=last)
+    keep = _filter({}, aborted=aborted)
     horizon = _left(keep, marker)
     assert horizon is not None
     assert delete_horizon_ms(parse_header(horizon)) == T0 + DAY_MS
-    later = _filter({}, aborted=aborted, last_offsets={1: 99}, now_ms=T0 + DAY_MS)
-    assert _left(later, horizon) is None
+    assert _left(_filter({}, now_ms=T0 + DAY_MS - 1), horizon) is horizon
+    assert _left(_filter({}, now_ms=T0 + DAY_MS), horizon) is None
+    fenced = _filter({}, now_ms=T0 + DAY_MS, last_batches={1: LastBatch(-1, 0)})
+    assert _left(fenced, horizon) == without_records(parse_header(horizon))
+    assert _left(fenced, without_records(parse_header(horizon))) is not None
 
 
 # ------------------------------------------------------------------ offsets that are gone

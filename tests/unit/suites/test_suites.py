@@ -1,17 +1,19 @@
 """What each kind of suite makes of its sources, its registry and its cluster."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.suites import go_suites, java_apps, java_tools, kafka_python, packages, rdkafka_rs
+from tests.suites import go_suites, java_apps, java_clients, kafka_python, packages, rdkafka_rs
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
-from tests.suites.proxied import obey, proxies
+from tests.suites.proxied import docker, obey, proxies
+from tests.suites.targets import divided
 
 SOURCES = {
     "b_test.go": "package x\n\nfunc TestB(t *testing.T) {}\nfunc helper(t *testing.T) {}\n",
@@ -120,6 +122,26 @@ def test_docker_knows_nothing_else(tmp_path: Path, words: str) -> None:
     assert brokers.asked == []
 
 
+def test_docker_asks_the_process_that_runs_the_suite(tmp_path: Path) -> None:
+    brokers = Brokers(tmp_path)
+    with docker(brokers, tmp_path) as programs:
+        asked = [str(programs / "docker"), "compose", "stop", "kafka-2"]
+        assert subprocess.run(asked, check=False, timeout=30).returncode == 0
+        said = subprocess.run(
+            [*asked[:1], "ps"], check=False, timeout=30, capture_output=True, text=True
+        )
+    assert brokers.asked == [("stop", 2)]
+    assert said.returncode == 1
+    assert "no docker here: ps" in said.stdout
+
+
+def test_settings_go_to_the_cluster_or_to_each_broker() -> None:
+    entries = {"num.partitions": "3", "offsets.topic.num.partitions": "5"}
+    assert divided(entries) == ({"num.partitions": "3"}, {"offsets.topic.num.partitions": "5"})
+    with pytest.raises(ValueError, match="know nothing of what"):
+        divided({"what.is.that": "1"})
+
+
 def test_proxies_listen_on_the_loopback_alone() -> None:
     assert proxies(["127.0.0.1:1", "127.0.0.1:2"], range(29091, 29093)) == [
         {"name": "kafka1", "listen": "127.0.0.1:29091", "upstream": "127.0.0.1:1", "enabled": True},
@@ -142,10 +164,24 @@ def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
 
 def test_verifiable_clients_events_are_their_lines_of_json() -> None:
     said = 'SLF4J: none\n{"name":"startup_complete"}\n{"name":"records_consumed","count":3}\n'
-    assert [each["name"] for each in java_tools.events(said)] == [
+    assert [each["name"] for each in java_clients.events(said)] == [
         "startup_complete",
         "records_consumed",
     ]
+
+
+def test_what_a_member_holds_is_what_it_was_given_and_has_not_given_back() -> None:
+    def event(name: str, *partitions: int) -> str:
+        given = [{"topic": "t", "partition": each} for each in partitions]
+        return json.dumps({"name": name, "partitions": given})
+
+    said = [
+        event("partitions_assigned", 0, 1, 2),
+        event("partitions_revoked", 2),
+        json.dumps({"name": "records_consumed", "partitions": [{"partition": 1}]}),
+        event("partitions_assigned", 3, 4),
+    ]
+    assert java_clients.held("\n".join(said)) == 4
 
 
 def test_properties_are_lines() -> None:

@@ -8,14 +8,16 @@ keeps nobody else's keys from being cleaned.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tidemark.records.batch import HEADER_BYTES, BatchHeader, CorruptBatch
 from tidemark.records.codecs import decompress
+from tidemark.records.control import read_end_marker
 from tidemark.records.keyed import keyed_records
 from tidemark.records.rewriting import delete_horizon_ms, with_records, without_records
 from tidemark_broker.log.compaction.offset_map import OffsetMap
 from tidemark_broker.log.compaction.pace import Pace
-from tidemark_broker.log.compaction.transactions import CleanedTransactions, marker_type
+from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 #: What a cleaning unpacks of one batch; a larger one counts as one that cannot be read.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
@@ -30,37 +32,40 @@ def unpacked(header: BatchHeader, batch: bytes) -> bytes:
     return decompress(header.codec, batch[HEADER_BYTES:], limit_bytes=UNPACKED_BYTES_MAX)
 
 
-def marker_of(header: BatchHeader, batch: bytes) -> int | None:
-    """:func:`marker_type` of a control batch; None where it is empty."""
-    if not header.count:
-        return None
-    _, _, _, key, _ = next(keyed_records(unpacked(header, batch), 1))
-    return marker_type(key)
+class LastBatch(NamedTuple):
+    """What is known of a producer at the log's end: the last offset of its last data, -1 where only
+    a marker is left of it."""
+
+    last_data_offset: int
+    producer_epoch: int
+
+    def is_in(self, header: BatchHeader) -> bool:
+        """Is it that batch (Kafka's ``isBatchLastRecordOfProducer``)?"""
+        if self.last_data_offset >= 0:
+            return header.last_offset == self.last_data_offset
+        return header.is_control and header.producer_epoch == self.producer_epoch
 
 
 class BatchFilter:
-    """Shown the batches of a log in their order. ``last_offsets``: of each producer id the last
-    offset of its last batch; a producer id that is not in it may have had its last batch
-    anywhere. ``producer_expiration_ms``: after so long without a batch a producer is forgotten."""
+    """Shown the batches of a log in their order. ``last_batches``: of each producer that is still
+    known, by its id."""
 
     def __init__(
         self,
         offsets: OffsetMap,
         transactions: CleanedTransactions,
-        last_offsets: Mapping[int, int],
+        last_batches: Mapping[int, LastBatch],
         pace: Pace,
         *,
         now_ms: int,
         delete_retention_ms: int,
-        producer_expiration_ms: int,
     ) -> None:
         self._offsets = offsets
         self._transactions = transactions
-        self._last_offsets = last_offsets
+        self._last_batches = last_batches
         self._pace = pace
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
-        self._producers_since_ms = now_ms - producer_expiration_ms
         #: Batches that could not be read, and records without a key, which went.
         self.unreadable = self.keyless = 0
 
@@ -80,7 +85,7 @@ class BatchFilter:
 
     def _marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """It goes a while after the last of what it ends: readers that saw that must see it."""
-        if not self._transactions.may_drop_marker(header, marker_of(header, batch)):
+        if not self._transactions.may_drop_marker(header, read_end_marker(batch)):
             return batch
         horizon_ms = delete_horizon_ms(header)
         if not header.count or (horizon_ms is not None and horizon_ms <= self._now_ms):
@@ -121,11 +126,5 @@ class BatchFilter:
 
     def _nothing_of(self, header: BatchHeader) -> bytes | None:
         """None, or an empty batch where it is the last one of a producer."""
-        producer_id, last = header.producer_id, header.last_offset
-        if (
-            producer_id < 0
-            or header.max_timestamp < self._producers_since_ms
-            or self._last_offsets.get(producer_id, last) != last
-        ):
-            return None
-        return without_records(header)
+        last = self._last_batches.get(header.producer_id)
+        return None if last is None or not last.is_in(header) else without_records(header)

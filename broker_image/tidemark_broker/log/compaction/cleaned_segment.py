@@ -11,11 +11,13 @@ from pathlib import Path
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles import names
+from tidemark.logfiles.transaction_index import AbortedTransaction, encode_aborted
 from tidemark.records.batch import parse_header
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import put
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import cleaned_path, discard_cleaned
+from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.walk import BatchAt
 
 _WRITE_BYTES = 1024 * 1024
@@ -24,8 +26,10 @@ _WRITE_BYTES = 1024 * 1024
 class CleanedSegment:
     """Made by :func:`cleaned_segment`; all of it blocks."""
 
-    def __init__(self, directory: Path, last_source: Segment, base_offset: int) -> None:
+    def __init__(self, directory: Path, sources: list[Segment]) -> None:
+        base_offset, last_source = sources[0].base_offset, sources[-1]
         self.segment = Segment(directory, base_offset, created_ms=last_source.created_ms)
+        self._had_aborted = any(len(each.aborted) for each in sources)
         self.segment.reset()
         self.segment.modified_ms = last_source.modified_ms
         self._pieces: list[bytes] = []
@@ -55,8 +59,9 @@ class CleanedSegment:
         if self._held_bytes >= _WRITE_BYTES:
             self._write()
 
-    def finish(self) -> None:
-        """All of it is on the disk; its indexes are not kept in memory."""
+    def finish(self, aborted: list[AbortedTransaction]) -> None:
+        """All of it is on the disk; its indexes are not kept in memory. ``aborted``: what the
+        transaction index is to have."""
         segment = self.segment
         segment.seal()
         assert segment.index is not None
@@ -65,6 +70,9 @@ class CleanedSegment:
             names.OFFSET_INDEX_SUFFIX: segment.index.to_bytes(),
             names.TIME_INDEX_SUFFIX: segment.times.to_bytes(),
         }
+        if aborted or self._had_aborted:
+            indexes[names.TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)
+            segment.aborted = TransactionIndex(segment.aborted.path, len(aborted))
         with storage_errors(f"{self._path} cannot be written"):
             self._write()
             os.utime(self._descriptor, ns=(segment.modified_ms * 1_000_000,) * 2)
@@ -88,12 +96,11 @@ class CleanedSegment:
 @contextmanager
 def cleaned_segment(directory: Path, sources: list[Segment]) -> Iterator[CleanedSegment]:
     """One for ``sources``; its files are gone afterwards, unless they were swapped in."""
-    first, last = sources[0], sources[-1]
     with storage_errors(f"{directory} cannot be written"):
-        cleaned = CleanedSegment(directory, last, first.base_offset)
+        cleaned = CleanedSegment(directory, sources)
     try:
         yield cleaned
     finally:
         cleaned.close()
         with storage_errors(f"{directory} cannot be written"):
-            discard_cleaned(directory, first.base_offset)
+            discard_cleaned(directory, sources[0].base_offset)

@@ -8,26 +8,26 @@ meanwhile need not wait, the cleaning finds that out and gives up.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import BatchHeader, CorruptBatch
+from tidemark.records.control import read_end_marker
 from tidemark.records.keyed import keyed_records
 from tidemark_broker.log import flushing
-from tidemark_broker.log.compaction.batch_filter import BatchFilter, marker_of, unpacked
+from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
 from tidemark_broker.log.compaction.choosing import Dirtiness, groups
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.pace import CleaningAborted, Pace
 from tidemark_broker.log.compaction.rewritten import RewrittenBatches, is_filler
-from tidemark_broker.log.compaction.sources import batches_of, headers_of
+from tidemark_broker.log.compaction.sources import batches_of
 from tidemark_broker.log.compaction.swapping import swap_in
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.reading import aborted_transactions
 from tidemark_broker.log.segment import Segment
-
-#: Producer ids whose last batch is looked for; with more of them every batch counts as one.
-_PRODUCERS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,6 @@ class CleanerSettings:
     memory_bytes: int
     load_factor: float
     buffer_bytes: int
-    producer_expiration_ms: int
 
 
 @dataclass(slots=True)
@@ -51,19 +50,6 @@ class CleaningStats:
     map_utilization: float = 0.0
     unreadable_batches: int = 0
     keyless_records: int = 0
-
-
-@dataclass(slots=True)
-class _Dirty:
-    """What reading the dirty part tells."""
-
-    offsets: OffsetMap
-    #: Of each producer id seen from there on the last offset of its last batch.
-    last_offsets: dict[int, int] = field(default_factory=dict)
-
-    def note_producer(self, header: BatchHeader) -> None:
-        if header.producer_id >= 0 and len(self.last_offsets) < _PRODUCERS_MAX:
-            self.last_offsets[header.producer_id] = header.last_offset
 
 
 class Cleaning:
@@ -99,9 +85,11 @@ class Cleaning:
         :class:`LogError` where the log cannot be compacted."""
         log, what = self._log, self._what
         flushing.flush(log, what.first_uncleanable)
+        log.checkpoint()  # or a crash would have the new segments recovered as if they were torn
         offsets = self._offset_map()
         try:
-            self._clean(self._read_dirty(offsets))
+            self._read_dirty(offsets)
+            self._clean(offsets)
         except LogError as error:
             if self._is_over():
                 raise CleaningAborted from error
@@ -137,28 +125,26 @@ class Cleaning:
 
     # -- the dirty part ------------------------------------------------------------------------
 
-    def _read_dirty(self, offsets: OffsetMap) -> _Dirty:
-        """Note the last offset of each key, as far as memory goes, and the last batch of each
-        producer, to the end of the log."""
-        what, dirty = self._what, _Dirty(offsets)
-        transactions, is_full = CleanedTransactions(), False
-        for segment in self._segments(what.first_dirty, self._log.bounds.end):
-            if is_full or segment.base_offset >= what.first_uncleanable:
-                self._note_producers(segment, dirty)
-                continue
-            for header, batch in self._read(segment):
-                dirty.note_producer(header)
-                if not is_full and header.last_offset >= what.first_dirty:
-                    is_full = not self._note(offsets, transactions, header, batch)
-        if len(dirty.last_offsets) >= _PRODUCERS_MAX:
-            dirty.last_offsets.clear()
+    def _read_dirty(self, offsets: OffsetMap) -> None:
+        """Note the last offset of each key, as far as memory goes."""
+        what = self._what
+        for header, batch in self._dirty_batches(transactions := CleanedTransactions()):
+            if not self._note(offsets, transactions, header, batch):
+                break
         self.stats.next_dirty = max(offsets.latest_offset + 1, what.first_dirty)
-        return dirty
 
-    def _note_producers(self, segment: Segment, dirty: _Dirty) -> None:
-        for header in headers_of(segment):
-            self._pace.step(0)
-            dirty.note_producer(header)
+    def _dirty_batches(
+        self, transactions: CleanedTransactions
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
+        what = self._what
+        for segment in self._segments(what.first_dirty, what.first_uncleanable):
+            transactions.add_aborted(self._aborted([segment]))
+            for header, batch in self._read(segment):
+                if header.last_offset >= what.first_dirty:
+                    yield header, batch
+
+    def _aborted(self, segments: list[Segment]) -> list[AbortedTransaction]:
+        return aborted_transactions(self._log, segments[0].base_offset, segments[-1].next_offset)
 
     def _note(
         self,
@@ -170,7 +156,7 @@ class Cleaning:
         """False where there was no room for a key."""
         try:
             if header.is_control:
-                transactions.may_drop_marker(header, marker_of(header, batch))
+                transactions.may_drop_marker(header, read_end_marker(batch))
             elif not transactions.may_drop_data(header):
                 start, base = self._what.first_dirty, header.base_offset
                 records = keyed_records(unpacked(header, batch), header.count)
@@ -187,29 +173,40 @@ class Cleaning:
 
     # -- writing anew --------------------------------------------------------------------------
 
-    def _clean(self, dirty: _Dirty) -> None:
-        config = self._log.config
+    def _clean(self, offsets: OffsetMap) -> None:
+        config, transactions = self._log.config, CleanedTransactions()
         keep = BatchFilter(
-            dirty.offsets,
-            CleanedTransactions(),
-            dirty.last_offsets,
+            offsets,
+            transactions,
+            self._last_batches(),
             self._pace,
             now_ms=self._now_ms,
             delete_retention_ms=config.delete_retention_ms,
-            producer_expiration_ms=self._settings.producer_expiration_ms,
         )
         segments = self._segments(-1, self.stats.next_dirty)
         infos = [each.info(is_active=False) for each in segments]
         for first, last in groups(infos, [_index_bytes(each) for each in segments], config):
-            self._clean_group(segments[first:last], keep)
+            self._clean_group(segments[first:last], keep, transactions)
         self.stats.unreadable_batches = keep.unreadable
         self.stats.keyless_records = keep.keyless
 
-    def _clean_group(self, sources: list[Segment], keep: BatchFilter) -> None:
+    def _last_batches(self) -> dict[int, LastBatch]:
+        with self._log.lock:
+            return {
+                producer_id: LastBatch(last_offset, epoch)
+                for producer_id, epoch, last_offset in self._log.producers.last_batches()
+            }
+
+    def _clean_group(
+        self, sources: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
+    ) -> None:
+        transactions.add_aborted(self._aborted(sources))
         with cleaned_segment(self._log.directory, sources) as cleaned:
-            if not self._write(sources, cleaned, keep):
+            changed = self._write(sources, cleaned, keep)
+            aborted = transactions.take_kept()
+            if not changed and len(aborted) == len(sources[0].aborted):
                 return
-            cleaned.finish()
+            cleaned.finish(aborted)
             if self._is_over() or not swap_in(self._log, sources, cleaned.segment):
                 raise CleaningAborted
 

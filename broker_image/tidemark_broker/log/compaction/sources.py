@@ -15,8 +15,6 @@ from tidemark_broker.log.errors import CorruptRecords, storage_errors
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.walk import pread, pread_exactly
 
-_HEADERS_BYTES = 8 * 1024
-
 
 def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeader, bytes]]:
     """T: (header, bytes) of each batch, read ``buffer_bytes`` at a time;
@@ -41,22 +39,6 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
                 raise _corrupt(segment, position, error) from error
             yield header, batch
             position += size
-
-
-def headers_of(segment: Segment) -> Iterator[BatchHeader]:
-    """T: the header of each batch, and nothing else of it."""
-    position, end = 0, segment.size_bytes
-    with _opened(segment) as descriptor:
-        buffer, begin = b"", 0
-        while position < end:
-            if position - begin + HEADER_BYTES > len(buffer):
-                buffer, begin = pread(descriptor, _HEADERS_BYTES, position), position
-            try:
-                header = parse_header(buffer, position - begin)
-            except CorruptBatch as error:
-                raise _corrupt(segment, position, error) from error
-            yield header
-            position += header.size_bytes
 
 
 def _check_whole(size: int, left: int) -> None:

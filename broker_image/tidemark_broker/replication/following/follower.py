@@ -196,6 +196,7 @@ async def start_at(
     next_offset: int,
     log_start_offset: int,
     epochs: tuple[EpochEntry, ...],
+    producer_snapshot: bytes | None = None,
 ) -> None:
     """Give up the local log and begin it anew. The caller holds ``lock``."""
     logger.info(
@@ -207,4 +208,5 @@ async def start_at(
         next_offset,
         log_start_offset=log_start_offset,
         epochs=epochs,
+        producer_snapshot=producer_snapshot,
     )

@@ -14,18 +14,24 @@ from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
     AppendInfo,
     AppendOrigin,
+    BatchContents,
+    BatchTooLarge,
+    CorruptRecords,
     LogError,
-    RecordTimes,
+    NoBatch,
+    RecordsInDoubt,
+    RecordTooLarge,
     StorageError,
-    TimestampsInDoubt,
     VerificationGuard,
-    record_times,
+    batch_contents,
+    is_quickly_read,
+    is_to_be_read,
 )
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import in_sync
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.partition.turns import Turn
-from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
+from tidemark_broker.replication.threads import in_record_thread
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
@@ -58,12 +64,14 @@ def begin(
     peer: str,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
+    is_early: bool = False,
 ) -> "ProduceResult | DelayedAppend":
-    """Append, where nothing has to be looked into first: neither this batch nor one that came from
-    the same ``peer`` (a connection) before it. ``guard``: see
-    :meth:`PartitionLog.append_as_leader`."""
+    """Append, where nothing has to be read for long first: neither this batch nor one that came
+    from the same ``peer`` (a connection) before it. ``guard``: see
+    :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`."""
+    reads = origin is AppendOrigin.CLIENT and is_to_be_read(data, is_early=is_early)
 
-    def append(times: RecordTimes | None) -> ProduceResult:
+    def append(contents: BatchContents | None) -> ProduceResult:
         return _append(
             partition,
             acks,
@@ -71,18 +79,30 @@ def begin(
                 data,
                 leader_epoch=partition.leader_epoch,
                 now_ms=partition.context.wall_ms(),
-                times=times,
+                contents=contents,
                 origin=origin,
                 guard=guard,
+                reads=reads,
             ),
         )
 
     if peer not in partition.turns:
         try:
             return append(None)
-        except TimestampsInDoubt:
-            pass
-    return DelayedAppend(append, data, partition.turns.take(peer))
+        except RecordsInDoubt:
+            if is_quickly_read(data):
+                return _append_read(partition, data, append)
+    return DelayedAppend(partition, append, data, partition.turns.take(peer))
+
+
+def _append_read(
+    partition: Partition, data: bytes, append: Callable[[BatchContents | None], ProduceResult]
+) -> ProduceResult:
+    try:
+        contents = batch_contents(data)
+    except LogError as error:
+        return _refused(partition, error)
+    return append(contents)
 
 
 async def append_marker(
@@ -125,8 +145,13 @@ class DelayedAppend:
     batch. :meth:`finish` it, or :meth:`give_up`."""
 
     def __init__(
-        self, append: Callable[[RecordTimes | None], ProduceResult], data: bytes, turn: Turn
+        self,
+        partition: Partition,
+        append: Callable[[BatchContents | None], ProduceResult],
+        data: bytes,
+        turn: Turn,
     ) -> None:
+        self._partition = partition
         self._append = append
         self._data = data
         self._turn = turn
@@ -141,12 +166,10 @@ class DelayedAppend:
             await self._turn.come()
             try:
                 return self._append(None)
-            except TimestampsInDoubt:
-                return self._append(await in_lookup_thread(record_times, self._data))
-        except ThreadsBusy as error:
-            return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
+            except RecordsInDoubt:
+                return self._append(await in_record_thread(batch_contents, self._data))
         except LogError as error:
-            return ProduceResult(error=error.error_code, message=str(error))
+            return _refused(self._partition, error)
         finally:
             self._turn.end()
 
@@ -163,6 +186,20 @@ def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     return None
 
 
+#: Errors without a log start, as Kafka's ``ReplicaManager`` and ``KafkaApis`` answer them.
+_WITHOUT_LOG_START = (BatchTooLarge, CorruptRecords, NoBatch, RecordTooLarge, StorageError)
+
+
+def _refused(partition: Partition, error: LogError) -> ProduceResult:
+    told = not isinstance(error, _WITHOUT_LOG_START)
+    return ProduceResult(
+        error=error.error_code,
+        message=str(error),
+        records=error.records,
+        log_start_offset=partition.log_start_offset if told else -1,
+    )
+
+
 def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -> ProduceResult:
     refusal = _refusal(partition, acks)
     if refusal is not None:
@@ -176,7 +213,7 @@ def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -
         partition.storage_failed(error)
         return ProduceResult(error=error.error_code, message=str(error))
     except LogError as error:
-        return ProduceResult(error=error.error_code, message=str(error))
+        return _refused(partition, error)
     context.failures.succeeded(partition.tp)
     context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:

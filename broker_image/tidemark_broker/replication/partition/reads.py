@@ -4,15 +4,19 @@ Consumers see committed data only. Offsets between the log start and the local l
 tiered partition lie in the tier: the answer says so and the caller reads there.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log import (
     NotCached,
     OffsetOutOfRange,
     PartitionLog,
+    ReadResult,
     StorageError,
     TimestampOffset,
 )
@@ -33,6 +37,8 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+#: So many aborted transactions are looked at on the loop; more of them in a thread.
+_ABORTED_MAX = 1_000
 #: Look-ups by time that are begun anew because segments went to the tier meanwhile.
 _LOOK_UPS_MAX = 5
 
@@ -87,12 +93,14 @@ def fetch(
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
     leader_only: bool = True,
+    read_committed: bool = False,
 ) -> FetchResult:
     """One partition of a consumer's Fetch; reads the page cache, never waits. An error comes
     without offsets (Kafka's ``ReplicaManager.createLogReadResult``).
 
     With ``min_one`` the first batch comes whole whatever its size. ``remote`` is set where the
-    tier holds what was asked for, ``from_disk`` where :func:`read_from_disk` must read it.
+    tier holds what was asked for, ``from_disk`` where :func:`read_from_disk` must read it. With
+    ``read_committed`` the last stable offset is the end (KIP-98).
     """
     check = partition.check_leader if leader_only else partition.check_replica
     error = check(current_leader_epoch)
@@ -111,9 +119,15 @@ def fetch(
         return FetchResult(error=ErrorCode.offset_out_of_range)
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
-    if offset >= log.high_watermark:
+    if offset >= readable_end(log, read_committed=read_committed):
         return empty_answer(partition)
-    return _read(partition, empty_answer(partition), offset, max_bytes, min_one=min_one)
+    need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
+    return _read(partition, empty_answer(partition), need)
+
+
+def readable_end(log: PartitionLog, *, read_committed: bool) -> int:
+    """Exclusive end of what a consumer may read."""
+    return log.last_stable_offset if read_committed else log.high_watermark
 
 
 def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
@@ -141,27 +155,44 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     return _with(empty_answer(partition), remote=need)
 
 
-def _read(
-    partition: Partition, answer: FetchResult, offset: int, max_bytes: int, *, min_one: bool
-) -> FetchResult:
-    context = partition.context
+def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> FetchResult:
+    context, log = partition.context, partition.log
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return FetchResult(error=ErrorCode.kafka_storage_error)
+    aborted = log.aborted_count(need.offset) if need.read_committed else 0
+    if aborted > _ABORTED_MAX:
+        return _with(answer, from_disk=need)
     try:
-        read = partition.log.read_cached(
-            offset,
-            max_bytes=max_bytes,
-            up_to_offset=partition.log.high_watermark,
-            min_one=min_one,
-        )
+        data, found = _read_with(log, need, log.read_cached, with_aborted=aborted > 0)
     except NotCached:
-        return _with(answer, from_disk=DiskReadNeed(offset, max_bytes, min_one))
+        return _with(answer, from_disk=need)
     except OffsetOutOfRange:  # retention, in a thread, has just let go of it
-        return _not_here(partition, offset, max_bytes)
+        return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
         return FetchResult(error=ErrorCode.kafka_storage_error)
-    return _with(answer, data=read.data)
+    return _with(answer, data=data, aborted=found)
+
+
+class _ReadLog(Protocol):
+    def __call__(
+        self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
+    ) -> ReadResult: ...
+
+
+def _read_with(
+    log: PartitionLog, need: DiskReadNeed, read: _ReadLog, *, with_aborted: bool
+) -> tuple[bytes, Sequence[AbortedTransaction]]:
+    """The records, and the aborted transactions that they may be of."""
+    found = read(
+        need.offset,
+        max_bytes=need.max_bytes,
+        up_to_offset=readable_end(log, read_committed=need.read_committed),
+        min_one=need.min_one,
+    )
+    if not found.data or not with_aborted:
+        return found.data, ()
+    return found.data, log.aborted_transactions(need.offset, found.next_offset)
 
 
 async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
@@ -171,19 +202,19 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
     if need is None:
         return fetched
     try:
-        read = await in_read_thread(
+        data, aborted = await in_read_thread(
+            _read_with,
+            partition.log,
+            need,
             partition.log.read,
-            need.offset,
-            max_bytes=need.max_bytes,
-            up_to_offset=partition.log.high_watermark,
-            min_one=need.min_one,
+            with_aborted=need.read_committed,
         )
     except OffsetOutOfRange:  # retention has let go of it meanwhile
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
         return FetchResult(error=ErrorCode.kafka_storage_error)
-    return replace(fetched, from_disk=None, data=read.data)
+    return replace(fetched, from_disk=None, data=data, aborted=aborted)
 
 
 def _with(
@@ -193,6 +224,7 @@ def _with(
     diverging: EpochEnd | None = None,
     remote: RemoteFetchNeed | None = None,
     from_disk: DiskReadNeed | None = None,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> FetchResult:
     return FetchResult(
         error=answer.error,
@@ -205,21 +237,27 @@ def _with(
         from_disk=from_disk,
         leader_id=answer.leader_id,
         leader_epoch=answer.leader_epoch,
+        aborted=aborted,
     )
 
 
 async def list_offset(
-    partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
+    partition: Partition,
+    timestamp: int,
+    *,
+    current_leader_epoch: int = -1,
+    read_committed: bool = False,
 ) -> OffsetResult:
-    """ListOffsets: a special value below zero, or the first record at or after a time in ms."""
+    """ListOffsets: a special value below zero, or the first record at or after a time in ms. With
+    ``read_committed`` nothing is there from the last stable offset on."""
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-        found = await _by_time(partition, timestamp)
+        found = await _by_time(partition, timestamp, read_committed=read_committed)
         error = partition.check_leader(current_leader_epoch)  # as it is by now
         return found if error is ErrorCode.none else OffsetResult(error=error)
-    return _special(partition, timestamp)
+    return _special(partition, timestamp, read_committed=read_committed)
 
 
 def _not_beyond(partition: Partition) -> ErrorCode:
@@ -232,15 +270,14 @@ def _not_beyond(partition: Partition) -> ErrorCode:
     return ErrorCode.none
 
 
-def _special(partition: Partition, timestamp: int) -> OffsetResult:
+def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
     log = partition.log
     if timestamp == LATEST:
         error = _not_beyond(partition)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
-        return OffsetResult(
-            error=error, offset=log.high_watermark, leader_epoch=partition.leader_epoch
-        )
+        latest = readable_end(log, read_committed=read_committed)
+        return OffsetResult(error=error, offset=latest, leader_epoch=partition.leader_epoch)
     if timestamp == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:
@@ -274,7 +311,7 @@ def _at(log: PartitionLog, offset: int) -> OffsetResult:
     )
 
 
-async def _by_time(partition: Partition, timestamp: int) -> OffsetResult:
+async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
     log = partition.log
     try:
         if timestamp == MAX_TIMESTAMP:
@@ -297,7 +334,7 @@ async def _by_time(partition: Partition, timestamp: int) -> OffsetResult:
         return OffsetResult(error=ErrorCode.request_timed_out)
     if found is None:
         return OffsetResult(error=ErrorCode.none)
-    if found.offset >= log.high_watermark:
+    if found.offset >= readable_end(log, read_committed=read_committed):
         return OffsetResult(error=_not_beyond(partition))
     return OffsetResult(
         error=ErrorCode.none,
