@@ -7,13 +7,15 @@ the leader that appended it: either it is committed, or another broker leads, an
 
 import asyncio
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge, append_failed
+from tidemark_broker.log import AppendOrigin, VerificationGuard
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 
@@ -48,6 +50,7 @@ class CoordinatorLog:
         self.end_offset = self.loaded_below
         self._waiting: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
         self._ended = False
+        self._guards: dict[TransactionalProducer, VerificationGuard] = {}
 
     @property
     def ended(self) -> bool:
@@ -62,21 +65,21 @@ class CoordinatorLog:
         Raises :class:`CoordinatorError`: nothing was appended then.
         """
         self.check()
+        guard = None if producer is None else self._guards.get(producer)
         now_ms = self.partition.context.wall_ms()
         made = [Record(each.key, each.value, timestamp_ms=now_ms) for each in records]
-        if producer is None:
-            batch = build_batch(made)
-        else:
-            batch = build_batch(
-                made,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                is_transactional=True,
-            )
+        batch = _batch(made, producer)
         limit_bytes = self.partition.log.config.max_message_bytes
         if len(batch) > limit_bytes:
             raise RecordTooLarge(len(batch), limit_bytes)
-        begun = produce.begin(self.partition, batch, acks=produce.ACKS_ALL, peer=_PEER)
+        begun = produce.begin(
+            self.partition,
+            batch,
+            acks=produce.ACKS_ALL,
+            peer=_PEER,
+            origin=AppendOrigin.COORDINATOR,
+            guard=guard,
+        )
         if isinstance(begun, DelayedAppend):  # its timestamps are right: nothing to look into
             begun.give_up()
             raise CoordinatorError(ErrorCode.unknown_server_error, "the batch was not appended")
@@ -84,6 +87,30 @@ class CoordinatorLog:
             raise append_failed(begun.error, begun.message)
         self.end_offset = begun.end_offset
         return begun.end_offset
+
+    @contextmanager
+    def verified(
+        self, producer: TransactionalProducer, guard: VerificationGuard | None
+    ) -> Iterator[None]:
+        """Meanwhile the log is shown ``guard`` with what is appended for that producer: its
+        transaction's coordinator has said that this partition is in it (KIP-890)."""
+        if guard is not None:
+            self._guards[producer] = guard
+        try:
+            yield
+        finally:
+            if self._guards.get(producer) is guard:
+                self._guards.pop(producer, None)
+
+    def begin_verification(
+        self, producer: TransactionalProducer, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """See :meth:`PartitionLog.begin_verification`."""
+        batch = _batch([Record(b"", None)], producer)
+        now_ms = self.partition.context.wall_ms()
+        return self.partition.log.begin_verification(
+            batch, now_ms, supports_epoch_bump=supports_epoch_bump
+        )
 
     def check(self) -> None:
         """Raise :class:`CoordinatorError` where this broker coordinates no more."""
@@ -126,3 +153,14 @@ class CoordinatorLog:
     def _fail(self, future: "asyncio.Future[None]") -> None:
         future.set_exception(CoordinatorError(ErrorCode.not_coordinator))
         future.exception()  # it is no news to whoever has stopped waiting
+
+
+def _batch(records: Sequence[Record], producer: TransactionalProducer | None) -> bytes:
+    if producer is None:
+        return build_batch(records)
+    return build_batch(
+        records,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        is_transactional=True,
+    )

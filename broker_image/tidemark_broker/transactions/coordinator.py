@@ -154,7 +154,7 @@ class TransactionCoordinator:
         return time.monotonic()
 
     def has_room(self) -> bool:
-        return sum(each.bytes for each in self.shards()) < self.limits.bytes_max
+        return sum(each.weight_bytes for each in self.shards()) < self.limits.bytes_max
 
     async def fresh_producer_id(self) -> int:
         fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)

@@ -116,9 +116,9 @@ class TransactionShard:
         self._retries: dict[str, Backoff] = {}
 
     @property
-    def bytes(self) -> int:
+    def weight_bytes(self) -> int:
         """What its ids weigh."""
-        return self._table.bytes
+        return self._table.weight_bytes
 
     @property
     def count(self) -> int:

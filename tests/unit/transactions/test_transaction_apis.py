@@ -230,6 +230,41 @@ async def test_offsets_of_a_group_are_part_of_it(tmp_path: Path, version: int) -
 
 
 @pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+async def test_offsets_count_once_their_transaction_is_committed(
+    tmp_path: Path, version: int, commit: bool
+) -> None:
+    async with serving(tmp_path) as made:
+        await made.init()
+        if version < 5:
+            refused = await made.commit_offset(version, 7)
+            old = ErrorCode.invalid_txn_state
+            assert refused is (ErrorCode.transaction_abortable if version >= 4 else old)
+            offsets = await made.ask(
+                OFFSETS, 0, transactional_id=ID, producer_id=PID, producer_epoch=0, group_id="g"
+            )
+            assert offsets.error_code is OK
+        assert await made.commit_offset(version, 7, partition=9) is (
+            ErrorCode.unknown_topic_or_partition
+        )
+        assert await made.commit_offset(version, 7) is OK
+        assert await made.commit_offset(version, 8) is OK
+        assert await made.committed_offset() == -1
+        assert await made.committed_offset(stable=True) is ErrorCode.unstable_offset_commit
+        ended = await made.end(PID, 0, commit=commit, version=5 if version >= 5 else 3)
+        assert ended.error_code is OK
+        expected = 8 if commit else -1
+        for _ in range(100):
+            if await made.committed_offset(stable=True) == expected:
+                break
+            await asyncio.sleep(0.01)
+        assert await made.committed_offset(stable=True) == expected
+        late = await made.commit_offset(version, 9)
+        assert late is not OK
+        assert await made.committed_offset(stable=True) == expected
+
+
+@pytest.mark.parametrize("version", range(6))
 async def test_every_version_of_end_txn(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as made:
         await made.init()

@@ -13,12 +13,15 @@ from tests.answers import room
 from tests.control_messages import partition_states, topic_state
 from tests.services import services
 from tests.unit.api import api_requests as kafka
+from tests.unit.groups.members import SETTINGS
 from tests.unit.replication.replica_nodes import Node, dialer_of, row
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher
+from tidemark_broker.groups.core.settings import Now
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.log import PartitionLog
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.security.user_store import UserStore
@@ -28,6 +31,7 @@ from tidemark_broker.transactions.shard import Limits
 
 R = TypeVar("R")
 PRODUCE, INIT, ADD, OFFSETS, END, MARKERS, DESCRIBE, LIST = 0, 22, 24, 25, 26, 27, 65, 66
+COMMIT_OFFSETS, FETCH_OFFSETS = 28, 9
 DATA = "data"
 ID = "copier"
 T0 = 1_700_000_000_000
@@ -42,7 +46,15 @@ class TransactionBroker:
         self.users = UserStore()
         self.producer_ids = ProducerIds()
         context = self.node.context
-        self.marker_writer = MarkerWriter(self.node.manager)
+        self.groups = GroupCoordinator(
+            SETTINGS,
+            cluster=context.metadata,
+            purgatory=context.purgatory,
+            want=lambda name: None,
+            clock=lambda: Now(self.node.now_s, T0),
+        )
+        context.role_changed.append(self.groups.coordinators.role_changed)
+        self.marker_writer = MarkerWriter(self.node.manager, {GROUP_OFFSETS_TOPIC: self.groups})
         self.transactions = TransactionCoordinator(
             context,
             limits=Limits(timeout_max_ms=900_000, expiration_ms=10_000_000, bytes_max=10_000_000),
@@ -58,6 +70,7 @@ class TransactionBroker:
                 purgatory=context.purgatory,
                 users=self.users,
                 producer_ids=self.producer_ids,
+                groups=self.groups,
                 transactions=self.transactions,
                 marker_writer=self.marker_writer,
             )
@@ -82,7 +95,9 @@ class TransactionBroker:
                 ),
             )
         )
-        await until(lambda: not self.transactions.is_loading)
+        await until(
+            lambda: not self.transactions.is_loading and not self.groups.coordinators.loading
+        )
 
     async def ask(self, key: int, version: int, principal: str = "User:ann", **values: Any) -> Any:
         """The answer to a request."""
@@ -138,6 +153,35 @@ class TransactionBroker:
         )  # fmt: skip
         return answer.responses[0].partition_responses[0].error_code  # type: ignore[no-any-return]
 
+    async def commit_offset(
+        self, version: int, offset: int, epoch: int = 0, *, partition: int = 0
+    ) -> ErrorCode:
+        """TxnOffsetCommit of group ``g``, of who is no member."""
+        part = kafka.nested(
+            COMMIT_OFFSETS, version, "TxnOffsetCommitRequestPartition", partition_index=partition,
+            committed_offset=offset, committed_leader_epoch=-1, committed_metadata="",
+        )  # fmt: skip
+        topic = kafka.nested(
+            COMMIT_OFFSETS, version, "TxnOffsetCommitRequestTopic", name=DATA, partitions=(part,)
+        )
+        answer = await self.ask(
+            COMMIT_OFFSETS, version, transactional_id=ID, group_id="g", producer_id=1000,
+            producer_epoch=epoch, generation_id=-1, member_id="", group_instance_id=None,
+            topics=(topic,),
+        )  # fmt: skip
+        return answer.topics[0].partitions[0].error_code  # type: ignore[no-any-return]
+
+    async def committed_offset(self, *, stable: bool = False) -> int | ErrorCode:
+        """Of ``data``-0."""
+        topic = kafka.nested(
+            FETCH_OFFSETS, 7, "OffsetFetchRequestTopic", name=DATA, partition_indexes=(0,)
+        )
+        answer = await self.ask(
+            FETCH_OFFSETS, 7, group_id="g", topics=(topic,), require_stable=stable
+        )
+        (part,) = answer.topics[0].partitions
+        return part.error_code or part.committed_offset  # type: ignore[no-any-return]
+
     def log(self, partition: int = 0) -> PartitionLog:
         found = self.node.manager.get(DATA, partition)
         assert found is not None
@@ -169,12 +213,14 @@ async def serving(folder: Path) -> AsyncIterator[TransactionBroker]:
     """It leads, and has producer ids from 1000 on."""
     made = TransactionBroker(folder)
     await made.producer_ids.add(1000, 1000)
-    task = asyncio.create_task(made.transactions.run())
+    tasks = [asyncio.create_task(made.transactions.run()), asyncio.create_task(made.groups.run())]
     try:
         await made.lead()
         yield made
     finally:
         await made.transactions.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await made.groups.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await made.node.stop()
