@@ -118,8 +118,9 @@ async def _committed(
         generation_id=request.generation_id,
         producer=producer,
     )
-    with log.verified(producer, found):
-        return await groups.commit(by, new, call.turns.pause)
+    if found is not None:
+        log.verified(producer, found)
+    return await groups.commit(by, new, call.turns.pause)
 
 
 async def _verified(
@@ -136,7 +137,7 @@ async def _verified(
         call.services.transactions.inquiries,
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
-        {tp: partial(log.begin_verification, producer, supports_epoch_bump=adds)},
+        {tp: partial(log.begin_verification, producer)},
         adds=adds,
     )
     error = found.get(tp)

@@ -7,12 +7,12 @@ the leader that appended it: either it is committed, or another broker leads, an
 
 import asyncio
 import collections
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.lru import Lru
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge, append_failed
 from tidemark_broker.log import AppendOrigin, VerificationGuard
@@ -21,6 +21,8 @@ from tidemark_broker.replication.partition.produce import DelayedAppend
 
 #: Whose batches of the partition these are: no client's address.
 _PEER = "coordinator"
+#: Producers whose transactions were verified and that have written nothing since.
+_VERIFIED_MAX = 10_000
 
 
 class CoordinatorRecord(NamedTuple):
@@ -50,12 +52,27 @@ class CoordinatorLog:
         self.end_offset = self.loaded_below
         self._waiting: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
         self._ended = False
-        self._guards: dict[TransactionalProducer, VerificationGuard] = {}
+        #: Of transactions that go on here, by what the transaction coordinator has said.
+        self._verified: Lru[TransactionalProducer, VerificationGuard] = Lru(_VERIFIED_MAX)
 
     @property
     def ended(self) -> bool:
         """Does another broker lead by now, or this one in another epoch?"""
         return self._ended
+
+    def begin_verification(self, producer: TransactionalProducer) -> VerificationGuard | None:
+        """Before the transaction coordinator is asked whether this partition is part of the
+        producer's transaction (KIP-890); None: it is under way here, and nobody has to be asked."""
+        self.check()
+        return self.partition.log.begin_verification_of(
+            producer.producer_id, producer.producer_epoch, self.partition.context.wall_ms()
+        )
+
+    def verified(self, producer: TransactionalProducer, guard: VerificationGuard) -> None:
+        """It is: the next :meth:`append` of the producer may begin the transaction here, unless a
+        marker came in between."""
+        self._verified.put(producer, guard)
+        self._verified.evict()
 
     def append(
         self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
@@ -65,10 +82,17 @@ class CoordinatorLog:
         Raises :class:`CoordinatorError`: nothing was appended then.
         """
         self.check()
-        guard = None if producer is None else self._guards.get(producer)
         now_ms = self.partition.context.wall_ms()
         made = [Record(each.key, each.value, timestamp_ms=now_ms) for each in records]
-        batch = _batch(made, producer)
+        if producer is None:
+            batch = build_batch(made)
+        else:
+            batch = build_batch(
+                made,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                is_transactional=True,
+            )
         limit_bytes = self.partition.log.config.max_message_bytes
         if len(batch) > limit_bytes:
             raise RecordTooLarge(len(batch), limit_bytes)
@@ -78,7 +102,7 @@ class CoordinatorLog:
             acks=produce.ACKS_ALL,
             peer=_PEER,
             origin=AppendOrigin.COORDINATOR,
-            guard=guard,
+            guard=None if producer is None else self._verified.pop(producer),
         )
         if isinstance(begun, DelayedAppend):  # its timestamps are right: nothing to look into
             begun.give_up()
@@ -87,30 +111,6 @@ class CoordinatorLog:
             raise append_failed(begun.error, begun.message)
         self.end_offset = begun.end_offset
         return begun.end_offset
-
-    @contextmanager
-    def verified(
-        self, producer: TransactionalProducer, guard: VerificationGuard | None
-    ) -> Iterator[None]:
-        """Meanwhile the log is shown ``guard`` with what is appended for that producer: its
-        transaction's coordinator has said that this partition is in it (KIP-890)."""
-        if guard is not None:
-            self._guards[producer] = guard
-        try:
-            yield
-        finally:
-            if self._guards.get(producer) is guard:
-                self._guards.pop(producer, None)
-
-    def begin_verification(
-        self, producer: TransactionalProducer, *, supports_epoch_bump: bool
-    ) -> VerificationGuard | None:
-        """See :meth:`PartitionLog.begin_verification`."""
-        batch = _batch([Record(b"", None)], producer)
-        now_ms = self.partition.context.wall_ms()
-        return self.partition.log.begin_verification(
-            batch, now_ms, supports_epoch_bump=supports_epoch_bump
-        )
 
     def check(self) -> None:
         """Raise :class:`CoordinatorError` where this broker coordinates no more."""
@@ -153,14 +153,3 @@ class CoordinatorLog:
     def _fail(self, future: "asyncio.Future[None]") -> None:
         future.set_exception(CoordinatorError(ErrorCode.not_coordinator))
         future.exception()  # it is no news to whoever has stopped waiting
-
-
-def _batch(records: Sequence[Record], producer: TransactionalProducer | None) -> bytes:
-    if producer is None:
-        return build_batch(records)
-    return build_batch(
-        records,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        is_transactional=True,
-    )
