@@ -6,7 +6,7 @@ the leader that appended it: either it is committed, or another broker leads, an
 """
 
 import asyncio
-import collections
+import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,7 +50,9 @@ class CoordinatorLog:
         self.loaded_below = partition.next_offset
         #: Behind the last record that was appended here.
         self.end_offset = self.loaded_below
-        self._waiting: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        #: A heap: who reads may wait for less than who wrote before.
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = 0
         self._ended = False
         #: Of transactions that go on here, by what the transaction coordinator has said.
         self._verified: Lru[TransactionalProducer, VerificationGuard] = Lru(_VERIFIED_MAX)
@@ -128,25 +130,23 @@ class CoordinatorLog:
         elif end_offset <= self.partition.high_watermark:
             future.set_result(None)
         else:
-            waiting = self._waiting
-            waiting.append((end_offset, future))
-            if len(waiting) > 1 and waiting[-2][0] > end_offset:  # who reads may wait for less
-                self._waiting = collections.deque(sorted(waiting, key=lambda each: each[0]))
+            self._count += 1
+            heapq.heappush(self._waiting, (end_offset, self._count, future))
         return future
 
     def high_watermark_moved(self) -> None:
         """Answer those whose records are committed by now."""
         high_watermark = self.partition.high_watermark
         while self._waiting and self._waiting[0][0] <= high_watermark:
-            _, future = self._waiting.popleft()
+            _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
 
     def end(self) -> None:
         """This broker leads no more in that epoch: nobody here knows what becomes of the rest."""
         self._ended = True
-        waiting, self._waiting = self._waiting, collections.deque()
-        for _, future in waiting:
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
             if not future.done():
                 self._fail(future)
 

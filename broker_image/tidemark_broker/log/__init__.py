@@ -5,6 +5,8 @@ from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStat
 from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import (
+    FEW_RECORDS,
+    FIRST_BATCHES,
     BatchContents,
     RecordsInDoubt,
     batch_contents,
@@ -44,6 +46,8 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "FEW_RECORDS",
+    "FIRST_BATCHES",
     "ActiveProducer",
     "AppendInfo",
     "AppendOrigin",

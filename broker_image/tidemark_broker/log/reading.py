@@ -9,14 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.records.batch import HEADER_BYTES
 from tidemark_broker.log.contents import unpack_limits
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
+from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
+
+#: Of so many segments that nothing is left of one answer tells.
+_EMPTY_BATCHES_MAX = 100
 
 
 def read_cached(
@@ -26,11 +31,27 @@ def read_cached(
     with log.lock:
         if _is_at_end(log, offset, up_to):
             return ReadResult(b"", offset)
-        return log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
+        result = log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
+        if len(result.data) == HEADER_BYTES and result.next_offset < min(up_to, log.bounds.end):
+            raise NotCached  # one empty batch: see read
+        return result
 
 
 def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """T: see :meth:`PartitionLog.read`."""
+    """T: see :meth:`PartitionLog.read`. Where that is one empty batch, the end of a compacted
+    segment, what follows comes along: some clients take an answer without a record for the end of
+    the log, and go on there."""
+    result = _read_segment(log, offset, max_bytes, up_to, min_one)
+    pieces = [result.data]
+    while len(result.data) == HEADER_BYTES and len(pieces) < _EMPTY_BATCHES_MAX:
+        result = _read_segment(log, result.next_offset, max_bytes, up_to, min_one)
+        pieces.append(result.data)
+    return ReadResult(b"".join(pieces), result.next_offset)
+
+
+def _read_segment(
+    log: LogState, offset: int, max_bytes: int, up_to: int, min_one: bool
+) -> ReadResult:
     while True:
         with log.lock:
             if _is_at_end(log, offset, up_to):

@@ -209,6 +209,27 @@ def test_of_a_commit_under_way_either_offset_may_be_told(
     assert made.names() == expected
 
 
+@pytest.mark.parametrize(
+    ("later", "expected"), [(5, []), (3, ["rewound commit"]), (None, ["lost commit"])]
+)
+def test_a_commit_of_unknown_outcome_that_was_told_has_taken_effect(
+    made: Made, later: int | None, expected: list[str]
+) -> None:
+    made.commit(3)
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.committed(later)
+    assert made.names() == expected
+
+
+def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.commit(7)
+    made.committed(5)
+    assert made.names() == []
+
+
 def test_a_commit_that_failed_is_not_told(made: Made) -> None:
     made.commit(3, ended="fail")
     made.committed(3)

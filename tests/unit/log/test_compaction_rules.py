@@ -19,7 +19,12 @@ from tidemark_broker.log import LogConfig, SegmentInfo
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.compaction import batch_filter, choosing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch
-from tidemark_broker.log.compaction.choosing import Dirtiness, dirtiness, groups
+from tidemark_broker.log.compaction.choosing import (
+    Dirtiness,
+    IndexedBytes,
+    dirtiness,
+    goes_along,
+)
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.pace import Pace
 from tidemark_broker.log.compaction.rewritten import RewrittenBatches
@@ -417,26 +422,28 @@ def test_a_log_is_due_when_enough_of_it_is_dirty_or_a_record_has_waited_too_long
 
 
 @pytest.mark.parametrize(
-    ("config", "index_bytes", "expected"),
+    ("config", "log_bytes", "index_bytes", "expected"),
     [
-        (LogConfig(), [8, 8, 8], [(0, 3)]),
-        (LogConfig(segment_bytes=200), [8, 8, 8], [(0, 2), (2, 3)]),
-        (LogConfig(segment_bytes=50), [8, 8, 8], [(0, 1), (1, 2), (2, 3)]),
-        (LogConfig(segment_index_bytes=16), [8, 8, 16], [(0, 2), (2, 3)]),
+        (LogConfig(), 100, 8, True),
+        (LogConfig(segment_bytes=200), 100, 8, True),
+        (LogConfig(segment_bytes=200), 101, 8, False),
+        (LogConfig(segment_index_bytes=16), 100, 8, True),
+        (LogConfig(segment_index_bytes=16), 100, 9, False),
     ],
-    ids=["one", "by size", "too large alone", "by index"],
+    ids=["small", "just fits", "too large", "index fits", "index too large"],
 )
-def test_segments_that_become_one(
-    config: LogConfig, index_bytes: list[int], expected: list[tuple[int, int]]
+def test_which_segments_become_one(
+    config: LogConfig, log_bytes: int, index_bytes: int, expected: bool
 ) -> None:
-    assert list(groups(_infos(10, 20, 30)[:3], index_bytes, config)) == expected
+    first, second, *_ = _infos(10, 20)
+    written = IndexedBytes(log_bytes, index_bytes)
+    assert goes_along([first], written, second, 8, config) is expected
 
 
-def test_segments_become_one_only_as_far_as_an_index_can_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    far = _infos(10, 2**31, 2**31 + 1)[:3]
-    assert list(groups(far, [0, 0, 0], LogConfig())) == [(0, 2), (2, 3)]
-    assert list(groups([], [], LogConfig())) == []
-    monkeypatch.setattr(choosing, "GROUP_SEGMENTS_MAX", 2)
-    assert list(groups(_infos(1, 2, 3)[:3], [0, 0, 0], LogConfig())) == [(0, 2), (2, 3)]
+def test_segments_become_one_only_as_far_as_an_index_can_say() -> None:
+    first, *others = _infos(10, 2**31, 2**31 + 1)
+    written = IndexedBytes(0, 0)
+    assert goes_along([first], written, others[0], 0, LogConfig())
+    assert not goes_along([first], written, others[1], 0, LogConfig())
+    many = [first] * choosing.GROUP_SEGMENTS_MAX
+    assert not goes_along(many, written, others[0], 0, LogConfig())

@@ -1,6 +1,7 @@
 """Records walked by their keys, and batches written anew without some of them."""
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ RECORDS = [
 ]
 
 
-def _batch(codec: int = 0, **more: int) -> tuple[BatchHeader, bytes, bytes]:
+def _batch(codec: int = 0, **more: Any) -> tuple[BatchHeader, bytes, bytes]:
     """(header, batch, its records unpacked)."""
     batch = build_batch(RECORDS, base_offset=1000, codec=codec, leader_epoch=4, **more)
     header = parse_header(batch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.suites import children
 from tests.suites.batches import Batch, Program, run
 from tests.suites.children import Child
 from tests.suites.outcomes import Outcome, Result
@@ -101,6 +102,19 @@ def test_a_status_is_told_more_than_once(tmp_path: Path, code: str, status: int)
         [sys.executable, "-c", code], folder=tmp_path, environ={}, errors=tmp_path / "errors"
     ) as child:
         assert child.wait(10) == child.wait(10) == status
+        assert not child.alive
+
+
+def test_what_does_not_end_when_it_is_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_STOP_S", 0.3)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    deaf += "print('deaf', flush=True); time.sleep(60)"
+    command, errors = [sys.executable, "-c", deaf], tmp_path / "errors"
+    with Child(command, folder=tmp_path, environ={}, errors=errors) as child:
+        assert child.output.readline() == b"deaf\n"
+        assert child.stop() is None
         assert not child.alive
 
 

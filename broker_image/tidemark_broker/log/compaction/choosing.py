@@ -6,8 +6,9 @@ its share of bytes that were never compacted is above ``min.cleanable.dirty.rati
 record has waited for longer than ``max.compaction.lag.ms`` (KIP-354).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_broker.log.bounds import Bounds
@@ -16,6 +17,13 @@ from tidemark_broker.log.types import SegmentInfo
 
 #: How many segments become one at once: their files are renamed while the log waits.
 GROUP_SEGMENTS_MAX = 100
+
+
+class IndexedBytes(NamedTuple):
+    """Of a new segment so far: its log, and the larger of its indexes."""
+
+    log_bytes: int
+    index_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +99,20 @@ def _overdue_ms(dirty: Iterable[SegmentInfo], config: LogConfig, now_ms: int) ->
     return max(0, now_ms - config.max_compaction_lag_ms - min(times)) if times else 0
 
 
-def groups(
-    segments: Sequence[SegmentInfo], index_bytes: Sequence[int], config: LogConfig
-) -> Iterator[tuple[int, int]]:
-    """(first, last exclusive) numbers of segments that are written as one, so that neither the
-    segment nor an index outgrows its limit; ``index_bytes``: the larger index of each."""
-    first, size, index = 0, 0, 0
-    for number, segment in enumerate(segments):
-        fits = (
-            size + segment.size_bytes <= config.segment_bytes
-            and index + index_bytes[number] <= config.segment_index_bytes
-            and segment.next_base_offset - 1 - segments[first].base_offset <= INT32_MAX
-            and number - first < GROUP_SEGMENTS_MAX
-        )
-        if number > first and not fits:
-            yield first, number
-            first, size, index = number, 0, 0
-        size += segment.size_bytes
-        index += index_bytes[number]
-    if segments:
-        yield first, len(segments)
+def goes_along(
+    sources: Sequence[SegmentInfo],
+    written: IndexedBytes,
+    following: SegmentInfo,
+    index_bytes: int,
+    config: LogConfig,
+) -> bool:
+    """Whether ``following`` is written into the same new segment as ``sources``, of which
+    ``written`` is left: neither that nor an index may outgrow its limit (its larger index has
+    ``index_bytes`` now). What is left decides, where Kafka's ``groupSegmentsBySize`` goes by what
+    was there: so nothing is left of many segments in one."""
+    return (
+        len(sources) < GROUP_SEGMENTS_MAX
+        and written.log_bytes + following.size_bytes <= config.segment_bytes
+        and written.index_bytes + index_bytes <= config.segment_index_bytes
+        and following.next_base_offset - 1 - sources[0].base_offset <= INT32_MAX
+    )

@@ -5,14 +5,17 @@ so that retention counts on from there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles import names
+from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.transaction_index import AbortedTransaction, encode_aborted
 from tidemark.records.batch import parse_header
+from tidemark_broker.log.compaction.choosing import IndexedBytes
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import put
 from tidemark_broker.log.segment import Segment
@@ -26,12 +29,9 @@ _WRITE_BYTES = 1024 * 1024
 class CleanedSegment:
     """Made by :func:`cleaned_segment`; all of it blocks."""
 
-    def __init__(self, directory: Path, sources: list[Segment]) -> None:
-        base_offset, last_source = sources[0].base_offset, sources[-1]
-        self.segment = Segment(directory, base_offset, created_ms=last_source.created_ms)
-        self._had_aborted = any(len(each.aborted) for each in sources)
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.segment = Segment(directory, base_offset, created_ms=0)
         self.segment.reset()
-        self.segment.modified_ms = last_source.modified_ms
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._path = cleaned_path(directory, base_offset, names.LOG_SUFFIX)
@@ -59,10 +59,20 @@ class CleanedSegment:
         if self._held_bytes >= _WRITE_BYTES:
             self._write()
 
-    def finish(self, aborted: list[AbortedTransaction]) -> None:
+    @property
+    def written(self) -> IndexedBytes:
+        """How large it is so far."""
+        index, times = self.segment.index, self.segment.times
+        assert index is not None
+        assert times is not None
+        largest = max(len(index) * INDEX_ENTRY_BYTES, len(times) * TIME_ENTRY_BYTES)
+        return IndexedBytes(self.segment.size_bytes, largest)
+
+    def finish(self, sources: Sequence[Segment], aborted: Sequence[AbortedTransaction]) -> None:
         """All of it is on the disk; its indexes are not kept in memory. ``aborted``: what the
         transaction index is to have."""
-        segment = self.segment
+        segment, last_source = self.segment, sources[-1]
+        segment.created_ms, segment.modified_ms = last_source.created_ms, last_source.modified_ms
         segment.seal()
         assert segment.index is not None
         assert segment.times is not None
@@ -70,7 +80,7 @@ class CleanedSegment:
             names.OFFSET_INDEX_SUFFIX: segment.index.to_bytes(),
             names.TIME_INDEX_SUFFIX: segment.times.to_bytes(),
         }
-        if aborted or self._had_aborted:
+        if aborted or any(len(each.aborted) for each in sources):
             indexes[names.TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)
             segment.aborted = TransactionIndex(segment.aborted.path, len(aborted))
         with storage_errors(f"{self._path} cannot be written"):
@@ -94,13 +104,14 @@ class CleanedSegment:
 
 
 @contextmanager
-def cleaned_segment(directory: Path, sources: list[Segment]) -> Iterator[CleanedSegment]:
-    """One for ``sources``; its files are gone afterwards, unless they were swapped in."""
+def cleaned_segment(directory: Path, first_source: Segment) -> Iterator[CleanedSegment]:
+    """One in place of ``first_source`` and what follows it; its files are gone afterwards, unless
+    they were swapped in."""
     with storage_errors(f"{directory} cannot be written"):
-        cleaned = CleanedSegment(directory, sources)
+        cleaned = CleanedSegment(directory, first_source.base_offset)
     try:
         yield cleaned
     finally:
         cleaned.close()
         with storage_errors(f"{directory} cannot be written"):
-            discard_cleaned(directory, sources[0].base_offset)
+            discard_cleaned(directory, first_source.base_offset)

@@ -16,7 +16,7 @@ from tidemark.records.control import read_end_marker
 from tidemark.records.keyed import keyed_records
 from tidemark_broker.log import flushing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
-from tidemark_broker.log.compaction.choosing import Dirtiness, groups
+from tidemark_broker.log.compaction.choosing import Dirtiness, goes_along
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.pace import CleaningAborted, Pace
@@ -71,7 +71,7 @@ class Cleaning:
         self._settings = settings
         self._now_ms = now_ms
         self._stopping = stopping
-        self._truncations = log.truncations
+        self._truncations, self._begin = log.truncations, _begin_of(log)
         self._pace = Pace(self._is_over, moved)
         self.stats = CleaningStats()
 
@@ -91,7 +91,7 @@ class Cleaning:
             self._read_dirty(offsets)
             self._clean(offsets)
         except LogError as error:
-            if self._is_over():
+            if log.failure is None and (self._is_over() or self._begin != _begin_of(log)):
                 raise CleaningAborted from error
             raise
         finally:
@@ -184,9 +184,9 @@ class Cleaning:
             delete_retention_ms=config.delete_retention_ms,
         )
         segments = self._segments(-1, self.stats.next_dirty)
-        infos = [each.info(is_active=False) for each in segments]
-        for first, last in groups(infos, [_index_bytes(each) for each in segments], config):
-            self._clean_group(segments[first:last], keep, transactions)
+        segments.reverse()
+        while segments:
+            self._clean_group(segments, keep, transactions)
         self.stats.unreadable_batches = keep.unreadable
         self.stats.keyless_records = keep.keyless
 
@@ -198,37 +198,70 @@ class Cleaning:
             }
 
     def _clean_group(
-        self, sources: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
+        self, segments: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
     ) -> None:
-        transactions.add_aborted(self._aborted(sources))
-        with cleaned_segment(self._log.directory, sources) as cleaned:
-            changed = self._write(sources, cleaned, keep)
+        """Write the last of ``segments``, and those before it that fit behind it, as one."""
+        with cleaned_segment(self._log.directory, segments[-1]) as cleaned:
+            sources, rewritten, changed = list[Segment](), RewrittenBatches(), False
+            while segments and self._goes_along(sources, cleaned, segments[-1]):
+                sources.append(segments.pop())
+                transactions.add_aborted(self._aborted(sources[-1:]))
+                changed |= self._write(sources[-1], cleaned, rewritten, keep)
+            for each in rewritten.rest():
+                self._append(cleaned, each)
             aborted = transactions.take_kept()
-            if not changed and len(aborted) == len(sources[0].aborted):
+            if not changed and _says_the_same(sources, cleaned, len(aborted)):
                 return
-            cleaned.finish(aborted)
+            cleaned.finish(sources, aborted)
             if self._is_over() or not swap_in(self._log, sources, cleaned.segment):
                 raise CleaningAborted
 
-    def _write(self, sources: list[Segment], cleaned: CleanedSegment, keep: BatchFilter) -> bool:
-        """False where it says the same as the one segment that it is made from."""
-        interval, rewritten, changed = self._log.config.index_interval_bytes, RewrittenBatches(), 0
-        for source in sources:
-            for header, batch in self._read(source):
-                left = keep.filtered(header, batch)
-                changed += left is not batch and not is_filler(header)
-                ready = rewritten.gone(header) if left is None else rewritten.kept(header, left)
-                for each in ready:
-                    self._append(cleaned, each, interval)
-        for each in rewritten.rest():
-            self._append(cleaned, each, interval)
-        size_bytes = sum(each.size_bytes for each in sources)
-        return bool(changed) or len(sources) > 1 or cleaned.segment.size_bytes != size_bytes
+    def _goes_along(
+        self, sources: list[Segment], cleaned: CleanedSegment, following: Segment
+    ) -> bool:
+        return not sources or goes_along(
+            [each.info(is_active=False) for each in sources],
+            cleaned.written,
+            following.info(is_active=False),
+            _index_bytes(following),
+            self._log.config,
+        )
 
-    def _append(self, cleaned: CleanedSegment, batch: bytes, index_interval_bytes: int) -> None:
-        cleaned.append(batch, index_interval_bytes)
+    def _write(
+        self,
+        source: Segment,
+        cleaned: CleanedSegment,
+        rewritten: RewrittenBatches,
+        keep: BatchFilter,
+    ) -> bool:
+        """Whether something of it went that was there."""
+        changed = False
+        for header, batch in self._read(source):
+            left = keep.filtered(header, batch)
+            changed |= left is not batch and not is_filler(header)
+            ready = rewritten.gone(header) if left is None else rewritten.kept(header, left)
+            for each in ready:
+                self._append(cleaned, each)
+        return changed
+
+    def _append(self, cleaned: CleanedSegment, batch: bytes) -> None:
+        cleaned.append(batch, self._log.config.index_interval_bytes)
         self.stats.written_bytes += len(batch)
         self._pace.step(len(batch))
+
+
+def _begin_of(log: LogState) -> int:
+    """Another one where retention has taken segments."""
+    return log.segments.items[0].base_offset
+
+
+def _says_the_same(sources: list[Segment], cleaned: CleanedSegment, aborted: int) -> bool:
+    """As the one segment that it is made from."""
+    return (
+        len(sources) == 1
+        and cleaned.segment.size_bytes == sources[0].size_bytes
+        and aborted == len(sources[0].aborted)
+    )
 
 
 def _index_bytes(segment: Segment) -> int:
