@@ -2,7 +2,6 @@
 that it has to have written, and what other brokers ask it."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -75,7 +74,7 @@ class TransactionCoordinator:
             cluster=context.metadata,
             purgatory=context.purgatory,
             want=want,
-            now=time.monotonic,
+            now=context.monotonic,
         )
         self._links = (
             Links(context.metadata, dialer_of, client_id="transaction markers"),
@@ -87,7 +86,7 @@ class TransactionCoordinator:
             links=self._links[0],
             write_here=write_markers,
             finished=self._markers_written,
-            now=time.monotonic,
+            now=context.monotonic,
         )
         finder = Finder(context.metadata, want)
         self.inquiries = Inquiries(
@@ -151,7 +150,7 @@ class TransactionCoordinator:
         return self._context.wall_ms()
 
     def now_s(self) -> float:
-        return time.monotonic()
+        return self._context.monotonic()
 
     def has_room(self) -> bool:
         return sum(each.weight_bytes for each in self.shards()) < self.limits.bytes_max

@@ -25,6 +25,8 @@ from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, W
 _WAIT_S = 0.5
 #: Markers that are appended before others have their turn.
 _AT_ONCE = 50
+#: Markers that wait for their commit at once.
+_SOME = 1000
 #: Markers that were appended and not known to be committed when their coordinator was answered.
 _REMEMBERED_MAX = 10_000
 
@@ -74,11 +76,19 @@ class MarkerWriter:
         """Error codes in the order of the markers: INVALID_PRODUCER_EPOCH where the transaction has
         ended before, TRANSACTION_COORDINATOR_FENCED where a later coordinator has written, and what
         a Produce with acks=all is answered."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + (_WAIT_S if wait_s is None else wait_s)
+        errors: list[ErrorCode] = []
+        for start in range(0, len(markers), _SOME):
+            left_s = max(until_s - now_s(), 0.0)
+            errors += await self._write_some(markers[start : start + _SOME], left_s)
+        return errors
+
+    async def _write_some(self, markers: Sequence[WireMarker], wait_s: float) -> list[ErrorCode]:
         tasks: list[asyncio.Task[ErrorCode]] = []
         async with asyncio.TaskGroup() as group:
             for marker in markers:
-                writing = self._write_one(marker, _WAIT_S if wait_s is None else wait_s)
-                tasks.append(group.create_task(writing))
+                tasks.append(group.create_task(self._write_one(marker, wait_s)))
                 if len(tasks) % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return [task.result() for task in tasks]

@@ -2,6 +2,7 @@
 change."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ class World:
         self.node = Node(1, folder)
         self.wall_ms = 1_000_000
         self.node.context.wall_ms = lambda: self.wall_ms
+        self.node.context.monotonic = time.monotonic
         self.written: list[WireMarker] = []
         self.marker_error = ErrorCode.none
         self.producer_ids = ProducerIds()

@@ -1,6 +1,7 @@
 """One broker without sockets that serves transactions: its requests are Kafka's, in any version."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -46,6 +47,7 @@ class TransactionBroker:
         self.users = UserStore()
         self.producer_ids = ProducerIds()
         context = self.node.context
+        context.monotonic = time.monotonic
         self.groups = GroupCoordinator(
             SETTINGS,
             cluster=context.metadata,
