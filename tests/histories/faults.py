@@ -114,7 +114,7 @@ class Faults:
         wanted = [TopicPartition(each.topic, each.partition) for each in places]
         try:
             self._target.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
-        except KafkaException as error:
+        except (KafkaException, TimeoutError) as error:
             self._run.recorder.point("faults", "fault", kind="refused election", target=str(error))
 
     def _node(self, role: str) -> str:
