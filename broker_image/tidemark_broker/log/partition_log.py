@@ -397,11 +397,12 @@ class PartitionLog:
         *,
         now_ms: int,
         stopping: Callable[[], bool],
-        moved: Callable[[int], None],
+        moved: Callable[[int], float],
     ) -> CleaningStats:
         """T: compact what :meth:`dirtiness` told; one call at a time. ``moved`` is told of bytes
-        read and written, and may sleep; ``stopping`` is asked often. :class:`CleaningAborted` where
-        it says so, or the log is cut, closed or removed meanwhile."""
+        read and written, and says for how many seconds to rest; ``stopping`` is asked often.
+        :class:`CleaningAborted` where it says so, or the log is cut, closed or removed
+        meanwhile."""
         cleaning = Cleaning(
             self.state, what, settings, now_ms=now_ms, stopping=stopping, moved=moved
         )

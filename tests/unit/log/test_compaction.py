@@ -44,7 +44,7 @@ def write(log: PartitionLog, rounds: int, keys: int = 10, epoch: int = 0) -> Non
     for _ in range(rounds):
         for number in range(keys):
             record = Record(b"key-%d" % number, b"at %d" % log.next_offset, (), T0)
-            log.append_as_leader(build_batch([record]), leader_epoch=epoch, now_ms=T0)
+            LogBench.append(log, build_batch([record]), epoch=epoch)
     log.advance_high_watermark(log.next_offset)
 
 
@@ -52,7 +52,7 @@ def clean(
     log: PartitionLog, *, now_ms: int = T0, stopping: Callable[[], bool] = lambda: False
 ) -> CleaningStats:
     return log.clean(
-        log.dirtiness(now_ms), SETTINGS, now_ms=now_ms, stopping=stopping, moved=lambda _: None
+        log.dirtiness(now_ms), SETTINGS, now_ms=now_ms, stopping=stopping, moved=lambda _: 0.0
     )
 
 
@@ -110,7 +110,7 @@ def test_what_is_not_committed_is_left_alone(bench: LogBench) -> None:
     committed = log.high_watermark
     for number in range(30):
         record = Record(b"key-%d" % (number % 10), b"at %d" % log.next_offset, (), T0)
-        log.append_as_leader(build_batch([record]), leader_epoch=0, now_ms=T0)
+        LogBench.append(log, build_batch([record]))
     stats = clean(log)
     assert stats.next_dirty <= committed
     assert [offset for offset, _ in records(log)][-30:] == list(range(30, 60))
@@ -307,7 +307,7 @@ def test_a_swap_that_fails_half_way_is_finished_or_undone(
     assert (log.failure is not None) == in_doubt
     if in_doubt:
         with pytest.raises(StorageError, match="opened again"):
-            log.append_as_leader(bench.batch(), leader_epoch=0, now_ms=T0)
+            bench.append(log, bench.batch())
         assert log.reopen()
     bench.check(log)
     assert log.next_offset == 60

@@ -64,7 +64,7 @@ class Cleaning:
         *,
         now_ms: int,
         stopping: Callable[[], bool],
-        moved: Callable[[int], None],
+        moved: Callable[[int], float],
     ) -> None:
         self._log = log
         self._what = what
