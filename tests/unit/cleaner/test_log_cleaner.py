@@ -12,7 +12,8 @@ from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.entries import ConfigError
-from tidemark_broker.log import CleaningAborted, LogConfig
+from tidemark_broker.log import LogConfig
+from tidemark_broker.log.compaction import CleaningAborted
 from tidemark_broker.log.compaction.pace import Pace
 from tidemark_broker.replication.partition import Partition
 

@@ -14,16 +14,20 @@ from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import DecodedRecord, decode_records
 from tidemark_broker.log import (
-    CleanerSettings,
-    CleaningAborted,
-    CleaningStats,
     CorruptRecords,
     LogConfig,
     LogManager,
     PartitionLog,
     StorageError,
 )
-from tidemark_broker.log.compaction import pace
+from tidemark_broker.log.compaction import (
+    CleanerSettings,
+    CleaningAborted,
+    CleaningStats,
+    dirtiness_of,
+    pace,
+)
+from tidemark_broker.log.compaction import clean as clean_log
 from tidemark_broker.log.segment import Segment
 
 CONFIG = LogConfig(
@@ -51,8 +55,13 @@ def write(log: PartitionLog, rounds: int, keys: int = 10, epoch: int = 0) -> Non
 def clean(
     log: PartitionLog, *, now_ms: int = T0, stopping: Callable[[], bool] = lambda: False
 ) -> CleaningStats:
-    return log.clean(
-        log.dirtiness(now_ms), SETTINGS, now_ms=now_ms, stopping=stopping, moved=lambda _: 0.0
+    return clean_log(
+        log,
+        dirtiness_of(log, now_ms),
+        SETTINGS,
+        now_ms=now_ms,
+        stopping=stopping,
+        moved=lambda _: 0.0,
     )
 
 
@@ -86,7 +95,7 @@ def test_the_last_of_each_key_stays_and_the_active_segment_is_left_alone(bench: 
     assert stats.written_bytes < size
     bench.check(log)
     assert (log.log_start_offset, log.next_offset, log.high_watermark) == (0, 60, 60)
-    again = log.dirtiness(T0)
+    again = dirtiness_of(log, T0)
     assert (again.cleanable_bytes, again.is_due) == (0, False)
 
 
@@ -268,7 +277,7 @@ def test_a_compacted_log_expires_too(bench: LogBench) -> None:
     log.config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=5)
     assert log.apply_retention(T0 + 6, tiered=None)
     assert log.log_start_offset == log.next_offset
-    assert log.dirtiness(T0).first_dirty == log.next_offset
+    assert dirtiness_of(log, T0).first_dirty == log.next_offset
 
 
 # ------------------------------------------------------------------ what goes wrong

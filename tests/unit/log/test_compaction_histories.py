@@ -19,12 +19,12 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark.records.decode import decode_records
 from tidemark_broker.log import (
-    CleanerSettings,
-    CleaningStats,
     LogConfig,
     PartitionLog,
     batch_contents,
 )
+from tidemark_broker.log.compaction import CleanerSettings, CleaningStats, dirtiness_of
+from tidemark_broker.log.compaction import clean as clean_log
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES
 
 Bench = Any  # the LogBench of conftest.py
@@ -130,8 +130,9 @@ def clean(log: PartitionLog, now_ms: int, *, keys: int = 10_000) -> CleaningStat
         load_factor=0.9,
         buffer_bytes=500,
     )
-    return log.clean(
-        log.dirtiness(now_ms),
+    return clean_log(
+        log,
+        dirtiness_of(log, now_ms),
         settings,
         now_ms=now_ms,
         stopping=lambda: False,
