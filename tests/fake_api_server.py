@@ -97,9 +97,7 @@ class FakeApiServer:
         return self._store(who, old, {**old, "status": new_status})
 
     def apply(self, who: str, kind: Kind, name: str, patch: Json) -> Json:
-        """Server-side apply of finalizers, or of fields."""
-        if "spec" in patch:
-            return self._apply_fields(who, kind, name, patch)
+        """Server-side apply of finalizers."""
         old = self._present(kind, name)
         if patch["metadata"]["uid"] != old["metadata"]["uid"]:
             raise Conflict(409, "another uid")
@@ -110,29 +108,29 @@ class FakeApiServer:
         merged = list(dict.fromkeys([*held, *wanted])) if wanted else held
         return old if merged == held else self._finalizers(who, old, merged)
 
-    def _apply_fields(self, who: str, kind: Kind, name: str, patch: Json) -> Json:
-        """Without force: what another holds and is to be otherwise is a conflict; what the manager
-        held and leaves out goes, unless another holds it too."""
+    def apply_fields(self, who: str, kind: Kind, name: str, patch: Json, manager: str) -> Json:
+        """Server-side apply of a spec, without force: what another holds and is to be otherwise is
+        a conflict; what the manager held and leaves out goes, unless another holds it too."""
         held = self._held.setdefault((kind.kind, name), {})
         old = self._objects.get((kind.kind, name))
         if old is None and "uid" in patch["metadata"]:
             raise Conflict(409, "the object is gone")
-        wanted = dict(_leaves({each: patch[each] for each in ("spec",)}))
+        wanted = dict(_leaves({"spec": patch["spec"]}))
         wanted |= dict(_leaves({"metadata": _user_metadata(patch)}))
         present = {} if old is None else dict(_leaves({"spec": old["spec"]}))
         if old is not None:
             present |= dict(_leaves({"metadata": _user_metadata(old)}))
         for path, value in wanted.items():
-            for manager, paths in held.items():
-                if manager != who and path in paths and present.get(path) != value:
+            for other, paths in held.items():
+                if other != manager and path in paths and present.get(path) != value:
                     field = ".".join(path)
                     raise Conflict(
-                        409, f'Apply failed with 1 conflict: conflict with "{manager}": .{field}'
+                        409, f'Apply failed with 1 conflict: conflict with "{other}": .{field}'
                     )
-        others = set().union(*(paths for manager, paths in held.items() if manager != who))
-        gone = held.get(who, set()) - set(wanted) - others
+        others = set().union(*(paths for other, paths in held.items() if other != manager))
+        gone = held.get(manager, set()) - set(wanted) - others
         fields = {path: value for path, value in {**present, **wanted}.items() if path not in gone}
-        held[who] = set(wanted)
+        held[manager] = set(wanted)
         merged = _tree(fields)
         if old is None:
             meta = {**merged.get("metadata", {}), "name": name}
@@ -287,7 +285,7 @@ class FakeKubeApi:
         if failure is not None:
             self._failures.remove(failure)
         if failure is None or failure[2]:
-            result = verb(who or self.who, *args)
+            result = verb(self.who, *args)
         if failure is not None:
             raise failure[1]
         return result
@@ -320,10 +318,10 @@ class FakeKubeApi:
     ) -> Json:
         if dry_run:
             return {**body, "metadata": {**body["metadata"], "uid": "dry-run"}}
-        fields = "spec" in body
-        return await self._call(
-            self.server.apply, kind, name, body, writes=True, who=manager if fields else ""
-        )
+        if "spec" in body:
+            fields = self.server.apply_fields
+            return await self._call(fields, kind, name, body, manager, writes=True)
+        return await self._call(self.server.apply, kind, name, body, writes=True)
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
         return await self._call(self.server.json_patch, kind, name, patch, writes=True)

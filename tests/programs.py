@@ -13,6 +13,7 @@ from tests.benchmarks.kafka import KafkaMissing, ensure_jars
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.suites.packages import Missing
+from tests.suites.short import ensure_short
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 
 
@@ -25,6 +26,7 @@ def main() -> None:
         ensure_jars()
     with contextlib.suppress(Missing):
         ensure_clients()
+        ensure_short()
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.entries import accepted
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
+from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
@@ -436,6 +437,7 @@ class Broker:
                 loop_age_ms=self.clock.age_ms,
             )
         )
+        self.registry.register(GroupCollector(self.groups))
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
         self.registry.register(CleanerCollector(self.cleaner))

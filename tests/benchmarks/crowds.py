@@ -108,28 +108,36 @@ class Member:
 
     async def join(self) -> None:
         """Join or join again, and take what the leader has given out; the leader gives each member
-        four bytes."""
-        answer = await self._join()
-        if answer.error_code is ErrorCode.member_id_required:
-            self.id = answer.member_id
-            answer = await self._join()
-        if answer.error_code is not ErrorCode.none:
-            raise ConnectionError(f"JoinGroup: {answer.error_code.name}")
-        self.id, self.leads = answer.member_id, answer.leader == answer.member_id
-        given = tuple(
-            SyncGroupRequestAssignment(member_id=each.member_id, assignment=bytes(4))
-            for each in answer.members
-        )
+        four bytes. Where others came too late for a generation, there is another one."""
+        error = ErrorCode.rebalance_in_progress
+        while error is ErrorCode.rebalance_in_progress:
+            joined = await self._join()
+            if joined.error_code is ErrorCode.member_id_required:
+                self.id = joined.member_id
+                joined = await self._join()
+            if joined.error_code is not ErrorCode.none:
+                raise ConnectionError(f"JoinGroup: {joined.error_code.name}")
+            self.id, self.leads = joined.member_id, joined.leader == joined.member_id
+            error = await self._sync(joined)
+        if error is not ErrorCode.none:
+            raise ConnectionError(f"SyncGroup: {error.name}")
+
+    async def _sync(self, joined: JoinGroupResponse) -> ErrorCode:
+        """Only the leader was told who the others are."""
         request = SyncGroupRequest(
             group_id=self._group,
-            generation_id=answer.generation_id,
+            generation_id=joined.generation_id,
             member_id=self.id,
             group_instance_id=None,
-            assignments=given if self.leads else (),
+            assignments=tuple(
+                SyncGroupRequestAssignment(member_id=each.member_id, assignment=bytes(4))
+                for each in joined.members
+            ),
         )
-        synced = await self._connection.request(request, SyncGroupResponse, _TIMEOUT_S)
-        if synced.error_code is not ErrorCode.none or len(synced.assignment) != 4:
-            raise ConnectionError(f"SyncGroup: {synced.error_code.name}")
+        answer = await self._connection.request(request, SyncGroupResponse, _TIMEOUT_S)
+        if answer.error_code is ErrorCode.none and len(answer.assignment) != 4:
+            raise ConnectionError("SyncGroup: nothing was given")
+        return answer.error_code
 
     async def _join(self) -> JoinGroupResponse:
         request = JoinGroupRequest(

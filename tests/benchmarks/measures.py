@@ -29,7 +29,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Of a throughput."""
+    """Of a throughput. ``spread``: over three brokers, to see what more processes give."""
 
     partitions: int = 1
     record_bytes: int = RECORD_BYTES
@@ -37,6 +37,12 @@ class Setting:
     replicas: int = 1
     clients: int = 1
     idempotent: bool = False
+    spread: bool = False
+
+    @property
+    def brokers(self) -> int:
+        """Of the cluster."""
+        return 3 if self.spread else self.replicas
 
     def __str__(self) -> str:
         words = [
@@ -47,6 +53,7 @@ class Setting:
         ]
         words += [f"{self.clients} clients"] if self.clients > 1 else []
         words += ["idempotent"] if self.idempotent else []
+        words += ["3 brokers"] if self.spread else []
         return ", ".join(words)
 
 
@@ -139,6 +146,7 @@ SETTINGS = (
     Setting(partitions=6),
     Setting(partitions=6, record_bytes=100),
     Setting(partitions=6, clients=4),
+    Setting(partitions=6, clients=4, spread=True),
     Setting(replicas=3),
     Setting(partitions=6, replicas=3),
     Setting(partitions=6, replicas=3, clients=4),
@@ -147,7 +155,7 @@ MEASURES: Sequence[Measure] = (
     *(
         Measure(
             name=str(each),
-            brokers=each.replicas,
+            brokers=each.brokers,
             take=lambda side, each=each: throughput(side, each),  # type: ignore[misc]
         )
         for each in SETTINGS

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=45.0, help="how long a round is disturbed")
     parser.add_argument("--kafka", action="store_true", help="Apache Kafka's brokers")
     parser.add_argument("--wrong", choices=sorted(WRONGS), action="append", default=[])
+    parser.add_argument("--keep", action="store_true", help="every history, whatever is found")
     parser.add_argument("--history", type=Path, help="judge a history that was kept, again")
     asked = parser.parse_args()
     if asked.history is not None:
@@ -92,6 +93,7 @@ class _Rounds:
             events = run_round(self._target, plan)
         except RoundFailed as error:
             print(f"seed {seed}: {error}", flush=True)
+            self._bad.append(seed)
             self._keep(seed, error.events)
             return
         report = check(events)
@@ -99,11 +101,12 @@ class _Rounds:
         print(f"seed {seed}: {report.line()}", flush=True)
         if report.violations:
             print("\n".join(report.proofs(events)), flush=True)
+            self._bad.append(seed)
+        if report.violations or asked.keep:
             self._keep(seed, events)
 
     def _keep(self, seed: int, events: list[Event]) -> None:
         """The history, and what the nodes said."""
-        self._bad.append(seed)
         folder = KEPT / f"seed-{seed}"
         store(events, folder / "history.jsonl")
         for log in self._target.logs:

@@ -226,6 +226,7 @@ class OffsetReader(Instances):
         polls = 0
         while self.run.goes_on:
             records = reading.poll(client.batch)
+            self.pause(client.pause_s)  # or it would read the same again as fast as it can
             polls += 1
             known.update(reading.at)
             if client.wrong == "skips" and polls % WRONG_EVERY == 0:

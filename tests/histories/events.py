@@ -8,7 +8,8 @@ is one instance of one client; one that is made anew gets another name.
 =============  ==================================================================================
 ``f``          value of the invocation; of the completion
 =============  ==================================================================================
-``send``       place, value, level, txn ("" outside), origin (group, place, offset); offset
+``send``       place, value, level, txn ("" outside), origin (group, place, offset); offset, None
+               if the broker told none
 ``begin``      txn
 ``offsets``    txn, group, offsets by place: to be committed with that transaction
 ``end``        txn, commit (else abort)

@@ -21,7 +21,8 @@ NEVER = math.inf
 
 @dataclass(slots=True)
 class Write:
-    """One record that was to be written. ``offset`` is None unless it was acknowledged."""
+    """One record that was to be written. ``offset`` is None unless it was acknowledged with one: a
+    batch that comes again may be acknowledged without."""
 
     id: int
     process: str
@@ -197,7 +198,8 @@ class Facts:
             write.status = event.type
             if event.type == OK:
                 write.offset = event.value["offset"]
-                self._lies(write.place, write.offset, write.value, event.id)
+                if write.offset is not None:
+                    self._lies(write.place, write.offset, write.value, event.id)
         elif event.f == "end":
             self._ended(self.txns[began.value["txn"]], began, event)
         elif event.f == "poll" and event.type == OK:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from tests.histories.clients import Run
 from tests.histories.plan import (
@@ -49,7 +48,7 @@ class Faults:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until everything runs again."""
+        """Wait until everything runs again. May be said twice."""
         self._stopping.set()
         self._thread.join()
 
@@ -111,12 +110,11 @@ class Faults:
     def _elect(self) -> None:
         """Leaders back to where they belong, by the controller. Where they are there already, or
         one of those is away, it says so."""
-        admin = AdminClient(self._run.settings())
         places = self._run.places(tuple(self._run.topics))
         wanted = [TopicPartition(each.topic, each.partition) for each in places]
         try:
-            admin.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
-        except KafkaException as error:
+            self._target.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
+        except (KafkaException, TimeoutError) as error:
             self._run.recorder.point("faults", "fault", kind="refused election", target=str(error))
 
     def _node(self, role: str) -> str:
@@ -126,7 +124,7 @@ class Faults:
         found: list[str] = []
         if role == LEADER:
             topics = list(self._run.topics.values())
-            found = sorted(set(leaders(self._target.bootstrap, topics).values()))
+            found = sorted(set(leaders(self._target.admin, topics).values()))
         elif role != ANY:
             found = self._coordinators(role)
         return self._chance.choice(found or brokers)
@@ -134,7 +132,7 @@ class Faults:
     def _coordinators(self, role: str) -> list[str]:
         """Of the groups, or of the transactional ids, of this run's clients."""
         topic = COORDINATORS[role]
-        led = leaders(self._target.bootstrap, [topic])
+        led = leaders(self._target.admin, [topic])
         keys = {
             f"{client.group}-{self._plan.seed}"
             if role == GROUPS

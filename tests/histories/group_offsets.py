@@ -7,9 +7,10 @@ writes have a beginning and an end.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tests.histories.facts import Commit, Facts, Fetched, Origin, Poll, Write
+from tests.histories.facts import NEVER, Commit, Facts, Fetched, Origin, Poll, Write
 from tests.histories.levels import GROUP, READ_COMMITTED, TRANSACTIONAL, Anomaly
 
 
@@ -22,12 +23,13 @@ def anomalies(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _register(
-    key: tuple[str, str], commits: Sequence[Commit], fetched: Iterable[Fetched]
+    key: tuple[str, str], commits: Sequence[Commit], fetched: Sequence[Fetched]
 ) -> Iterator[Anomaly]:
     by_offset: dict[int, list[Commit]] = defaultdict(list)
     for commit in commits:
         by_offset[commit.offset].append(commit)
-    done = sorted((c for c in commits if c.ended != float("inf")), key=lambda c: c.ended)
+    answered = [commit for commit in commits if commit.ended != NEVER]
+    done = sorted([*answered, *_proven(by_offset, fetched)], key=lambda commit: commit.ended)
     ends = [commit.ended for commit in done]
     latest = _latest_begun(done)
     for read in fetched:
@@ -37,6 +39,21 @@ def _register(
         if found is not None:
             name, text, operations = found
             yield Anomaly(name, GROUP, f"group {key[0]}, {key[1]}: {text}", operations)
+
+
+def _proven(
+    by_offset: Mapping[int, Sequence[Commit]], fetched: Iterable[Fetched]
+) -> Iterator[Commit]:
+    """Commits of unknown outcome that took effect, for their offset was told, and nobody else asked
+    for it. (What the client sent again may take effect again: they themselves never end.)"""
+    told: set[int] = set()
+    for read in fetched:
+        if read.offset is None or read.offset in told:
+            continue
+        told.add(read.offset)
+        asked = by_offset.get(read.offset, ())
+        if len(asked) == 1 and asked[0].ended == NEVER:
+            yield replace(asked[0], ended=read.ended)
 
 
 def _latest_begun(done: Iterable[Commit]) -> list[Commit]:
@@ -119,7 +136,10 @@ def _results_alone(
     group: str, place: str, results: dict[Origin, list[Write]], done: set[int], last: Fetched
 ) -> Iterator[Anomaly]:
     beyond = sorted(offset for offset in done if offset >= (last.offset or 0))
-    for offset in beyond:
-        write = results[group, place, offset][0]
-        text = f"{write.value} is there, and group {group} is at {last.offset} of {place} only"
+    if beyond:
+        write = results[group, place, beyond[0]][0]
+        text = (
+            f"{write.value} is there, made of {place} {beyond[0]}, and group {group} is at "
+            f"{last.offset} only; {len(beyond) - 1} more like it"
+        )
         yield Anomaly("G1b", TRANSACTIONAL, text, (write.id, last.id))

@@ -62,7 +62,7 @@ class Client:
     assignor: str = EAGER
     #: Seconds between two things it does, and how many records at once.
     pause_s: float = 0.05
-    batch: int = 5
+    batch: int = 10
     #: Shares of what it does: aborted transactions; new instances; moves to another offset.
     aborts: float = 0.0
     restarts: float = 0.0
@@ -173,7 +173,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
             READER,
             level,
             topics=("a", "b", "c"),
-            batch=chance.randint(5, 100),
+            batch=chance.randint(20, 200),
             restarts=chance.uniform(0.01, 0.05),
         )
         found.append((reader, _TRANSACTIONS if level == READ_COMMITTED else frozenset()))

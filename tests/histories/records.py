@@ -47,7 +47,6 @@ def _acknowledged_and_gone(facts: Facts, told: set[str]) -> Iterator[Anomaly]:
     for write in facts.writes.values():
         if write.status != OK or (write.txn and facts.txns[write.txn].outcome != COMMITTED):
             continue
-        assert write.offset is not None
         for level in facts.read:
             found = _gone(facts, write, level, write.offset, "was acknowledged")
             if found is not None and write.value not in told:
@@ -72,13 +71,16 @@ def _is_void(facts: Facts, write: Write) -> bool:
     return write.status == FAIL or bool(write.txn and facts.txns[write.txn].outcome == ABORTED)
 
 
-def _gone(facts: Facts, write: Write, level: str, offset: int, what: str) -> Anomaly | None:
+def _gone(facts: Facts, write: Write, level: str, offset: int | None, what: str) -> Anomaly | None:
     """None if it is there, or while nobody has read that far, and nobody has read everything."""
     if write.value in facts.values(level):
         return None
-    operations = (write.id, *facts.found[write.value].values())
+    operations = (write.id, *facts.found.get(write.value, {}).values())
     last = facts.last_read(level, write.place)
     text = f"{write.value} {what} at {write.place} offset {offset}; {level} "
+    if offset is None:
+        text = f"{write.value} {what}; {level} ends at {last} of {write.place} without it"
+        return Anomaly("lost write", write.level, text, operations) if facts.finals else None
     if offset < last:
         return Anomaly("lost write", write.level, f"{text}goes on to {last} without it", operations)
     if facts.finals:

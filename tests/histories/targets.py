@@ -6,7 +6,7 @@ A node is a process by its name: ``broker-1`` and so on, and ``operator`` where 
 
 import signal
 import subprocess
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -40,7 +40,11 @@ class Target(Protocol):
         """All that can be disturbed."""
 
     @property
-    def logs(self) -> list[Path]:
+    def admin(self) -> AdminClient:
+        """To ask who leads."""
+
+    @property
+    def logs(self) -> Sequence[Path]:
         """What the nodes have said."""
 
     def create_topics(self, partitions: dict[str, int]) -> None:
@@ -67,6 +71,7 @@ class TidemarkTarget:
         self._cluster = cluster
         self._local = cluster.local
         self.bootstrap = cluster.bootstrap
+        self.admin = _admin(self.bootstrap)
         self.nodes = (*(f"broker-{number}" for number in range(1, BROKERS + 1)), OPERATOR)
 
     @property
@@ -82,7 +87,7 @@ class TidemarkTarget:
                 "config": REPLICATION,
             }
             self._cluster.kube.apply("Topic", name, spec)
-        _await_led(self.bootstrap, partitions)
+        _await_led(self.admin, partitions)
 
     def kill(self, node: str) -> None:
         record = self._record(node)
@@ -115,6 +120,7 @@ class KafkaTarget:
     def __init__(self, running: kafka.ApacheKafka) -> None:
         self._running = running
         self.bootstrap = running.bootstrap
+        self.admin = _admin(self.bootstrap)
         self.nodes = tuple(f"broker-{number}" for number in range(1, BROKERS + 1))
 
     @property
@@ -122,13 +128,12 @@ class KafkaTarget:
         return [folder / "kafka.log" for folder in self._running.folders]
 
     def create_topics(self, partitions: dict[str, int]) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = [
             NewTopic(name, count, BROKERS, config=REPLICATION) for name, count in partitions.items()
         ]
-        for made in admin.create_topics(wanted).values():
+        for made in self.admin.create_topics(wanted).values():
             made.result(30)
-        _await_led(self.bootstrap, partitions)
+        _await_led(self.admin, partitions)
 
     def kill(self, node: str) -> None:
         self._process(node).kill()
@@ -182,10 +187,9 @@ def served(bootstrap: str) -> Set[int]:
     return frozenset(int(each.api_key) for each in answer.api_keys)
 
 
-def leaders(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], str]:
+def leaders(admin: AdminClient, topics: list[str]) -> dict[tuple[str, int], str]:
     """The node that leads each partition of those topics that are there; nothing while nobody
     answers."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
     try:
         found = admin.list_topics(timeout=5).topics
     except KafkaException:
@@ -199,6 +203,10 @@ def leaders(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], str]:
     }
 
 
-def _await_led(bootstrap: str, partitions: dict[str, int]) -> None:
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
+
+
+def _await_led(admin: AdminClient, partitions: dict[str, int]) -> None:
     wanted = {(name, number) for name, count in partitions.items() for number in range(count)}
-    wait(lambda: wanted <= leaders(bootstrap, list(partitions)).keys(), "all topics to be led")
+    wait(lambda: wanted <= leaders(admin, list(partitions)).keys(), "all topics to be led")

@@ -5,32 +5,23 @@ takes part has to have got somewhere.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from tests.histories.checker import check
-from tests.histories.events import OK, Event
-from tests.histories.plan import MEMBER, PRODUCER, READER, TRANSFORMER, WRITER, WRONGS, Plan, make
+from tests.histories.plan import WRONGS, make
 from tests.histories.targets import BROKERS, OPERATOR, Target, served, tidemark
-from tests.histories.workload import run_round
+from tests.histories.workload import idle_units, run_round
 
 DISTURBED_S = 10.0
 UNDISTURBED_S = 10.0
-#: By kind of client: what its processes are seen to do.
-DONE = {PRODUCER: "send", WRITER: "end", READER: "poll", MEMBER: "commit", TRANSFORMER: "end"}
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with tidemark(tmp_path_factory.mktemp("histories") / "cluster") as running:
         yield running
-
-
-def _idle(plan: Plan, events: Sequence[Event]) -> list[str]:
-    """The clients that never got an answer."""
-    done = {(event.process.rpartition(".")[0], event.f) for event in events if event.type == OK}
-    return [each.name for each in plan.clients if (each.name, DONE[each.kind]) not in done]
 
 
 @pytest.mark.slow
@@ -44,7 +35,7 @@ def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> No
     report = check(events)
     assert not report.violations, "\n".join((report.line(), *report.proofs(events)))
     assert report.faults.total() > 0
-    assert _idle(plan, events) == []
+    assert idle_units(plan, events) == set()
     assert len(target.nodes) == BROKERS + 1
 
 

@@ -6,6 +6,8 @@ from tests.histories.consumers import GroupReading, Reading, Records
 from tests.histories.levels import READ_COMMITTED
 from tests.histories.producers import Transactions
 
+UNFENCED_MAX = 200
+
 
 class Transformer(Instances):
     """A result for each record that its group is given. A transaction never spans a rebalance:
@@ -72,7 +74,9 @@ class Transformer(Instances):
 
 class UnfencedTransformer(Transformer):
     """Does the work of a group without being a member, with a transactional id of its own: nothing
-    keeps it apart from those who are."""
+    keeps it apart from those who are. It does so for some records, once."""
+
+    _made = 0
 
     def instance(self) -> None:
         group = f"{self.client.group}-{self.run.seed}"
@@ -83,11 +87,13 @@ class UnfencedTransformer(Transformer):
             each.offset = 0
         reading.consumer.assign(places)
         reading.moved({f"{each.topic}-{each.partition}": 0 for each in places})
-        while self.run.goes_on:
+        while self.run.goes_on and self._made < UNFENCED_MAX:
             records = reading.poll(self.client.batch)
             if records:
                 transactions.begin()
                 self.make(transactions, group, records)
                 transactions.commit()
+                self._made += sum(map(len, records.values()))
+        self.run.stopping.wait()
         reading.consumer.close()
         transactions.sender.leave()

@@ -1,13 +1,15 @@
 """One round: topics of its own, clients, faults, and the closing; what comes out is its history."""
 
+import itertools
 import time
+from collections.abc import Iterable
 
 from confluent_kafka import KafkaException
 
 from tests.histories.clients import Instances, Run
 from tests.histories.closing import close
 from tests.histories.consumers import GroupMember, OffsetReader
-from tests.histories.events import Event, Recorder
+from tests.histories.events import OK, Event, Recorder
 from tests.histories.faults import Faults
 from tests.histories.plan import MEMBER, PRODUCER, READER, TOPICS, TRANSFORMER, WRITER, Client, Plan
 from tests.histories.producers import RecordProducer, TransactionWriter
@@ -20,6 +22,8 @@ EVENTS_MAX = 500_000
 #: How long clients may take to end what they have begun, once all brokers are back.
 ENDING_S = 120.0
 CLOSING_S = 60.0
+#: How long it may take until every client gets on, once all is well.
+RECOVERY_S = 60.0
 
 KINDS: dict[str, type[Instances]] = {
     PRODUCER: RecordProducer,
@@ -28,6 +32,8 @@ KINDS: dict[str, type[Instances]] = {
     MEMBER: GroupMember,
     TRANSFORMER: Transformer,
 }
+#: What each kind of client is there to do.
+DONE = {PRODUCER: "send", WRITER: "end", READER: "poll", MEMBER: "commit", TRANSFORMER: "end"}
 
 
 class RoundFailed(Exception):
@@ -54,11 +60,17 @@ def run_round(target: Target, plan: Plan, *, is_disturbed: bool = True) -> list[
     try:
         while time.monotonic() < until_s and not run.recorder.is_full:
             time.sleep(0.1)
+        if is_disturbed:
+            faults.stop()
+        idle = _await_progress(run, plan)
     finally:
         if is_disturbed:
             faults.stop()
         run.stopping.set()
     _await_end(run, clients, faults)
+    if idle:
+        why = f"no progress {RECOVERY_S:.0f} s after the last fault: {', '.join(sorted(idle))}"
+        raise RoundFailed(why, run.recorder.events)
     try:
         close(run, plan, seconds=CLOSING_S)
     except (KafkaException, TimeoutError) as error:
@@ -71,6 +83,31 @@ def _made(run: Run, client: Client) -> Instances:
     if client.kind == TRANSFORMER and client.wrong:
         return UnfencedTransformer(run, client)
     return KINDS[client.kind](run, client)
+
+
+def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
+    """Clients, and groups as a whole, that got nothing done in those events: a group may have more
+    members than there are partitions."""
+    units = {client.name: client.group or client.name for client in plan.clients}
+    done = {client.name: DONE[client.kind] for client in plan.clients}
+    left = set(units.values())
+    for event in events:
+        name = event.process.rpartition(".")[0]
+        if event.type == OK and done.get(name) == event.f and event.value.get("records") != {}:
+            left.discard(units[name])
+    return left
+
+
+def _await_progress(run: Run, plan: Plan) -> set[str]:
+    """Everybody gets on again, now that all is well; those who did not in time."""
+    seen = len(run.recorder.events)
+    until_s = time.monotonic() + RECOVERY_S
+    while not run.recorder.is_full:
+        idle = idle_units(plan, itertools.islice(run.recorder.events, seen, None))
+        if not idle or time.monotonic() > until_s:
+            return idle
+        time.sleep(0.3)
+    return set()
 
 
 def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:

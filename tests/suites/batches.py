@@ -18,6 +18,8 @@ from tests.suites.outputs import Began, Event, Reader
 _CHUNK = 1 << 16
 #: For a program to end once it has run its tests.
 _END_S = 10.0
+#: So often a program is started that says nothing of any test.
+_SILENT_MAX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Batch:
         self._ended: dict[str, Outcome] = {}
         self._current: str | None = None
         self._since = 0.0
-        self._heard = False
+        self._silent = 0
 
     @property
     def left(self) -> list[str]:
@@ -52,38 +54,44 @@ class Batch:
 
     def started(self, now: float) -> None:
         """A program was started for all that are left."""
-        self._current, self._since, self._heard = None, now, False
+        self._current, self._since = None, now
+        self._silent += 1
 
     def read(self, event: Event, now: float) -> Result | None:
         """The result that it is, if it is a new one."""
         test = event.test
         if test not in self._left and test not in self._ended:
             return None  # a helper process of the suite's own, say
-        self._since, self._heard = now, True
+        self._since, self._silent = now, 0
         if isinstance(event, Began):
-            self._current = test
+            # One that has ended runs again where it cannot be told from its neighbours.
+            self._current = test if test in self._left else None
             return None
-        if self._ended.get(test) in (event.outcome, Outcome.FAILED):
-            return None
-        self._left.pop(test, None)
-        self._ended[test] = event.outcome
-        self._current = None
-        return event
+        return self._noted(event)
 
     def late_s(self, limit_s: float, now: float) -> float:
         """How much longer the current test may take; 0 or less: no longer."""
         return self._since + limit_s - now
 
     def lost(self, why: str, now: float) -> list[Result]:
-        """The program is gone with tests left: the one that ran has failed. A program that said
-        nothing of any test would say nothing again: then all have."""
-        gone = [self.current] if self._heard or len(self._left) == 1 else self.left
+        """The program is gone with tests left: the one that ran has failed. One that has said
+        nothing of any test twice in a row would say nothing again: then all have."""
+        gone = [self.current] if self._silent < _SILENT_MAX else self.left
+        since = self._since
         return [
             result
             for test in gone
             if test is not None
-            and (result := self.read(Result(test, Outcome.FAILED, now - self._since, why), now))
+            and (result := self._noted(Result(test, Outcome.FAILED, now - since, why)))
         ]
+
+    def _noted(self, result: Result) -> Result | None:
+        if self._ended.get(result.test) in (result.outcome, Outcome.FAILED):
+            return None
+        self._left.pop(result.test, None)
+        self._ended[result.test] = result.outcome
+        self._current = None
+        return result
 
 
 def run(

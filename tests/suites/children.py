@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 _STACKS_S = 5.0
+_STOP_S = 30.0
 _END_S = 10.0
 _POLL_S = 0.02
 
@@ -84,7 +85,10 @@ class Child:
     def stop(self) -> int | None:
         """Ask it to end; its status, None where it had to be killed."""
         self._signal(signal.SIGTERM)
-        return self.wait(_END_S)
+        status = self.wait(_STOP_S)
+        if status is None:
+            self.kill()
+        return status
 
     def kill(self) -> None:
         """Give it no time."""

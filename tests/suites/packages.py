@@ -5,6 +5,8 @@ Each thing is made once for what pins it (a module's ``go.sum``, a hash, a lock 
 appears whole or not at all; one process makes it at a time.
 """
 
+import base64
+import hashlib
 import os
 import shutil
 import subprocess
@@ -49,7 +51,7 @@ def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], objec
 def command(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> str:
     """Its output. Raises :class:`Missing` where there is no such program, or with what it said."""
     program = str(arguments[0])
-    if shutil.which(program) is None:
+    if shutil.which(program) is None and not (folder / program).exists():
         raise Missing(f"{program} is not on the PATH")
     done = subprocess.run(
         [str(each) for each in arguments],
@@ -143,6 +145,25 @@ def npm_folder(folder: Path) -> Path:
     return kept(f"{folder.parent.name}-{folder.name}", files, make)
 
 
+def npm_package(name: str, version: str, integrity: str, build: Callable[[Path], object]) -> Path:
+    """The folder where a published package was unpacked (as ``package``) and ``build`` was run.
+    ``integrity``: as lock files have it. Raises :class:`Missing`."""
+
+    def make(made: Path) -> None:
+        command("npm", "pack", "--ignore-scripts", f"{name}@{version}", folder=made)
+        (archive,) = made.glob("*.tgz")
+        digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        if f"sha512-{digest}" != integrity:
+            raise Missing(f"{name} {version} is not what it was: sha512-{digest}")
+        with tarfile.open(archive) as packed:
+            packed.extractall(made, filter="data")
+        archive.unlink()
+        build(made)
+
+    kind = name.rpartition("/")[2]
+    return kept(f"{kind}-{version}", {"integrity": integrity.encode()}, make)
+
+
 def crate(name: str, version: str, sha256: str) -> Path:
     """The folder of a published crate, its own lock file in it. Raises :class:`Missing`."""
 
@@ -167,7 +188,7 @@ def crate(name: str, version: str, sha256: str) -> Path:
 def maven_jars(pom: Path) -> Path:
     """A folder with the jars that a pom names. Raises :class:`Missing`."""
     return kept(
-        pom.stem,
+        pom.parent.name,
         {"pom": pom.read_bytes()},
         lambda made: (
             command(

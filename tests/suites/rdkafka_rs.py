@@ -27,6 +27,7 @@ class RdkafkaRs:
 
     def prepare(self) -> "ReadyRdkafkaRs":
         folder = packages.crate("rdkafka", VERSION, _SHA256)
+        print("compiling rdkafka's tests, where that was not done before", flush=True)
         found = programs(packages.command(*_CARGO, folder=folder))
         tests = [
             f"{name}::{test}"

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tests.benchmarks import kafka
 from tidemark.configuration import table
+from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout, read_json, write_json
@@ -124,7 +125,9 @@ def _configure(local: LocalCluster, entries: Mapping[str, str]) -> None:
     kube = local.kube()
     name = local.settings.cluster
     spec = (kube.get("Cluster", name) or {"spec": {}})["spec"]
-    kube.apply("Cluster", name, {**spec, "config": {**spec.get("config", {}), **entries}})
+    # As Apache Kafka, which suites expect: a topic has its replicas, or it is not made.
+    config = {**spec.get("config", {}), UNDER_REPLICATED_CREATION: "false", **entries}
+    kube.apply("Cluster", name, {**spec, "config": config})
     kube.close()
 
 

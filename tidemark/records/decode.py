@@ -104,23 +104,37 @@ def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, boo
     gap. Raises as :func:`decode_timestamps` does."""
     header = parse_header(batch)
     payload = _unpacked(header, batch, limits)
-    position = 0
+    position, end_of_all = 0, len(payload)
+    own_times = header.timestamp_type is TimestampType.CREATE_TIME
+    first_ms = header.base_timestamp
     for number in range(header.count):
         try:
             size, position = read_varint(payload, position)
             end = position + size
+            if end > end_of_all:
+                raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
             timestamp_delta, behind = read_varlong(payload, position + 1)
             offset_delta, behind = read_varint(payload, behind)
             key_bytes, behind = read_varint(payload, behind)
-            value_bytes, behind = read_varint(payload, behind + max(key_bytes, 0))
-            behind = _behind_headers(payload, behind + max(value_bytes, 0))
+            if key_bytes > 0:
+                behind += key_bytes
+            value_bytes, behind = read_varint(payload, behind)
+            if value_bytes > 0:
+                behind += value_bytes
+            if behind + 1 == end and not payload[behind]:  # no headers, as most records
+                behind = end
+            else:
+                behind = _behind_headers(payload, behind)
         except VarintError as error:
             raise _unreadable(header, error) from error
-        if behind != end or end > len(payload):
+        if behind != end:
             raise CorruptBatch(f"a record of {size} bytes holds fields of {behind - position}")
         if offset_delta != number:
             raise CorruptBatch(f"record {number} of the batch has offset delta {offset_delta}")
-        yield _timestamp(header, timestamp_delta), key_bytes >= 0
+        yield (
+            _int64(first_ms + timestamp_delta) if own_times else header.max_timestamp,
+            key_bytes >= 0,
+        )
         position = end
     _check_end(header, payload, position)
 

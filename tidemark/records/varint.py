@@ -34,6 +34,8 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """(value of 64 bits, position behind it)."""
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     raw, position = _read(buffer, position, _LONG_BYTES)
     raw &= _LONG_MASK
     return (raw >> 1) ^ -(raw & 1), position

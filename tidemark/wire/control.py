@@ -305,7 +305,8 @@ class PartitionState:
     ``leader_recovery_state``: a :class:`LeaderRecoveryState`, RECOVERING after an unclean election
     until the leader reports that it has recovered. ``has_eligible_leaders`` (KIP-966): replicas
     outside the ISR are kept as holders of all that is committed; so the leader's high watermark
-    stands still, whatever it believes min.insync.replicas to be."""
+    stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
+    the replicas, those that come and go with a reassignment under way."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -316,6 +317,8 @@ class PartitionState:
     manifest: bool = wire("bool")
     leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
     has_eligible_leaders: bool = wire("bool", default=False, tag=1)
+    adding: tuple[int, ...] = wire("int32", default=(), tag=2)
+    removing: tuple[int, ...] = wire("int32", default=(), tag=3)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -33,6 +33,8 @@ class ChangeKind(enum.IntEnum):
     GROW = 1
     DELETE = 2
     CONFIGURE = 3
+    ELECT = 4
+    REASSIGN = 5
 
 
 class SettingOperation(enum.IntEnum):
@@ -67,7 +69,9 @@ class TopicChange:
     """``kind``: a :class:`ChangeKind`. ``name`` None: the topic of ``topic_id``. ``partitions`` is
     their number afterwards and ``replication_factor`` that of a new topic, -1 the Cluster's
     default. ``is_whole``: the settings replace all that there are (AlterConfigs). ``automatic``:
-    nobody asked for it by name, a broker needs it or a client wanted to use it."""
+    nobody asked for it by name, a broker needs it or a client wanted to use it. ``assignments``
+    name the partitions of an election, too, which may be ``unclean``; and those that move, where no
+    replicas end a move. ``keeps_factor``: a move to another number of replicas is refused."""
 
     kind: int = wire("int8")
     name: str | None = wire("string")
@@ -78,6 +82,8 @@ class TopicChange:
     settings: tuple[Setting, ...] = ()
     is_whole: bool = wire("bool", default=False)
     automatic: bool = wire("bool", default=False)
+    unclean: bool = wire("bool", default=False)
+    keeps_factor: bool = wire("bool", default=False)
 
 
 @entity(EntityType.request, CHANGE_TOPICS)
@@ -95,15 +101,26 @@ class ChangeTopicsRequest:
 
 
 @entity(_nested, CHANGE_TOPICS)
+class PartitionResult:
+    """Of one partition, where they are answered for themselves."""
+
+    partition: int = wire("int32")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string")
+
+
+@entity(_nested, CHANGE_TOPICS)
 class TopicChangeResult:
     """``error_code`` 0: the Topic object says so now, and brokers hear of it soon. ``partitions``
-    and ``replication_factor`` as they are asked for now, -1 with an error."""
+    and ``replication_factor`` as they are asked for now, -1 with an error. ``parts``: one for each
+    partition of an election or a move."""
 
     error_code: int = wire("int16")
     error_message: str | None = wire("string")
     topic_id: uuid.UUID | None = wire("uuid")
     partitions: int = wire("int32", default=i32(-1))
     replication_factor: int = wire("int32", default=i32(-1))
+    parts: tuple[PartitionResult, ...] = ()
 
 
 @entity(EntityType.response, CHANGE_TOPICS)

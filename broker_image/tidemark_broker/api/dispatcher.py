@@ -37,6 +37,7 @@ from tidemark_broker.api import (
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
+    elect_leaders,
     end_txn,
     fetch,
     find_coordinator,
@@ -53,6 +54,7 @@ from tidemark_broker.api import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    partition_reassignments,
     produce,
     sasl_authenticate,
     sasl_handshake,
@@ -114,6 +116,9 @@ APIS: tuple[Api[Any, Any], ...] = (
     write_txn_markers.API,
     describe_transactions.API,
     list_transactions.API,
+    elect_leaders.API,
+    partition_reassignments.ALTER,
+    partition_reassignments.LIST,
 )
 
 

@@ -1,19 +1,21 @@
 """Produce (0): record batches appended as they came, acks 0, 1 and all.
 
-Served from version 3 and advertised from 0. The bytes that kio hands over go to
-the log untouched, which looks at the batch header only, and at what a producer has sent before.
+Served from version 3 and advertised from 0; from version 13 on a topic is named by its id. The
+bytes that kio hands over go to the log untouched, which reads the batch header, the records of a
+few batches (:mod:`tidemark_broker.log.contents`), and looks at what a producer has sent before.
 Before the first records of a transaction are appended its coordinator is asked
 (:mod:`produce_verification`).
 """
 
 import asyncio
+import uuid
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v12.request import ProduceRequest
+from kio.schema.produce.v13 import request as v13
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.records.batch import codec_of, is_transactional
@@ -23,7 +25,7 @@ from tidemark_broker.api.produce_verification import Batch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.turns import InOrder, named_twice, some
-from tidemark_broker.log import VerificationGuard
+from tidemark_broker.log import FIRST_BATCHES, VerificationGuard
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.partition import Partition, produce
@@ -36,16 +38,41 @@ _DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
 _TWICE = ProduceResult(
     error=ErrorCode.invalid_request, message="the request names the partition more than once"
 )
+_UNKNOWN_ID = ProduceResult(error=ErrorCode.unknown_topic_id)
 _INTERNAL = ProduceResult(
     error=ErrorCode.invalid_topic_exception, message="Cannot append to an internal topic"
 )
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
+#: From this version on a topic is named by its id alone.
+_BY_ID_SINCE = 13
 #: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
 _ZSTD_SINCE = 7
 _ZSTD_TOO_EARLY = ProduceResult(
     error=ErrorCode.unsupported_compression_type,
     message=f"zstd needs Produce {_ZSTD_SINCE} or newer: use a client of Kafka 2.1 or newer",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicProduceData(v13.TopicProduceData):
+    """Named until version 12."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest(v13.ProduceRequest):
+    """Of all versions."""
+
+    topic_data: tuple[TopicProduceData, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchIndexAndErrorMessage:
+    """A record at fault, counted from 0 (KIP-467)."""
+
+    batch_index: int
+    batch_index_error_message: str | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,16 +84,17 @@ class PartitionProduceResponse:
     base_offset: int
     log_append_time: datetime | None
     log_start_offset: int
-    record_errors: tuple[()] = ()
+    record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
     error_message: str | None
     current_leader: LeaderIdAndEpoch = NO_LEADER
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceResponse:
-    """One topic."""
+    """One topic, as the request names it."""
 
     name: str
+    topic_id: uuid.UUID | None
     partition_responses: tuple[PartitionProduceResponse, ...]
 
 
@@ -99,8 +127,9 @@ class _Begun(NamedTuple):
 
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
-    denied = await call.denied(Operation.WRITE, (topic.name for topic in request.topic_data))
-    entries = await call.turns.all_of(_entries(request, denied))
+    names = [_name_of(topic, call) for topic in request.topic_data]
+    denied = await call.denied(Operation.WRITE, filter(None, names))
+    entries = await call.turns.all_of(_entries(request, names, denied))
     if call.quotas is not None:
         call.quotas.use(QuotaKind.PRODUCE, sum(len(each.records or b"") for each in entries))
     results = await _append_all(request, entries, call)
@@ -110,16 +139,27 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     return await _answer(request, call, results)
 
 
-def _entries(request: ProduceRequest, denied: Set[str]) -> Iterator[_Entry]:
+def _name_of(topic: TopicProduceData, call: Call) -> str | None:
+    """None for an id that nobody knows."""
+    if call.version < _BY_ID_SINCE:
+        return topic.name
+    view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
+    return None if view is None else view.name
+
+
+def _entries(
+    request: ProduceRequest, names: Sequence[str | None], denied: Set[str]
+) -> Iterator[_Entry]:
+    named = list(zip(names, request.topic_data, strict=True))
     twice = named_twice(
-        [(topic.name, data.index) for topic in request.topic_data for data in topic.partition_data]
+        [(name, data.index) for name, topic in named for data in topic.partition_data]
     )
-    for topic in request.topic_data:
-        refused = _DENIED if topic.name in denied else None
+    for name, topic in named:
+        refused = _UNKNOWN_ID if name is None else _DENIED if name in denied else None
         for data in topic.partition_data:
-            repeated = twice and (topic.name, data.index) in twice
+            repeated = twice and (name, data.index) in twice
             yield _Entry(
-                topic.name, data.index, data.records, refused or (_TWICE if repeated else None)
+                name or "", data.index, data.records, refused or (_TWICE if repeated else None)
             )
 
 
@@ -213,8 +253,14 @@ def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
     if partition is None or entry.records is None:
         return refused
     append = produce.begin(
-        partition, entry.records, acks=acks, peer=call.client.peer, guard=entry.guard
+        partition,
+        entry.records,
+        acks=acks,
+        peer=call.client.peer,
+        guard=entry.guard,
+        is_early=call.client.batches_sent < FIRST_BATCHES,
     )
+    call.client.batches_sent += 1
     return _Begun(partition, append)
 
 
@@ -250,11 +296,16 @@ async def _answer(
     leaders: set[int] = set()
     topics = []
     for topic in request.topic_data:
+        name = _name_of(topic, call) or ""
         answers = await call.turns.all_of(
-            _partition(topic.name, data.index, next(remaining), call, leaders)
+            _partition(name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
         )
-        topics.append(TopicProduceResponse(name=topic.name, partition_responses=tuple(answers)))
+        topics.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(answers)
+            )
+        )
     return ProduceResponse(responses=tuple(topics), node_endpoints=node_endpoints(call, leaders))
 
 
@@ -271,6 +322,12 @@ def _partition(
         base_offset=result.base_offset,
         log_append_time=timestamp(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(
+                batch_index=each.batch_index, batch_index_error_message=each.message
+            )
+            for each in result.records
+        ),
         error_message=result.message,
         current_leader=leader,
     )
@@ -288,7 +345,7 @@ API = Api(
     key=0,
     name="Produce",
     version_min=3,
-    version_max=12,
+    version_max=13,
     advertised_min=0,
     in_order=True,
     request=ProduceRequest,

@@ -6,19 +6,23 @@ the leader that appended it: either it is committed, or another broker leads, an
 """
 
 import asyncio
-import collections
+import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.lru import Lru
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge, append_failed
+from tidemark_broker.log import AppendOrigin, VerificationGuard
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 
 #: Whose batches of the partition these are: no client's address.
 _PEER = "coordinator"
+#: Producers whose transactions were verified and that have written nothing since.
+_VERIFIED_MAX = 10_000
 
 
 class CoordinatorRecord(NamedTuple):
@@ -46,13 +50,31 @@ class CoordinatorLog:
         self.loaded_below = partition.next_offset
         #: Behind the last record that was appended here.
         self.end_offset = self.loaded_below
-        self._waiting: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        #: A heap: who reads may wait for less than who wrote before.
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = 0
         self._ended = False
+        #: Of transactions that go on here, by what the transaction coordinator has said.
+        self._verified: Lru[TransactionalProducer, VerificationGuard] = Lru(_VERIFIED_MAX)
 
     @property
     def ended(self) -> bool:
         """Does another broker lead by now, or this one in another epoch?"""
         return self._ended
+
+    def begin_verification(self, producer: TransactionalProducer) -> VerificationGuard | None:
+        """Before the transaction coordinator is asked whether this partition is part of the
+        producer's transaction (KIP-890); None: it is under way here, and nobody has to be asked."""
+        self.check()
+        return self.partition.log.begin_verification_of(
+            producer.producer_id, producer.producer_epoch, self.partition.context.wall_ms()
+        )
+
+    def verified(self, producer: TransactionalProducer, guard: VerificationGuard) -> None:
+        """It is: the next :meth:`append` of the producer may begin the transaction here, unless a
+        marker came in between."""
+        self._verified.put(producer, guard)
+        self._verified.evict()
 
     def append(
         self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
@@ -76,7 +98,14 @@ class CoordinatorLog:
         limit_bytes = self.partition.log.config.max_message_bytes
         if len(batch) > limit_bytes:
             raise RecordTooLarge(len(batch), limit_bytes)
-        begun = produce.begin(self.partition, batch, acks=produce.ACKS_ALL, peer=_PEER)
+        begun = produce.begin(
+            self.partition,
+            batch,
+            acks=produce.ACKS_ALL,
+            peer=_PEER,
+            origin=AppendOrigin.COORDINATOR,
+            guard=None if producer is None else self._verified.pop(producer),
+        )
         if isinstance(begun, DelayedAppend):  # its timestamps are right: nothing to look into
             begun.give_up()
             raise CoordinatorError(ErrorCode.unknown_server_error, "the batch was not appended")
@@ -101,25 +130,23 @@ class CoordinatorLog:
         elif end_offset <= self.partition.high_watermark:
             future.set_result(None)
         else:
-            waiting = self._waiting
-            waiting.append((end_offset, future))
-            if len(waiting) > 1 and waiting[-2][0] > end_offset:  # who reads may wait for less
-                self._waiting = collections.deque(sorted(waiting, key=lambda each: each[0]))
+            self._count += 1
+            heapq.heappush(self._waiting, (end_offset, self._count, future))
         return future
 
     def high_watermark_moved(self) -> None:
         """Answer those whose records are committed by now."""
         high_watermark = self.partition.high_watermark
         while self._waiting and self._waiting[0][0] <= high_watermark:
-            _, future = self._waiting.popleft()
+            _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
 
     def end(self) -> None:
         """This broker leads no more in that epoch: nobody here knows what becomes of the rest."""
         self._ended = True
-        waiting, self._waiting = self._waiting, collections.deque()
-        for _, future in waiting:
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
             if not future.done():
                 self._fail(future)
 

@@ -34,7 +34,7 @@ from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
 A = TypeVar("A")
 
 #: Offsets that are put on record at a time: one batch of them is a slice of the loop's time.
-COMMITTED_AT_ONCE = 500
+COMMITTED_AT_ONCE = 250
 #: Gives the loop away where it is somebody else's turn.
 Pause = Callable[[], Awaitable[None]]
 
@@ -224,12 +224,14 @@ class GroupCoordinator:
 
     async def _topic_deleted(self, topic: str, topic_id: uuid.UUID) -> None:
         for shard in tuple(self.coordinators.active()):
-            for group_id in tuple(shard.offsets.groups()):
-                try:
-                    shard.group_offsets.topic_deleted(group_id, topic, topic_id)
-                except CoordinatorError:
-                    break  # what stays expires
-                await asyncio.sleep(0)
+            for group_id in shard.offsets.groups():
+                more = True
+                while more:
+                    try:
+                        more = shard.group_offsets.forget_some_of_topic(group_id, topic, topic_id)
+                    except CoordinatorError:
+                        more = False  # what stays expires
+                    await asyncio.sleep(0)
 
     async def close(self) -> None:
         """Coordinate nothing any more."""

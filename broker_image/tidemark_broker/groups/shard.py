@@ -16,13 +16,13 @@ from tidemark_broker.groups.core.group_offsets import GroupOffsets
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
 from tidemark_broker.groups.core.rebalancing import CheckDeadline, Rebalancing
-from tidemark_broker.groups.core.settings import GroupSettings, Now
-from tidemark_broker.groups.records import (
+from tidemark_broker.groups.core.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     read_record,
 )
+from tidemark_broker.groups.core.settings import GroupSettings, Now
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ class GroupShard:
         for group_id in self.offsets.groups():
             if group_id not in self.groups:
                 self.groups[group_id] = ClassicGroup(group_id)
-        self._room.used_bytes += self._weight_bytes
+        self._room.used_bytes += self.offsets.weight_bytes
+        for group in self.groups.values():
+            self._room.weigh(group)
         self.rebalancing.loaded(Now(now_s, now.ms))
 
     def expired(self, key: Hashable, now_s: float) -> None:
@@ -95,21 +97,20 @@ class GroupShard:
         if not isinstance(key, CheckDeadline):
             self.rebalancing.expired(key, now)
             return
+        more = False
         try:
-            self.group_offsets.check(key.group_id, now)
+            more = self.group_offsets.check(key.group_id, now)
         except CoordinatorError as error:
             logger.warning("group %s: what has expired stays: %s", key.group_id, error)
         if key.group_id in self.groups:
-            self.rebalancing.check_later(key.group_id, now)
+            self.rebalancing.check_later(key.group_id, now, soon=more)
 
     def resigned(self) -> None:
         """Another broker answers."""
-        self._room.used_bytes -= self._weight_bytes
         self.rebalancing.resigned()
-
-    @property
-    def _weight_bytes(self) -> int:
-        return self.offsets.weight_bytes + sum(e.weight_bytes for e in self.groups.values())
+        self._room.used_bytes -= self.offsets.weight_bytes
+        for group in self.groups.values():
+            self._room.forget(group)
 
 
 class _Journal:

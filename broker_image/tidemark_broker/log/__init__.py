@@ -2,6 +2,8 @@
 
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import (
+    FEW_RECORDS,
+    FIRST_BATCHES,
     BatchContents,
     RecordsInDoubt,
     batch_contents,
@@ -41,6 +43,8 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "FEW_RECORDS",
+    "FIRST_BATCHES",
     "ActiveProducer",
     "AppendInfo",
     "AppendOrigin",

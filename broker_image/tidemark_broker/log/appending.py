@@ -159,6 +159,17 @@ def begin_verification(
         )
 
 
+def begin_verification_of(
+    log: LogState, producer_id: int, producer_epoch: int, now_ms: int
+) -> VerificationGuard | None:
+    """See :meth:`PartitionLog.begin_verification_of`."""
+    batch = ProducerBatch(
+        producer_id, producer_epoch, NO_SEQUENCE, -1, -1, now_ms, is_transactional=True
+    )
+    with log.lock:
+        return log.producers.begin_verification(batch, now_ms, supports_epoch_bump=False)
+
+
 def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
     """See :meth:`PartitionLog.append_as_follower`."""
     batches, produced = check_follower_batches(data, log.epochs.latest_epoch)

@@ -263,6 +263,12 @@ class PartitionLog:
             self.state, data, now_ms, supports_epoch_bump=supports_epoch_bump
         )
 
+    def begin_verification_of(
+        self, producer_id: int, producer_epoch: int, now_ms: int
+    ) -> VerificationGuard | None:
+        """The same for what a coordinator is to write in a producer's transaction."""
+        return appending.begin_verification_of(self.state, producer_id, producer_epoch, now_ms)
+
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Has that producer a transaction open here, in that epoch?"""
         return self.state.producers.has_ongoing_transaction(producer_id, producer_epoch)

@@ -21,6 +21,7 @@ from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence
 from tidemark_broker.log.producer_entry import (
     NO_OFFSET,
+    NO_SEQUENCE,
     AppendOrigin,
     BatchMetadata,
     ProducerBatch,
@@ -239,7 +240,8 @@ class ProducerStates:
         if self.has_ongoing_transaction(producer_id, epoch):
             return None
         entry = self._producers.get(producer_id)
-        if entry is not None and entry.duplicate(batch) is not None:
+        is_clients = batch.base_sequence != NO_SEQUENCE
+        if is_clients and entry is not None and entry.duplicate(batch) is not None:
             return None
         known = self._verifications.get(producer_id)
         if known is None:

@@ -73,7 +73,7 @@ def check_leader_batch(
         raise CorruptRecords(str(error)) from error
     _check_count(header)
     _check_producer(header, origin)
-    if contents is None and origin is AppendOrigin.CLIENT and (reads or config.compacts):
+    if contents is None and reads:
         raise RecordsInDoubt
     if contents is not None:
         _check_keys(contents, config)

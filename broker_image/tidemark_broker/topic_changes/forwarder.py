@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Messages under way at once; more wait for their turn.
 _AT_ONCE = 16
-#: A client that gives less time than this is not believed to mean it.
-_LEAST_S = 1.0
+#: What the operator is given at least: a client that gives no time wants it done all the same.
+_LEAST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

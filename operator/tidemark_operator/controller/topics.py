@@ -9,7 +9,7 @@ import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
-from tidemark_operator.controller import disablement, elections, topic_deletion
+from tidemark_operator.controller import disablement, elections, moving, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
@@ -176,12 +176,20 @@ def _rows_missing(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 def _replication_factor(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     rows = state.rows_of(topic.id).values()
-    other = next((row for row in rows if len(row.replicas) != topic.replication_factor), None)
+    other = next(
+        (
+            row
+            for row in rows
+            if not moving.is_moving(row) and len(row.replicas) != topic.replication_factor
+        ),
+        None,
+    )
     if other is None:
         return None
     text = (
         f"replicationFactor {topic.replication_factor} differs from the {len(other.replicas)} "
-        "replicas that were placed: this version cannot change it, set it back"
+        "replicas that were placed: set it back, and have it changed by a reassignment of all "
+        "partitions through Kafka's API"
     )
     return Blocker(reason="ReplicationFactorFixed", message=text)
 

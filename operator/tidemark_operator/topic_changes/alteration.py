@@ -100,6 +100,13 @@ def _as_spec(described: Described) -> Json:
     return spec
 
 
+def with_factor(body: Json, replication_factor: int) -> Json:
+    """What is to be applied for another number of replicas."""
+    patch = _patch(body)
+    patch["spec"]["replicationFactor"] = replication_factor
+    return patch
+
+
 def check_deletion(topic: TopicInfo, body: Json) -> None:
     """Whether Kafka's clients may delete a topic: not one that somebody else describes, who would
     only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""

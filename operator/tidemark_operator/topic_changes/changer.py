@@ -9,6 +9,7 @@ brokers hear of it from the reconciler.
 import asyncio
 import uuid
 import weakref
+from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -18,9 +19,12 @@ from tidemark.wire.topics import (
     ChangeKind,
     ChangeTopicsRequest,
     ChangeTopicsResponse,
+    PartitionResult,
     TopicChange,
     TopicChangeResult,
 )
+from tidemark_operator.controller import asked_elections, moving
+from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topics import owner_of
@@ -32,6 +36,8 @@ from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
 from tidemark_operator.topic_changes.ownership import MANAGER
 from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
+
+_NOT_STORED = "the decision was not stored: ask again"
 
 
 class TopicChanger:
@@ -70,6 +76,10 @@ class TopicChanger:
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)
         topic = self._found(change)
+        if change.kind == ChangeKind.ELECT:
+            return await self._elect(topic, change)
+        if change.kind == ChangeKind.REASSIGN:
+            return await self._reassign(request, topic, change)
         key = TOPIC.key(topic.key)
         body = await self._services.client.api.get(TOPIC, key.namespace, key.name)
         state = self._services.state
@@ -126,6 +136,46 @@ class TopicChanger:
             self._services.queue.add(key)
         return _done(topic.id, body)
 
+    # ------------------------------------------------------------ leaders and replicas
+
+    async def _elect(self, topic: TopicInfo, change: TopicChange) -> TopicChangeResult:
+        partitions = [each.partition for each in change.assignments]
+        elected = await self._services.committer.try_decide(
+            lambda draft: asked_elections.elect(draft, topic, partitions, unclean=change.unclean),
+            f"an election of {topic.key}",
+        )
+        if elected is None:
+            raise refused(ErrorCode.not_controller, _NOT_STORED)
+        return _in_parts(topic, elected)
+
+    async def _reassign(
+        self, request: ChangeTopicsRequest, topic: TopicInfo, change: TopicChange
+    ) -> TopicChangeResult:
+        """A manifest's replication factor follows a move that is another one for all partitions;
+        whether it may is asked before anything moves."""
+        asked = {each.partition: each.replicas for each in change.assignments}
+
+        def decide(draft: Draft) -> moving.Moves:
+            return moving.reassign(draft, topic, asked, keeps_factor=change.keeps_factor)
+
+        services, key = self._services, TOPIC.key(topic.key)
+        wanted = decide(Draft(services.state))
+        patch: Json | None = None
+        if wanted.replication_factor != topic.replication_factor:
+            body = await services.client.api.get(TOPIC, key.namespace, key.name)
+            patch = alteration.with_factor(body, wanted.replication_factor)
+            await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)
+        moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
+        if moves is None:
+            raise refused(ErrorCode.not_controller, _NOT_STORED)
+        if patch is not None and moves.replication_factor == wanted.replication_factor:
+            what = f"{topic.replication_factor} replicas become {moves.replication_factor}"
+            await self._apply(request, patch, "ChangedByClient", what)
+        self._tell(request, key, "ReassignedByClient", f"partitions {sorted(asked)}"[:300])
+        services.queue.add(key)
+        none = ErrorCode.none, None
+        return _in_parts(topic, {part: found or none for part, found in moves.results.items()})
+
     async def _apply(
         self, request: ChangeTopicsRequest, patch: Json, reason: str, what: str
     ) -> Json:
@@ -157,6 +207,20 @@ def _done(topic_id: uuid.UUID | None, body: Json) -> TopicChangeResult:
         topic_id=topic_id,
         partitions=int(body["spec"]["partitions"]),
         replication_factor=int(body["spec"]["replicationFactor"]),
+    )
+
+
+def _in_parts(
+    topic: TopicInfo, found: Mapping[int, tuple[ErrorCode, str | None]]
+) -> TopicChangeResult:
+    return TopicChangeResult(
+        error_code=int(ErrorCode.none),
+        error_message=None,
+        topic_id=topic.id,
+        parts=tuple(
+            PartitionResult(partition=partition, error_code=int(code), error_message=message)
+            for partition, (code, message) in found.items()
+        ),
     )
 
 

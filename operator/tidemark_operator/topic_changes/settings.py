@@ -103,9 +103,9 @@ def _value(before: Described, setting: Setting) -> str | None:
         raise refused(ErrorCode.invalid_config, text)
     present = _parts(before.config.get(name, TOPIC[name].default or ""))
     given = _parts(setting.value)
-    if operation is SettingOperation.APPEND:
-        return ",".join(dict.fromkeys([*present, *given]))
-    return ",".join(part for part in present if part not in given)
+    added = given if operation is SettingOperation.APPEND else []
+    taken = given if operation is SettingOperation.SUBTRACT else []
+    return ",".join(part for part in dict.fromkeys([*present, *added]) if part not in taken)
 
 
 def _parts(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from tidemark.wire.framing import decode_response
 from tidemark_broker.replication.following.wire import REPLICA_FETCH
 
 SERVED = {
-    0: (0, 12),
+    0: (0, 13),
     1: (4, 18),
     2: (1, 11),
     3: (0, 13),
@@ -46,7 +46,10 @@ SERVED = {
     36: (0, 2),
     37: (0, 3),
     42: (0, 2),
+    43: (0, 2),
     44: (0, 1),
+    45: (0, 1),
+    46: (0, 0),
     47: (0, 0),
     48: (0, 1),
     50: (0, 0),
@@ -110,7 +113,7 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
     [
         (_frame(999, 0), "Api 999"),
         (_frame(0, 2), "Produce version 2"),
-        (_frame(0, 13), "Produce version 13"),
+        (_frame(0, 14), "Produce version 14"),
         (_frame(1, 19), "Fetch version 19"),
         (_frame(3, 9, b"\x00\xff\xff\xff\xff\xff\xff"), "cannot be read"),
         (_frame(1, 4, bytes(3)), "cannot be read"),

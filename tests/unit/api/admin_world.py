@@ -3,7 +3,7 @@ authorizer, and an operator that answers what is laid down."""
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,9 +107,11 @@ class AdminWorld:
 
     def topic(
         self, name: str, topic_id: uuid.UUID | None = None, *, partitions: int = 1, leader: int = 1,
-        config: dict[str, str] | None = None, **fields: int,
+        config: dict[str, str] | None = None,
+        moving: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+        **fields: int,
     ) -> uuid.UUID:  # fmt: skip
-        """The controller tells of a topic."""
+        """The controller tells of a topic; ``moving``: (adding, removing) by partition."""
         self._epoch += 1
         topic_id = topic_id or uuid.uuid5(uuid.NAMESPACE_URL, name)
         rows = tuple(
@@ -121,6 +123,8 @@ class AdminWorld:
                 replicas=(1,),
                 isr=(1,),
                 manifest=False,
+                adding=(moving or {}).get(number, ((), ()))[0],
+                removing=(moving or {}).get(number, ((), ()))[1],
             )
             for number in range(partitions)
         )

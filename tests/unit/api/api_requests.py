@@ -65,13 +65,22 @@ def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000) -> bytes:
     )
 
 
-def produce(version: int, topic: str, *records: Any, acks: int = -1, **values: Any) -> Any:
+def produce(
+    version: int,
+    topic: str,
+    *records: Any,
+    acks: int = -1,
+    topic_id: uuid.UUID | None = None,
+    **values: Any,
+) -> Any:
     """One partition for each of ``records``, numbered from 0."""
     data = tuple(
         nested(PRODUCE, version, "PartitionProduceData", index=number, records=one)
         for number, one in enumerate(records)
     )
-    made = nested(PRODUCE, version, "TopicProduceData", name=topic, partition_data=data)
+    made = nested(
+        PRODUCE, version, "TopicProduceData", name=topic, topic_id=topic_id, partition_data=data
+    )
     defaults = {"transactional_id": None, "acks": acks, "timeout": duration(5000)} | values
     return request(PRODUCE, version, topic_data=(made,), **defaults)
 

@@ -130,7 +130,7 @@ def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=200)
 def test_a_cut_or_spoilt_request_is_a_request_or_a_frame_error(data: st.DataObject) -> None:
-    version = data.draw(st.integers(3, 11))
+    version = data.draw(st.integers(3, 13))
     whole = bytearray(encode(kafka.produce(version, "topic", kafka.batch(b"abc"), b"x" * 30)))
     for _ in range(data.draw(st.integers(0, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))

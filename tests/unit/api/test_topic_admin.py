@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from kio.schema.alter_configs.v2 import request as whole
+from kio.schema.alter_partition_reassignments.v1 import request as moves
 from kio.schema.create_partitions.v3 import request as growth
 from kio.schema.create_topics.v7 import request as creation
 from kio.schema.delete_topics.v6 import request as deletion
 from kio.schema.describe_configs.v4 import request as description
+from kio.schema.elect_leaders.v2 import request as election
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as incremental
+from kio.schema.list_partition_reassignments.v0 import request as listing
 
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.admin_world import AdminWorld, result
@@ -21,6 +24,7 @@ from tidemark.tiering import TieringState
 from tidemark.wire.topics import (
     DISABLEMENT_IN_PROGRESS,
     ChangeKind,
+    PartitionResult,
     SettingOperation,
     TopicChange,
     TopicChangeResult,
@@ -31,8 +35,10 @@ from tidemark_broker.api import (
     create_topics,
     delete_topics,
     describe_configs,
+    elect_leaders,
     metadata,
 )
+from tidemark_broker.api import partition_reassignments as reassignments
 from tidemark_broker.security.acls import Operation, ResourceType
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -483,6 +489,111 @@ async def test_alter_configs_decides() -> None:
         "1": "cluster_authorization_failed",
         "c": "invalid_request",
     }
+
+
+# ---------------------------------------------------------------- leaders and replicas
+
+
+def _part(number: int, code: ErrorCode = ErrorCode.none) -> PartitionResult:
+    return PartitionResult(partition=number, error_code=int(code), error_message=None)
+
+
+async def elect(world: AdminWorld, version: int, *topics: Any) -> Any:
+    return await world.ask(
+        elect_leaders.API,
+        version,
+        election_type=0,
+        topic_partitions=topics or None,
+        timeout=kafka.duration(0),
+    )
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_leaders_are_elected_by_the_operator(version: int) -> None:
+    world = AdminWorld()
+    world.topic("t", partitions=2)
+    parts = (_part(0), _part(1, ErrorCode.election_not_needed))
+    world.operator.answer = lambda _: result(parts=parts)
+    asked = election.TopicPartitions(topic="t", partitions=(0, 1))
+    answer = await elect(world, version, asked)
+    ((topic_, found),) = _by_topic(answer)
+    assert (topic_, found) == ("t", {0: "none", 1: "election_not_needed"})
+    assert [each.partition for each in world.operator.asked[0].assignments] == [0, 1]
+    # All are meant: what needs nothing is not told.
+    ((_, found),) = _by_topic(await elect(world, version))
+    assert found == {0: "none"}
+
+
+def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
+    return [
+        (each.topic, {part.partition_id: part.error_code.name for part in each.partition_result})
+        for each in answer.replica_election_results
+    ]
+
+
+async def test_alter_on_the_cluster_decides_elections_and_moves() -> None:
+    world = AdminWorld()
+    world.allow((*CLUSTER, Operation.DESCRIBE))
+    asked = election.TopicPartitions(topic="t", partitions=(0,))
+    answer = await elect(world, 2, asked)
+    assert answer.error_code is ErrorCode.cluster_authorization_failed
+    assert _by_topic(answer) == [("t", {0: "cluster_authorization_failed"})]
+    moved = await _reassign(world, 1)
+    assert moved.error_code is ErrorCode.cluster_authorization_failed
+    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    assert listed.error_code is ErrorCode.none
+    world.allow()
+    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    assert listed.error_code is ErrorCode.cluster_authorization_failed
+
+
+async def _reassign(world: AdminWorld, version: int, **replicas: tuple[int, ...] | None) -> Any:
+    """Partitions 0, 1, ... of topic t."""
+    parts = tuple(
+        moves.ReassignablePartition(partition_index=number, replicas=each)
+        for number, each in enumerate(replicas.values())
+    )
+    return await world.ask(
+        reassignments.ALTER,
+        version,
+        topics=(moves.ReassignableTopic(name="t", partitions=parts),),
+        timeout=kafka.duration(0),
+        allow_replication_factor_change=False,
+    )
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_partitions_are_moved_by_the_operator(version: int) -> None:
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(parts=(_part(0), _part(1)))
+    answer = await _reassign(world, version, a=(2, 1), b=None, c=())
+    (found,) = answer.responses
+    assert {part.partition_index: part.error_code.name for part in found.partitions} == {
+        0: "none",
+        1: "none",
+        2: "invalid_replica_assignment",
+    }
+    (change,) = world.operator.asked
+    assert [(each.partition, each.replicas) for each in change.assignments] == [
+        (0, (2, 1)),
+        (1, ()),
+    ]
+    assert change.keeps_factor is (version == 1)
+
+
+async def test_moves_under_way_are_listed() -> None:
+    world = AdminWorld()
+    world.topic("still")
+    world.topic("t", partitions=2, moving={1: ((3,), (1,))})
+    for asked in (
+        None,
+        (listing.ListPartitionReassignmentsTopics(name="t", partition_indexes=(0, 1, 7)),),
+    ):
+        answer = await world.ask(reassignments.LIST, 0, topics=asked, timeout=kafka.duration(0))
+        (found,) = answer.topics
+        (part,) = found.partitions
+        assert (found.name, part.partition_index) == ("t", 1)
+        assert (part.adding_replicas, part.removing_replicas) == ((3,), (1,))
 
 
 # ---------------------------------------------------------------- Metadata

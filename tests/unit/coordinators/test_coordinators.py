@@ -259,6 +259,24 @@ async def test_transactional_records_wait_for_their_marker(
         assert (await made.active()).values == expected
 
 
+async def test_a_record_is_in_a_transaction_that_the_transaction_coordinator_knows_of(
+    tmp_path: Path,
+) -> None:
+    producer, record = TransactionalProducer(7, 1), CoordinatorRecord(b"a", b"1")
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        log = (await made.active()).log
+        with pytest.raises(CoordinatorError):
+            log.append([record], producer)
+        guard = log.begin_verification(producer)
+        assert guard is not None
+        log.verified(producer, guard)
+        log.append([record], producer)
+        assert log.begin_verification(producer) is None  # it goes on
+        log.append([record], producer)
+        assert log.partition.log.last_stable_offset == log.loaded_below
+
+
 async def test_a_log_that_cannot_be_read_is_not_answered_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

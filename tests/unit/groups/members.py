@@ -15,6 +15,12 @@ from tidemark_broker.groups.core.group_offsets import Committer, GroupOffsets, N
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
 from tidemark_broker.groups.core.rebalancing import Rebalancing
+from tidemark_broker.groups.core.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    read_record,
+)
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import (
     GroupState,
@@ -24,12 +30,6 @@ from tidemark_broker.groups.core.values import (
     Protocol,
     SyncAnswer,
     SyncRequest,
-)
-from tidemark_broker.groups.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    read_record,
 )
 
 GROUP = "g"
@@ -56,6 +56,8 @@ class Log:
     def __init__(self) -> None:
         self.records: list[tuple[CoordinatorRecord, TransactionalProducer | None]] = []
         self.commits = True
+        #: So many records no coordinator can lose.
+        self.committed = 0
         self.refuses: ErrorCode | None = None
         self._waiting: list[Callable[[Now], None]] = []
         self.now = Now(0, T0_MS)
@@ -74,6 +76,8 @@ class Log:
             self.commit()
 
     def commit(self) -> None:
+        """All that was appended is replicated."""
+        self.committed = len(self.records)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then(self.now)
@@ -110,7 +114,7 @@ class Told:
 class World:
     """One coordinator and its time."""
 
-    def __init__(self, log: Log | None = None, **settings: Any) -> None:
+    def __init__(self, log: Log | None = None, first_id: int = 1, **settings: Any) -> None:
         self.settings = GroupSettings(**({**_fields(SETTINGS)} | settings))
         self.log = log or Log()
         self.deadlines: Deadlines[Any] = Deadlines()
@@ -123,7 +127,7 @@ class World:
         self.group_offsets = GroupOffsets(
             self.groups, self.offsets, self.rebalancing, self.log, self.settings, self.room
         )
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_id)
 
     # ------------------------------------------------------------ time
 
@@ -138,9 +142,9 @@ class World:
             self._at(next_s)
             for key in self.deadlines.due(next_s, 1000):
                 if type(key).__name__ == "CheckDeadline":
-                    self.group_offsets.check(key.group_id, self.now)
+                    more = self.group_offsets.check(key.group_id, self.now)
                     if key.group_id in self.groups:
-                        self.rebalancing.check_later(key.group_id, self.now)
+                        self.rebalancing.check_later(key.group_id, self.now, soon=more)
                 else:
                     self.rebalancing.expired(key, self.now)
         self._at(until_s)
@@ -263,11 +267,12 @@ class World:
         assert self.state is GroupState.STABLE
         return ids
 
-    def failover(self) -> "World":
-        """Another coordinator, with what is on record."""
+    def failover(self, kept: int | None = None) -> "World":
+        """Another coordinator, with what is on record, or with the first so many records of it."""
         log = Log()
-        log.records, log.now = self.log.records, self.log.now
-        other = World(log, **_fields(self.settings))
+        log.records, log.now = self.log.records[:kept], self.log.now
+        log.committed = len(log.records)
+        other = World(log, next(self._ids), **_fields(self.settings))
         for offset, (record, producer) in enumerate(log.records):
             read = read_record(record)
             assert read is not None
@@ -283,6 +288,9 @@ class World:
                 other.groups[key.group] = ClassicGroup.of(key.group, value)
             else:
                 other.groups.pop(key.group, None)
+        other.room.used_bytes = other.offsets.weight_bytes
+        for group in other.groups.values():
+            other.room.weigh(group)
         other.rebalancing.loaded(other.now)
         self.rebalancing.resigned()
         return other

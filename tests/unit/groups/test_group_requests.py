@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
 
 from tests.answers import room
 from tests.control_messages import partition_states, topic_state
@@ -24,6 +25,7 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import APIS, Dispatcher
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
+from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.security.user_store import UserStore
 
 LISTENER = "PLAINTEXT"
@@ -436,6 +438,24 @@ async def test_offsets_of_a_former_topic_are_none_of_the_new_one(tmp_path: Path)
         assert part.committed_offset == -1
         shard = made.groups.coordinators.shard_of("g")
         await until(lambda: not shard.offsets.of_group("g"))  # they go: that one was deleted
+
+
+async def test_the_figures(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        await made.member()
+        registry = CollectorRegistry()
+        registry.register(GroupCollector(made.groups))
+
+        def figure(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"tidemark_broker_{name}", labels)
+
+        assert figure("groups", state="Stable") == 1
+        assert figure("groups", state="Empty") == 0
+        assert figure("group_members") == 1
+        assert (figure("groups_bytes") or 0) > 1000
+        assert made.groups.room.used_bytes == figure("groups_bytes")
+        await made.leads(2, leader=2, replicas=(1, 2))
+        assert made.groups.room.used_bytes == 0
 
 
 DENIED = ErrorCode.group_authorization_failed

@@ -9,11 +9,11 @@ from kio.schema.errors import ErrorCode
 from tests.unit.groups.members import DELAY_MS, GROUP, SETTINGS, World
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
-from tidemark_broker.groups import records
+from tidemark_broker.groups.core import records
 from tidemark_broker.groups.core.group_offsets import Changed
 from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.records import record_of
 from tidemark_broker.groups.core.values import GroupState, Protocol
-from tidemark_broker.groups.records import record_of
 
 T0 = TopicPartition("t", 0)
 P1 = TransactionalProducer(7, 1)
@@ -199,7 +199,7 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
         error, more, _ = world.group_offsets.delete_some_of_group(GROUP)
         assert error is ErrorCode.none
         steps += 1
-    assert steps == 3
+    assert steps == 5
     assert world.groups == {}
     assert world.room.used_bytes == 0
     other = world.failover()
@@ -209,7 +209,7 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
 def test_offsets_of_a_deleted_topic_go() -> None:
     world = World()
     world.commit(offsets={("t", 0): 5, ("u", 0): 6})
-    world.group_offsets.topic_deleted(GROUP, "t", uuid.UUID(int=1))
+    assert not world.group_offsets.forget_some_of_topic(GROUP, "t", uuid.UUID(int=1))
     assert world.committed() == {("u", 0): 6}
 
 
@@ -265,6 +265,15 @@ def test_what_a_transaction_may_change_does_not_expire() -> None:
     world.commit(offsets={("t", 0): 6}, producer=P1)
     world.after(2 * RETENTION_MS)
     assert world.committed() == {("t", 0): 5}
+
+
+def test_many_offsets_expire_some_at_a_time() -> None:
+    world = World()
+    world.commit(offsets={("t", n): n for n in range(600)})
+    world.after(RETENTION_MS)
+    assert len(world.committed()) == 350
+    world.after(200)
+    assert world.groups == {}
 
 
 def test_a_group_that_nobody_came_to_goes() -> None:

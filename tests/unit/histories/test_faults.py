@@ -16,6 +16,7 @@ class Nodes:
     """Processes that only know whether they run. ``broken``: one that cannot be started again."""
 
     bootstrap = ""
+    admin = None
     nodes = ("broker-1", "broker-2", "broker-3", "operator")
 
     def __init__(self, broken: str = "") -> None:

@@ -33,7 +33,7 @@ class Made:
     def send(
         self,
         value: str,
-        offset: int = 0,
+        offset: int | None = 0,
         *,
         place: str = "a-0",
         level: str = IDEMPOTENT,
@@ -113,6 +113,18 @@ def test_a_write_of_unknown_outcome_may_be_there_or_not(
     made.send("w", 1)
     made.final(*records, (1, "w"))
     assert made.names() == []
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"), [([(0, "v")], []), ([], ["lost write"])], ids=["there", "gone"]
+)
+def test_a_write_may_be_acknowledged_without_an_offset(
+    made: Made, records: list[tuple[int, str]], expected: list[str]
+) -> None:
+    made.send("v", None)
+    made.send("w", 1)
+    made.final(*records, (1, "w"))
+    assert made.names() == expected
 
 
 def test_a_write_that_failed_for_certain_is_read_by_nobody(made: Made) -> None:
@@ -207,6 +219,27 @@ def test_of_a_commit_under_way_either_offset_may_be_told(
     made.commit(7, ended=None)
     made.committed(told)
     assert made.names() == expected
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"), [(5, []), (3, ["rewound commit"]), (None, ["lost commit"])]
+)
+def test_a_commit_of_unknown_outcome_that_was_told_has_taken_effect(
+    made: Made, later: int | None, expected: list[str]
+) -> None:
+    made.commit(3)
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.committed(later)
+    assert made.names() == expected
+
+
+def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.commit(7)
+    made.committed(5)
+    assert made.names() == []
 
 
 def test_a_commit_that_failed_is_not_told(made: Made) -> None:

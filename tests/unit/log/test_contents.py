@@ -122,9 +122,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key(bench: Bench) -> None:
     log = bench.create()
     keyless = build_batch([Record(b"k", b"v", (), T0), Record(None, b"v", (), T0)])
     with pytest.raises(RecordsInDoubt):
-        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0)
+        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, reads=True)
     with pytest.raises(InvalidRecords) as refused:
-        bench.append(log, keyless, now_ms=T0)
+        log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=batch_contents(keyless))
     assert [each.batch_index for each in refused.value.records] == [1]
     unread = BatchContents(unread="too much")
     with pytest.raises(RecordTooLarge):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.suites import children
 from tests.suites.batches import Batch, Program, run
 from tests.suites.children import Child
 from tests.suites.outcomes import Outcome, Result
@@ -63,11 +64,23 @@ def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
     }
 
 
-def test_a_program_that_runs_no_test_is_not_asked_again(tmp_path: Path) -> None:
+def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
+    """As Rust's program is silent until a test has ended."""
+    source = PROGRAM.replace('print(f"\\x16=== RUN   {test}", flush=True)', "pass")
+    assert "=== RUN" not in source
+    assert ran(["TestHangs", "TestA", "TestCrashes", "TestB"], tmp_path, source) == {
+        "TestHangs": (FAILED, "took longer than 1 s"),
+        "TestA": (PASSED, ""),
+        "TestCrashes": (FAILED, "the program ended with status 3 before the test did"),
+        "TestB": (PASSED, ""),
+    }
+
+
+def test_a_program_that_runs_no_test_is_asked_twice(tmp_path: Path) -> None:
     source = "print('cannot connect'); raise SystemExit(2)"
     found = ran([f"Test{number}" for number in range(500)], tmp_path, source)
     assert set(found.values()) == {(FAILED, "the program ended with status 2 before the test did")}
-    assert (tmp_path / "output.log").read_text().count("cannot connect") == 1
+    assert (tmp_path / "output.log").read_text().count("cannot connect") == 2
 
 
 def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
@@ -101,6 +114,19 @@ def test_a_status_is_told_more_than_once(tmp_path: Path, code: str, status: int)
         [sys.executable, "-c", code], folder=tmp_path, environ={}, errors=tmp_path / "errors"
     ) as child:
         assert child.wait(10) == child.wait(10) == status
+        assert not child.alive
+
+
+def test_what_does_not_end_when_it_is_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_STOP_S", 0.3)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    deaf += "print('deaf', flush=True); time.sleep(60)"
+    command, errors = [sys.executable, "-c", deaf], tmp_path / "errors"
+    with Child(command, folder=tmp_path, environ={}, errors=errors) as child:
+        assert child.output.readline() == b"deaf\n"
+        assert child.stop() is None
         assert not child.alive
 
 
@@ -143,3 +169,13 @@ def test_others_tests_are_none_of_it() -> None:
     batch.started(0)
     assert batch.read(Result("unknown", PASSED), 1) is None
     assert batch.left == ["a"]
+
+
+def test_one_that_runs_again_holds_up_nobody() -> None:
+    batch = Batch(["a", "b"])
+    batch.started(0)
+    batch.read(Result("a", PASSED), 1)
+    batch.started(2)
+    batch.read(Began("a"), 3)
+    assert [result.test for result in batch.lost("crashed", 4)] == ["b"]
+    assert batch.left == []

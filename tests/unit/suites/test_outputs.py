@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.suites.librdkafka import LibrdkafkaTest
 from tests.suites.outcomes import Outcome, Result
 from tests.suites.outputs import Began, Event, GoTest, Pytest, Reader, RustTest
 
@@ -37,6 +38,16 @@ RUST = [
     "%3|17|FAIL| test two::test_two ... FAILED",
     "test test_three ... ignored, needs a broker",
     "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out",
+]
+RDKAFKA = [
+    "\x1b[36m[<MAIN> /  0.000s] Setting test timeout to 10s * 1.0",
+    "\x1b[36m[0001_multiobj   /  0.000s] ====== Running test 0001_multiobj ======",
+    "\x1b[32m================= Test 0001_multiobj PASSED =================\x1b[0m",
+    "[0005_order      /  0.000s] ================= Running test 0005_order =================",
+    '\x1b[31m### Test "0005_order (sub one)" failed at 0005-order.c:42:dr_cb() at Mon Nov 23: ###',
+    "[0019_list_groups /  0.000s] ===== Running test 0019_list_groups =====",
+    "\x1b[33m[0019_list_groups /  0.100s] WARN: SKIPPING TEST: KAFKA_PATH missing",
+    "================= Test 0019_list_groups SKIPPED =================",
 ]
 PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
 ROOT = "test/integration/test_a.py"
@@ -79,3 +90,15 @@ def test_rusts_tests_are_named_after_their_program() -> None:
 @pytest.mark.parametrize("reader", [GoTest(), Pytest(), RustTest("p")], ids=["go", "py", "rust"])
 def test_other_lines_tell_nothing(reader: Reader) -> None:
     assert read(reader, ["", "PASS", "test", "::", "--- PASS", "ok  \tpackage\t0.1s"]) == []
+
+
+def test_librdkafkas_runner() -> None:
+    assert read(LibrdkafkaTest(), RDKAFKA) == [
+        Began("0001_multiobj"),
+        Result("0001_multiobj", PASSED),
+        Began("0005_order"),
+        Result("0005_order", FAILED),
+        Began("0019_list_groups"),
+        Result("0019_list_groups", SKIPPED),
+        Result("0019_list_groups", SKIPPED),
+    ]

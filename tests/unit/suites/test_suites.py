@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.suites import go_suites, java_apps, java_clients, kafka_python, packages, rdkafka_rs
+from tests.suites import (
+    go_suites,
+    java_apps,
+    java_clients,
+    kafka_python,
+    librdkafka,
+    packages,
+    rdkafka_rs,
+    short,
+)
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
 from tests.suites.proxied import docker, obey, proxies
+from tests.suites.recorded import KAFKAS, OURS, Recorded, dumped, noted
 from tests.suites.targets import divided
 
 SOURCES = {
@@ -213,3 +223,48 @@ def test_what_is_kept_is_made_once_and_whole(
     assert packages.kept("thing", {"pin": b"2"}, make) != first
     assert len(made) == 3
     assert sorted(path.name for path in first.parent.iterdir() if path.name.startswith(".")) == []
+
+
+def test_make_test_runs_suites_that_were_run_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    monkeypatch.setattr(short, "RESULTS", path)
+    path.write_text("{}")
+    assert not short.has_been_run("franz-go")
+    ours = Recorded(60, (), ())
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", KAFKAS, ours)))
+    assert not short.has_been_run("franz-go")
+    path.write_text(dumped(noted({}, "franz-go", "franz 1", OURS, ours)))
+    assert short.has_been_run("franz-go")
+    assert set(short.SHORT) <= set(SUITES)
+
+
+def test_librdkafkas_tests_are_those_for_any_broker() -> None:
+    source = """
+_TEST_DECL(0001_multiobj);
+struct test tests[] = {
+    {.name = "<MAIN>", .flags = TEST_F_LOCAL},
+    _TEST(0000_unittests, TEST_F_LOCAL, _THRES(.ucpu = 100.0)),
+    _TEST(0001_multiobj, 0),
+    _TEST(0028_long,
+          TEST_F_KNOWN_ISSUE,
+          .extra = "x, y"),
+    _TEST(0045_a, 0, TEST_BRKVER(0, 9, 0, 0), .scenario = "noautocreate"),
+    _TEST(0045_b,
+          0,
+          /* a comment, with a comma */
+          .scenario = "default,ak23"),
+    _TEST(0049_close, TEST_F_SOCKEM),
+    _TEST(8000_idle, TEST_F_MANUAL),
+    {NULL}};
+    _TEST(9999_elsewhere, 0),
+"""
+    assert librdkafka.named_tests(source) == ["0001_multiobj", "0045_b"]
+    assert librdkafka.command(["0001_multiobj", "0045_a", "0045_b"])[-1] == "TESTS=0001,0045"
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_what_a_suite_sets_is_obeyed(name: str) -> None:
+    cluster, broker = divided(SUITES[name].wants.entries)
+    assert {**cluster, **broker} == SUITES[name].wants.entries

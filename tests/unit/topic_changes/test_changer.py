@@ -20,6 +20,7 @@ from tidemark.wire.topics import (
 )
 from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
+from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 TIERED = {"remote.log.storage.system.enable": "true"}
@@ -259,7 +260,7 @@ async def test_more_changes_than_a_message_may_have_are_refused(changes: Changes
     ids=["configuration", "disabling", "admission", "forbidden", "no answer"],
 )
 async def test_the_api_server_has_the_last_word(changes: Changes, error: Any, code: str) -> None:
-    changes.world.api.fail("apply Topic", error)
+    changes.world.api.fail("apply_fields Topic", error)
     told, text = await changes.one(create())
     assert told == code
     assert (error.message if error else "no answer") in text
@@ -373,6 +374,50 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
     wrong = Setting(name="retention.ms", value="1", operation=SettingOperation.APPEND)
     told = await changes.one(change(ChangeKind.CONFIGURE, settings=(wrong,)))
     assert told[0] == "invalid_config"
+
+
+# ---------------------------------------------------------------- replicas and leaders
+
+
+async def _placed(changes: Changes, replicas: int) -> None:
+    """Topic t with one partition that is served."""
+    await changes(create(replicas=replicas))
+    await TopicReconciler(changes.world.services).reconcile(changes.world.key(TOPIC, "t"))
+
+
+async def _in_parts(changes: Changes, asked: TopicChange) -> dict[int, str]:
+    (result,) = await changes.results(asked)
+    assert result.error_code == 0
+    return {part.partition: ErrorCode(part.error_code).name for part in result.parts}
+
+
+async def test_a_partition_is_given_other_replicas(changes: Changes) -> None:
+    await _placed(changes, replicas=1)
+    (row,) = changes.world.services.state.all_rows()
+    other = 3 - row.leader
+    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(other,)),))
+    assert await _in_parts(changes, asked) == {0: "none"}
+    (moving,) = changes.world.services.state.all_rows()
+    assert (moving.adding, moving.removing) == ((other,), (row.leader,))
+    assert changes.spec()["replicationFactor"] == 1
+    assert "ReassignedByClient" in changes.world.events.reasons
+
+
+async def test_a_manifests_replication_factor_follows_a_move(changes: Changes) -> None:
+    await _placed(changes, replicas=2)
+    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
+    assert await _in_parts(changes, dataclasses.replace(asked, keeps_factor=True)) == {
+        0: "invalid_replication_factor"
+    }
+    changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
+    assert await _in_parts(changes, asked) == {0: "none"}
+    assert changes.spec()["replicationFactor"] == 1
+
+
+async def test_leaders_are_elected(changes: Changes) -> None:
+    await _placed(changes, replicas=2)
+    asked = change(ChangeKind.ELECT, assignments=(Assignment(partition=0, replicas=()),))
+    assert await _in_parts(changes, asked) == {0: "election_not_needed"}
 
 
 # ---------------------------------------------------------------- deleting

@@ -12,6 +12,11 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import FrameError
 from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.records import (
+    NO_TIMESTAMP,
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from tidemark_broker.groups.core.subscriptions import subscribed_topics
 from tidemark_broker.groups.core.values import (
     GroupState,
@@ -20,11 +25,6 @@ from tidemark_broker.groups.core.values import (
     JoinAnswer,
     JoinedMember,
     Protocol,
-)
-from tidemark_broker.groups.records import (
-    NO_TIMESTAMP,
-    GroupMetadataValue,
-    MemberMetadata,
 )
 
 CONSUMER = "consumer"
@@ -54,6 +54,8 @@ class ClassicGroup:
         #: None: it is not known what the group consumes.
         self.subscribed: frozenset[str] | None = frozenset()
         self.weight_bytes = _OVERHEAD_BYTES + len(group_id)
+        #: As much of that is counted among what the broker's groups weigh.
+        self.weighed_bytes = 0
         #: Behind the last record of the group or of its offsets.
         self.recorded_below = 0
         self._supported: Counter[str] = Counter()
@@ -304,9 +306,8 @@ class ClassicGroup:
             return None
         name = self.protocol_name
         try:
-            return frozenset().union(
-                *(subscribed_topics(each.metadata_of(name)) for each in self.members.values())
-            )
+            metadata = {each.metadata_of(name) for each in self.members.values()}
+            return frozenset().union(*map(subscribed_topics, metadata))
         except FrameError:
             return None
 

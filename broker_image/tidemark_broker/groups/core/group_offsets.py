@@ -7,6 +7,7 @@ so that nobody else waits for the whole of it.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -21,12 +22,12 @@ from tidemark_broker.groups.core.offsets import (
     tombstone,
 )
 from tidemark_broker.groups.core.rebalancing import Rebalancing
+from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, Identity
-from tidemark_broker.groups.records import GroupMetadataKey, record_of
 
 #: Tombstones that are written at a time.
-_AT_ONCE = 500
+_AT_ONCE = 250
 #: Since this version of OffsetCommit a group that is not there is told from a generation that is
 #: over (KIP-848).
 _NOT_FOUND_SINCE = 9
@@ -127,7 +128,7 @@ class GroupOffsets:
         group = self._groups.get(group_id)
         if group is None:  # a group that has offsets only
             group = self._groups[group_id] = ClassicGroup(group_id, now.ms)
-            self._room.used_bytes += group.weight_bytes
+            self._room.weigh(group)
             self._rebalancing.check_later(group_id, now)
         return group
 
@@ -199,20 +200,23 @@ class GroupOffsets:
             return ErrorCode.group_id_not_found, False, 0
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group, False, 0
-        known = {*self._offsets.of_group(group_id), *self._offsets.of_transactions(group_id)}
-        if len(known) > _AT_ONCE:
-            return ErrorCode.none, True, self._remove(group, sorted(known)[:_AT_ONCE])
-        self._remove(group, sorted(known))
+        known = chain(self._offsets.of_group(group_id), self._offsets.of_transactions(group_id))
+        gone = list(dict.fromkeys(islice(known, _AT_ONCE)))
+        end_offset = self._remove(group, gone)
+        if self._has_offsets(group_id):
+            return ErrorCode.none, True, end_offset
         return ErrorCode.none, False, self._remove_group(group)
 
+    def _has_offsets(self, group_id: str) -> bool:
+        return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
+
     def _remove(self, group: ClassicGroup, gone: Sequence[TopicPartition]) -> int:
-        for start in range(0, len(gone), _AT_ONCE):
-            part = gone[start : start + _AT_ONCE]
+        if gone:
             group.recorded_below = self._journal.append(
-                [tombstone(group.group_id, each) for each in part]
+                [tombstone(group.group_id, each) for each in gone]
             )
             before = self._offsets.weight_bytes
-            for each in part:
+            for each in gone:
                 self._offsets.remove(group.group_id, each)
             self._room.used_bytes += self._offsets.weight_bytes - before
         return group.recorded_below
@@ -224,31 +228,30 @@ class GroupOffsets:
 
     # ------------------------------------------------------------ what nobody needs any more
 
-    def check(self, group_id: str, now: Now) -> None:
-        """Let go of offsets that have expired, and of a group that has nothing else (KIP-211).
-        Raises CoordinatorError."""
+    def check(self, group_id: str, now: Now) -> bool:
+        """Let go of some offsets that have expired, and of a group that has nothing else (KIP-211);
+        is there more to let go of? Raises CoordinatorError."""
         group = self._groups.get(group_id)
         if group is None:
-            return
-        gone = list(
-            self._offsets.expired(
-                group_id, _unused_since(group), now.ms, self._settings.offsets_retention_ms
-            )
-        )
+            return False
+        retention_ms = self._settings.offsets_retention_ms
+        expired = self._offsets.expired(group_id, _unused_since(group), now.ms, retention_ms)
+        gone = list(islice(expired, _AT_ONCE))
         self._remove(group, gone)
-        if (
-            group.state is GroupState.EMPTY
-            and not group.pending_join
-            and not self._offsets.of_group(group_id)
-            and not self._offsets.of_transactions(group_id)
-        ):
+        is_unused = group.state is GroupState.EMPTY and not group.pending_join
+        if is_unused and not self._has_offsets(group_id):
             self._remove_group(group)
+        return len(gone) == _AT_ONCE
 
-    def topic_deleted(self, group_id: str, topic: str, topic_id: uuid.UUID) -> None:
-        """Nothing is left to go on with. Raises CoordinatorError."""
+    def forget_some_of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> bool:
+        """A topic was deleted, nothing is left to go on with; is there more to forget? Raises
+        CoordinatorError."""
         group = self._groups.get(group_id)
-        if group is not None:
-            self._remove(group, list(self._of_topic(group_id, topic, topic_id)))
+        if group is None:
+            return False
+        gone = list(islice(self._of_topic(group_id, topic, topic_id), _AT_ONCE))
+        self._remove(group, gone)
+        return len(gone) == _AT_ONCE
 
     def _of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> Iterator[TopicPartition]:
         for of, value in self._offsets.of_group(group_id).items():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.settings import Now
 
 
@@ -27,6 +28,16 @@ class Room:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+
+    def weigh(self, group: ClassicGroup) -> None:
+        """The group has changed; may be said again."""
+        self.used_bytes += group.weight_bytes - group.weighed_bytes
+        group.weighed_bytes = group.weight_bytes
+
+    def forget(self, group: ClassicGroup) -> None:
+        """The group is gone."""
+        self.used_bytes -= group.weighed_bytes
+        group.weighed_bytes = 0
 
     @property
     def is_full(self) -> bool:

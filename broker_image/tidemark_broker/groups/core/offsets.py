@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
-from tidemark_broker.groups.records import (
+from tidemark_broker.groups.core.records import (
     ExpiringOffsetCommitValue,
     OffsetCommitKey,
     OffsetCommitValue,

@@ -19,6 +19,7 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.journal import Journal, Room
 from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.records import GroupMetadataKey, GroupMetadataValue, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import (
     UNKNOWN_MEMBER_ID,
@@ -29,13 +30,14 @@ from tidemark_broker.groups.core.values import (
     SyncAnswer,
     SyncRequest,
 )
-from tidemark_broker.groups.records import GroupMetadataKey, GroupMetadataValue, record_of
 
 logger = logging.getLogger(__name__)
 
 #: How long a new member may wait for its first answer (Kafka's classicGroupNewMemberJoinTimeoutMs):
 #: it has no session yet, and may be gone.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+#: How soon a group is looked at again of which more has expired than is let go of at once.
+_SOON_S = 0.1
 _AFTER_JOIN = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
 
 
@@ -122,16 +124,16 @@ class Rebalancing:
         elif isinstance(key, SyncDeadline):
             self._sync_over(key.group_id, now)
 
-    def check_later(self, group_id: str, now: Now) -> None:
-        """Something of it may expire."""
-        at_s = now.s + self._settings.retention_check_ms / 1000
+    def check_later(self, group_id: str, now: Now, *, soon: bool = False) -> None:
+        """Something of it may expire; ``soon``: more than was let go of at once."""
+        at_s = now.s + (_SOON_S if soon else self._settings.retention_check_ms / 1000)
         self._deadlines.schedule(CheckDeadline(group_id), at_s)
 
     def forget(self, group: ClassicGroup) -> None:
         """An empty group is deleted."""
         group.state = GroupState.DEAD
         del self._groups[group.group_id]
-        self._room.used_bytes -= group.weight_bytes
+        self._room.forget(group)
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._deadlines.cancel(SyncDeadline(group.group_id))
         self._deadlines.cancel(CheckDeadline(group.group_id))
@@ -152,9 +154,8 @@ class Rebalancing:
         if group is None:
             self._join_new_group(request, now)
             return
-        before = group.weight_bytes
         self._join(group, request, now)
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
 
     def _join_new_group(self, request: JoinRequest, now: Now) -> None:
         """The first member makes the group, which goes on record empty."""
@@ -173,7 +174,7 @@ class Rebalancing:
         self._groups[group.group_id] = group
         self.check_later(group.group_id, now)
         self._join(group, request, now)
-        self._room.used_bytes += group.weight_bytes
+        self._room.weigh(group)
 
     def _join(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
         member_id, instance_id = request.who
@@ -405,11 +406,10 @@ class Rebalancing:
         ones."""
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._initial.pop(group.group_id, None)
-        before = group.weight_bytes
         for member in group.not_rejoined():
             if not member.is_static:
                 self._drop(group, member.member_id)
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
         if group.members and not group.elect_joined_leader():
             self._schedule_join(group, now)  # until their sessions are over
             return
@@ -442,10 +442,9 @@ class Rebalancing:
         group = self._groups.get(group_id)
         if group is None or group.state not in _AFTER_JOIN or not group.pending_sync:
             return
-        before = group.weight_bytes
         for member_id in tuple(group.pending_sync):
             self._drop(group, member_id)
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
         self._prepare(group, "members that did not ask for their assignment", now)
 
     # ------------------------------------------------------------ SyncGroup
@@ -512,12 +511,11 @@ class Rebalancing:
     def _begin_generation(
         self, group: ClassicGroup, assignments: dict[str, bytes], now: Now
     ) -> None:
-        before = group.weight_bytes
         for member in group.members.values():
             given = assignments.get(member.member_id, b"")
             group.weight_bytes += len(given) - len(member.assignment)
             member.assignment = given
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
         group.transition_to(GroupState.STABLE, now.ms)
         for member in group.members.values():
             if member.answer_sync(self._synced(group, member)):
@@ -528,10 +526,10 @@ class Rebalancing:
         now."""
         for member in group.members.values():
             group.weight_bytes -= len(member.assignment)
-            self._room.used_bytes -= len(member.assignment)
             member.assignment = b""
             if member.answer_sync(SyncAnswer(error=error)):
                 self._hear_of(group, member, now)
+        self._room.weigh(group)
 
     def _synced(self, group: ClassicGroup, member: Member) -> SyncAnswer:
         return SyncAnswer(
@@ -583,9 +581,8 @@ class Rebalancing:
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(members)
-        before = group.weight_bytes
         errors = [self._leave(group, who) for who in members]
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
         if ErrorCode.none in errors:
             self._someone_left(group, "members that have left", now)
         return errors
@@ -629,9 +626,8 @@ class Rebalancing:
         if waits and member is not None and not member.is_new:
             return  # it is there; its session begins anew with the answer
         logger.info("group %s: nothing was heard of %s in time", group.group_id, member_id)
-        before = group.weight_bytes
         self._drop(group, member_id)
-        self._room.used_bytes += group.weight_bytes - before
+        self._room.weigh(group)
         if member is None:
             self._complete_if_all_joined(group, now)
         else:

@@ -64,12 +64,15 @@ def begin(
     peer: str,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
-    is_early: bool = False,
+    is_early: bool | None = None,
 ) -> "ProduceResult | DelayedAppend":
     """Append, where nothing has to be read for long first: neither this batch nor one that came
     from the same ``peer`` (a connection) before it. ``guard``: see
-    :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`."""
-    reads = origin is AppendOrigin.CLIENT and is_to_be_read(data, is_early=is_early)
+    :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`; None
+    for batches that were made here, which are not read."""
+    reads = is_early is not None and (
+        partition.log.config.compacts or is_to_be_read(data, is_early=is_early)
+    )
 
     def append(contents: BatchContents | None) -> ProduceResult:
         return _append(

@@ -18,7 +18,10 @@ from tidemark.wire.entity import wire
 from tidemark.wire.framing import FrameError, decode, encode
 from tidemark_broker.coordinators.log import CoordinatorRecord
 
-_VERSION = struct.Struct(">h")
+_INT16 = struct.Struct(">h")
+GROUP_METADATA_VERSION = 3
+OFFSET_COMMIT_VERSION = 4
+EXPIRING_OFFSET_COMMIT_VERSION = 1
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT, _GROUP_METADATA = 0, 1, 2
 NO_TIMESTAMP = -1
 
@@ -110,9 +113,9 @@ _TYPE_OF: dict[type[Key], int] = {
     GroupMetadataKey: _GROUP_METADATA,
 }
 _VALUES: dict[tuple[type[Key], int], type[Value]] = {
-    (GroupMetadataKey, 3): GroupMetadataValue,
-    (OffsetCommitKey, 4): OffsetCommitValue,
-    (OffsetCommitKey, 1): ExpiringOffsetCommitValue,
+    (GroupMetadataKey, GROUP_METADATA_VERSION): GroupMetadataValue,
+    (OffsetCommitKey, OFFSET_COMMIT_VERSION): OffsetCommitValue,
+    (OffsetCommitKey, EXPIRING_OFFSET_COMMIT_VERSION): ExpiringOffsetCommitValue,
 }
 _VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _VALUES.items()}
 
@@ -121,26 +124,26 @@ def record_of(key: Key, value: Value | None) -> CoordinatorRecord:
     """The bytes of a record, of a tombstone where ``value`` is None."""
     written = None
     if value is not None:
-        written = _VERSION.pack(_VERSION_OF[type(value)]) + encode(value)
-    return CoordinatorRecord(_VERSION.pack(_TYPE_OF[type(key)]) + encode(key), written)
+        written = _INT16.pack(_VERSION_OF[type(value)]) + encode(value)
+    return CoordinatorRecord(_INT16.pack(_TYPE_OF[type(key)]) + encode(key), written)
 
 
 def read_record(record: CoordinatorRecord) -> tuple[Key, Value | None] | None:
     """Key and value; None for a type that is not known. Raises ValueError for what does not fit its
     type."""
-    if len(record.key) < _VERSION.size:
+    if len(record.key) < _INT16.size:
         raise FrameError(f"a key of {len(record.key)} bytes has no type")
-    (kind,) = _VERSION.unpack_from(record.key)
+    (kind,) = _INT16.unpack_from(record.key)
     key_type = _KEYS.get(kind)
     if key_type is None:
         return None
-    key = decode(key_type, record.key, _VERSION.size)
+    key = decode(key_type, record.key, _INT16.size)
     if record.value is None:
         return key, None
-    if len(record.value) < _VERSION.size:
+    if len(record.value) < _INT16.size:
         raise FrameError(f"a value of {len(record.value)} bytes has no version")
-    (version,) = _VERSION.unpack_from(record.value)
+    (version,) = _INT16.unpack_from(record.value)
     value_type = _VALUES.get((key_type, version))
     if value_type is None:
         raise FrameError(f"{key_type.__name__} with a value of version {version}")
-    return key, decode(value_type, record.value, _VERSION.size)
+    return key, decode(value_type, record.value, _INT16.size)
