@@ -55,14 +55,14 @@ async def send(
 async def finish(
     node: Node, producer: int, *, commit: bool, epoch: int = 0, timeout_ms: int = 0
 ) -> ProduceResult:
-    return await produce.append_marker(
+    appended = produce.begin_marker(
         node.partition,
         EndMarker(commit, 3),
         producer_id=producer,
         producer_epoch=epoch,
         transaction_version=1,
-        timeout_ms=timeout_ms,
     )
+    return await produce.acknowledged(node.partition, appended, acks=-1, timeout_ms=timeout_ms)
 
 
 async def replicate(one: Node, two: Node) -> None:
