@@ -194,6 +194,11 @@ class GroupCoordinator:
         """A group as it is; None: there is none."""
         return self.coordinators.shard_of(group_id).groups.get(group_id)
 
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return sum(len(shard.groups) for shard in self.coordinators.active())
+
     def groups(self) -> Iterator[ClassicGroup]:
         """All of them; raises while some are not known yet."""
         if self.coordinators.loading:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
+from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.metrics import GroupCollector
 
 
@@ -265,6 +266,33 @@ async def test_who_may_not_use_the_topic(tmp_path: Path) -> None:
         assert [g.group_id for g in (await made.ask("ListGroups")).groups] == []
         await made.join()
         assert [g.group_id for g in (await made.ask("ListGroups")).groups] == ["g"]
+
+
+async def test_answers_that_nobody_has_room_for_are_to_be_asked_for_again(tmp_path: Path) -> None:
+    """Any client may name the same large group as often as it likes."""
+    later = ErrorCode.coordinator_load_in_progress
+    async with broker(tmp_path) as made:
+        assert await made.commit(await made.member(), 1) is NONE
+        made.answer_bytes = 1 << 20
+        described = await made.ask(
+            "DescribeGroups", groups=("g",) * 1000, include_authorized_operations=False
+        )
+        errors = [each.error_code for each in described.groups]
+        assert errors[0] is NONE
+        assert 100 < errors.count(later) < 900
+        group = kafka.nested(
+            9, 10, "OffsetFetchRequestGroup",
+            group_id="g", member_id=None, member_epoch=-1, topics=None,
+        )  # fmt: skip
+        made.answer_bytes = 1
+        fetched = await made.ask("OffsetFetch", groups=(group,) * 900, require_stable=False)
+        assert {each.error_code for each in fetched.groups} == {NONE, later}
+        made.groups.coordinators.shard_of("g").groups.update(
+            {f"g{number}": ClassicGroup(f"g{number}") for number in range(500)}
+        )
+        assert (await made.ask("ListGroups")).error_code is later
+        made.answer_bytes = 1 << 20
+        assert len((await made.ask("ListGroups")).groups) == 501
 
 
 async def test_requests_without_a_group(tmp_path: Path) -> None:
