@@ -12,7 +12,11 @@ from prometheus_client import CollectorRegistry
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
+from tests.unit.replication.replica_nodes import T0
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.groups.metrics import GroupCollector
 
 
@@ -84,6 +88,33 @@ async def test_a_commit_that_is_not_replicated_is_no_success(tmp_path: Path) -> 
         await made.leads(3)
         await made.loaded()
         assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+
+
+async def test_nobody_hears_of_a_transactions_end_before_it_is_replicated(tmp_path: Path) -> None:
+    producer = TransactionalProducer(7, 1)
+    async with broker(tmp_path, commit_timeout_ms=50) as made:
+        shard = made.groups.coordinators.shard_of("g")
+        of, kept = TopicPartition("t", 0), CommittedOffset(
+            offset=7, leader_epoch=0, metadata="", commit_timestamp_ms=0
+        )  # fmt: skip
+        shard.groups["g"] = ClassicGroup("g")
+        shard.offsets.put("g", of, kept, producer)
+        unstable = (await made.fetch(require_stable=True)).topics[0].partitions[0]
+        assert unstable.error_code is ErrorCode.unstable_offset_commit
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == -1
+        partition = shard.log.partition
+        high_watermark = partition.high_watermark
+        made.groups.ready_for_marker(0)
+        partition.log.append_as_leader(
+            kafka.batch(b"as long as a marker"), leader_epoch=1, now_ms=T0
+        )
+        made.groups.marker_appended(0, producer, committed=True)
+        assert (await made.fetch()).error_code is ErrorCode.coordinator_not_available
+        assert partition.high_watermark == high_watermark
+        partition.log.advance_high_watermark(partition.next_offset)
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+        with pytest.raises(CoordinatorError):
+            made.groups.ready_for_marker(1)
 
 
 @pytest.mark.parametrize("version", VERSIONS["JoinGroup"])
