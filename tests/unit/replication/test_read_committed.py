@@ -144,6 +144,16 @@ async def test_a_transaction_that_nobody_has_verified_is_refused(pair: tuple[Nod
     assert result.error is ErrorCode.invalid_txn_state
 
 
+async def test_a_producer_that_writes_nothing_is_forgotten(pair: tuple[Node, Node]) -> None:
+    one, _ = pair
+    await send(one, batch(1, 0))
+    await one.upkeep.expire_producers(1)
+    assert one.partition.log.producer_count == 1
+    await one.upkeep.expire_producers(0)
+    assert one.partition.log.producer_count == 0
+    assert (await send(one, batch(1, 9))).error is ErrorCode.none
+
+
 # ---------------------------------------------------------------- read_committed
 
 
