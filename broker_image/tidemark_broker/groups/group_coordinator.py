@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
 from tidemark_broker.groups.core.journal import Room
@@ -114,7 +114,8 @@ class GroupCoordinator:
     async def commit(
         self, by: Committer, new: Sequence[NewOffset], pause: Pause
     ) -> list[ErrorCode]:
-        """One error each, once those that are kept are committed."""
+        """One error each, once those that are kept are committed. In a transaction its coordinator
+        is to be asked first (:meth:`log_of`)."""
         shard = self.coordinators.shard_of(by.group_id)
         errors: list[ErrorCode] = []
         end_offset = 0
@@ -173,6 +174,10 @@ class GroupCoordinator:
             ) from None
 
     # ------------------------------------------------------------ transactions
+
+    def log_of(self, group_id: str) -> CoordinatorLog:
+        """Where its offsets are recorded."""
+        return self.coordinators.shard_of(group_id).log
 
     def ready_for_marker(self, partition: int) -> None:
         """Before the end of a transaction is appended to that partition of

@@ -134,6 +134,8 @@ class ProducerStates:
         :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence` or
         :class:`InvalidTransactionState`."""
         entry = self._producers.get(batch.producer_id)
+        if entry is not None and entry.goes_on_with(batch):
+            return None
         if entry is not None and origin is AppendOrigin.CLIENT:
             duplicate = entry.duplicate(batch)
             if duplicate is not None:

@@ -99,15 +99,15 @@ class Inquiries:
 
     async def _send(self, broker: int, waiting: _Waiting) -> None:
         try:
-            while waiting.inquiries:
-                batch = waiting.inquiries[:_BATCH_MAX]
-                del waiting.inquiries[:_BATCH_MAX]
+            while batch := waiting.inquiries[:_BATCH_MAX]:
                 verdicts = await self._verdicts(broker, [inquiry for inquiry, _ in batch])
+                del waiting.inquiries[: len(batch)]
                 for (_, answer), verdict in zip(batch, verdicts, strict=True):
-                    if not answer.done():
-                        answer.set_result(verdict)
+                    _answer(answer, verdict)
         finally:
-            self._waiting.pop(broker, None)
+            del self._waiting[broker]
+            for inquiry, answer in waiting.inquiries:  # none, unless this broker stops
+                _answer(answer, _unheard(inquiry))
 
     async def _verdicts(
         self, broker: int, inquiries: Sequence[WireInquiry]
@@ -124,7 +124,7 @@ class Inquiries:
                 return verdicts
         except (OSError, TimeoutError, FrameError, ValueError):
             pass
-        return [[ErrorCode.network_exception] * len(each.partitions) for each in inquiries]
+        return [_unheard(each) for each in inquiries]
 
     async def close(self) -> None:
         """Ask nothing any more."""
@@ -132,3 +132,13 @@ class Inquiries:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[ErrorCode]) -> None:
+    """Whoever asked may have gone."""
+    if not answer.done():
+        answer.set_result(verdict)
+
+
+def _unheard(inquiry: WireInquiry) -> Sequence[ErrorCode]:
+    return [ErrorCode.network_exception] * len(inquiry.partitions)

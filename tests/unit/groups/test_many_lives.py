@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.groups.members import REBALANCE_MS, SESSION_MS, Told, World
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.classic_group import PENDING_BYTES, ClassicGroup
 from tidemark_broker.groups.core.values import GroupState, Identity, SyncRequest
 
 STEPS, STEP_MS = 400, 500
@@ -209,6 +210,10 @@ class Lives:
         for member in self._random.sample(self.members, len(self.members)):
             member.step()
         self.world.after(STEP_MS)
+        for group in self.world.groups.values():
+            members = sum(each.weight_bytes for each in group.members.values())
+            pending = len(group.pending_join) * PENDING_BYTES
+            assert group.weight_bytes == ClassicGroup("g").weight_bytes + members + pending
         groups = sum(each.weight_bytes for each in self.world.groups.values())
         assert self.world.room.used_bytes == groups + self.world.offsets.weight_bytes
 

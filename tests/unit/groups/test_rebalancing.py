@@ -466,6 +466,18 @@ def test_a_full_broker_takes_no_more() -> None:
     assert world.commit(ids[0], 1) == [ErrorCode.invalid_commit_offset_size]
 
 
+def test_what_a_member_says_must_have_room() -> None:
+    world = World()
+    ids = world.stable()
+    world.room.limit_bytes = world.room.used_bytes + 50_000
+    much, more = (Protocol("range", bytes(n)) for n in (40_000, 60_000))
+    assert world.join(protocols=(more,)).join.error is ErrorCode.group_max_size_reached
+    assert world.join(ids[1], protocols=(more,)).join.error is ErrorCode.group_max_size_reached
+    assert world.state is STABLE
+    assert world.join(ids[1], protocols=(much,)).joins == []
+    assert world.state is PREPARING
+
+
 def test_five_thousand_members_rebalance_in_no_time() -> None:
     world = World()
     began_s = time.process_time()

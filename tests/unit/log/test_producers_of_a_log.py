@@ -2,6 +2,7 @@
 happened."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,27 @@ def test_whatever_happens_a_log_knows_what_its_batches_tell(
         assert aborted_of(log) == aborted_of(same)
         assert log.last_stable_offset == same.last_stable_offset
         bench.check(log)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-3], lambda data: data[:-34] + b"\x07" + data[-33:]],
+    ids=["torn", "another version"],
+)
+def test_a_damaged_transaction_index_is_told_by_the_batches(
+    bench: LogBench, damage: Callable[[bytes], bytes]
+) -> None:
+    log = bench.create()
+    for producer in range(4):
+        produce(log, producer, 0, transactional=True)
+        bench.fill(log, [1] * 10)
+        finish(log, producer, commit=False)
+    log.close()
+    expected = aborted_of(log)
+    assert len(expected) == 4
+    path = sorted(bench.directory.glob("*.txnindex"))[1]
+    path.write_bytes(damage(path.read_bytes()))
+    for _ in range(2):
+        log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
+        assert aborted_of(log) == expected
+        log.close()

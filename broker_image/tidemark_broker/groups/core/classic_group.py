@@ -29,7 +29,8 @@ from tidemark_broker.groups.core.values import (
 
 CONSUMER = "consumer"
 _OVERHEAD_BYTES = 1000
-_PENDING_BYTES = 300
+#: What an id that was given away weighs.
+PENDING_BYTES = 700
 
 
 class ClassicGroup:
@@ -138,14 +139,14 @@ class ClassicGroup:
     def add_pending(self, member_id: str) -> None:
         """An id that was given away."""
         self.pending_join.add(member_id)
-        self.weight_bytes += _PENDING_BYTES
+        self.weight_bytes += PENDING_BYTES
 
     def remove_pending(self, member_id: str) -> bool:
         """It has joined with it, or will not; was it pending?"""
         if member_id not in self.pending_join:
             return False
         self.pending_join.discard(member_id)
-        self.weight_bytes -= _PENDING_BYTES
+        self.weight_bytes -= PENDING_BYTES
         return True
 
     def update(

@@ -42,4 +42,8 @@ class Room:
     @property
     def is_full(self) -> bool:
         """Then nothing new is begun; what there is goes on."""
-        return self.used_bytes >= self.limit_bytes
+        return self.lacks(0)
+
+    def lacks(self, more_bytes: int) -> bool:
+        """Is there no room for so much more?"""
+        return self.used_bytes + more_bytes >= self.limit_bytes

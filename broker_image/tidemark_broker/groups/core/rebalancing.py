@@ -162,7 +162,7 @@ class Rebalancing:
         if request.who.member_id != UNKNOWN_MEMBER_ID:
             self._refuse_join(request, ErrorCode.unknown_member_id)
             return
-        if self._room.is_full:
+        if self._room.lacks(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
         group = ClassicGroup(request.group_id, now.ms)
@@ -186,7 +186,7 @@ class Rebalancing:
             self._refuse_join(request, ErrorCode.inconsistent_group_protocol)
         elif member_id != UNKNOWN_MEMBER_ID:
             self._join_with_id(group, request, now)
-        elif self._room.is_full:
+        elif self._room.lacks(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
         elif instance_id is not None:
             self._join_static(group, request, instance_id, now)
@@ -216,6 +216,8 @@ class Rebalancing:
         if member_id in group.pending_join:
             if request.who.instance_id is not None:
                 self._refuse_join(request, ErrorCode.unknown_member_id)
+            elif self._room.lacks(request.weight_bytes):
+                self._refuse_join(request, ErrorCode.group_max_size_reached)
             else:
                 self._add(group, request, member_id, now)
             return
@@ -225,6 +227,9 @@ class Rebalancing:
             return
         member = group.members[member_id]
         same = member.protocols == request.protocols
+        if not same and self._room.lacks(request.weight_bytes - member.weight_bytes):
+            self._refuse_join(request, ErrorCode.group_max_size_reached)
+            return
         leads = group.leader == member_id
         if group.state is GroupState.COMPLETING_REBALANCE and same:
             # It may not have got the first answer.

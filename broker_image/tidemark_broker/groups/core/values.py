@@ -93,6 +93,11 @@ class JoinRequest:
     new_id: str
     answer: Join
 
+    @property
+    def weight_bytes(self) -> int:
+        """What it wants to be kept."""
+        return sum(len(each.name) + len(each.metadata) for each in self.protocols)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:

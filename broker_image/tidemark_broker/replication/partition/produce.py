@@ -108,17 +108,17 @@ def _append_read(
     return append(contents)
 
 
-async def append_marker(
+def begin_marker(
     partition: Partition,
     marker: EndMarker,
     *,
     producer_id: int,
     producer_epoch: int,
     transaction_version: int,
-    timeout_ms: int,
 ) -> ProduceResult:
-    """As leader: end a producer's transaction here, with acks all (KIP-98)."""
-    appended = _append(
+    """As leader: end a producer's transaction here (KIP-98). It is appended, and
+    :func:`acknowledged` once it is committed."""
+    return _append(
         partition,
         ACKS_ALL,
         lambda: partition.log.append_marker(
@@ -130,7 +130,6 @@ async def append_marker(
             now_ms=partition.context.wall_ms(),
         ),
     )
-    return await acknowledged(partition, appended, acks=ACKS_ALL, timeout_ms=timeout_ms)
 
 
 async def acknowledged(
