@@ -186,12 +186,12 @@ class GroupCoordinator:
         self.coordinators.shard_at(partition)
 
     def marker_appended(
-        self, partition: int, producer: TransactionalProducer, *, committed: bool
+        self, partition: int, producer: TransactionalProducer, end_offset: int, *, committed: bool
     ) -> None:
-        """In the same step of the loop as the append: offsets of that transaction count now, or
-        never will."""
+        """In the same step of the loop as the append, behind which is ``end_offset``: offsets of
+        that transaction count now, or never will."""
         shard = self.coordinators.shard_at(partition)
-        shard.group_offsets.end_transaction(producer, committed=committed)
+        shard.group_offsets.end_transaction(producer, end_offset, committed=committed)
 
     # ------------------------------------------------------------ what there is
 

@@ -171,9 +171,10 @@ class Offsets:
         if not offsets:
             del self._groups[group_id]
 
-    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> None:
+    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> set[str]:
         """A marker stands on record: what the producer has put aside, in that epoch or an earlier
-        one, counts from now on, or never will."""
+        one, counts from now on, or never will. The groups whose it is."""
+        groups: set[str] = set()
         ended = [
             each
             for each in self._pending
@@ -182,12 +183,14 @@ class Offsets:
         ]
         for each in ended:
             for group_id, offsets in self._pending.pop(each).items():
+                groups.add(group_id)
                 for of, value in offsets.items():
                     self._close(group_id, of)
                     self._reweigh(value, None)
                     known = self._groups.get(group_id, {}).get(of)
                     if committed and (known is None or known.record_offset < value.record_offset):
                         self.put(group_id, of, value)
+        return groups
 
     def _close(self, group_id: str, of: TopicPartition) -> None:
         count = self._open[group_id]
