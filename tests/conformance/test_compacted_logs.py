@@ -32,9 +32,7 @@ def _written(bench: LogBench) -> PartitionLog:
     for number in range(240):
         producer_id = 7 if number % 3 == 0 else -1
         records = [
-            Record(
-                b"key-%d" % ((number * 5 + each * 3) % 40), _value(number, each), (), T0 + number
-            )
+            Record(b"key-%d" % (number * 7 % 97 + each), _value(number, each), (), T0 + number)
             for each in range(number % 4 + 1)
         ]
         data = build_batch(

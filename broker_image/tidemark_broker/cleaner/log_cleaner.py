@@ -55,7 +55,7 @@ def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
     """Kafka's ``log.cleaner.*``; buffers are for all threads together."""
     return CleanerSettings(
         memory_bytes=config.integer("log.cleaner.dedupe.buffer.size") // threads,
-        load_factor=config.number("log.cleaner.io.buffer.load.factor"),
+        load_factor=max(config.number("log.cleaner.io.buffer.load.factor"), 0.01),
         buffer_bytes=max(config.integer("log.cleaner.io.buffer.size") // threads, 4096),
     )
 

@@ -137,7 +137,9 @@ class GroupCoordinator:
         known = dict(shard.offsets.of_group(group_id))
         pending = frozenset(shard.offsets.of_transactions(group_id))
         group = shard.groups.get(group_id)
-        await self._committed(shard, 0 if group is None else group.recorded_below)
+        # A group that is not there may have been deleted a moment ago.
+        below = shard.log.end_offset if group is None else group.recorded_below
+        await self._committed(shard, below)
         return known, pending
 
     async def delete_offsets(
@@ -186,18 +188,25 @@ class GroupCoordinator:
         self.coordinators.shard_at(partition)
 
     def marker_appended(
-        self, partition: int, producer: TransactionalProducer, end_offset: int, *, committed: bool
+        self, partition: int, producer: TransactionalProducer, *, committed: bool
     ) -> None:
-        """In the same step of the loop as the append, behind which is ``end_offset``: offsets of
-        that transaction count now, or never will."""
+        """In the same step of the loop as the append: offsets of that transaction count now, or
+        never will."""
         shard = self.coordinators.shard_at(partition)
-        shard.group_offsets.end_transaction(producer, end_offset, committed=committed)
+        shard.group_offsets.end_transaction(
+            producer, committed=committed, end_offset=shard.log.partition.next_offset
+        )
 
     # ------------------------------------------------------------ what there is
 
     def group(self, group_id: str) -> ClassicGroup | None:
         """A group as it is; None: there is none."""
         return self.coordinators.shard_of(group_id).groups.get(group_id)
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return sum(len(shard.groups) for shard in self.coordinators.active())
 
     def groups(self) -> Iterator[ClassicGroup]:
         """All of them; raises while some are not known yet."""

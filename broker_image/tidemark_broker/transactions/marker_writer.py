@@ -38,9 +38,9 @@ class TopicCoordinator(Protocol):
         """Raises :class:`CoordinatorError` while a marker would pass unseen."""
 
     def marker_appended(
-        self, partition: int, producer: TransactionalProducer, end_offset: int, *, committed: bool
+        self, partition: int, producer: TransactionalProducer, *, committed: bool
     ) -> None:
-        """In the same step of the loop as the append, behind which is ``end_offset``."""
+        """In the same step of the loop as the append."""
 
 
 class Replicas(Protocol):
@@ -124,9 +124,7 @@ class MarkerWriter:
         )
         if coordinator is not None and appended.error is ErrorCode.none:
             producer = TransactionalProducer(marker.producer_id, marker.producer_epoch)
-            coordinator.marker_appended(
-                marker.partition, producer, appended.end_offset, committed=marker.commit
-            )
+            coordinator.marker_appended(marker.partition, producer, committed=marker.commit)
         return appended
 
 

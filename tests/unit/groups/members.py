@@ -267,11 +267,6 @@ class World:
         assert self.state is GroupState.STABLE
         return ids
 
-    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """A marker of that producer was appended, which is not among the log's records."""
-        end_offset = len(self.log.records)
-        self.group_offsets.end_transaction(producer, end_offset, committed=committed)
-
     def failover(self, kept: int | None = None) -> "World":
         """Another coordinator, with what is on record, or with the first so many records of it."""
         log = Log()

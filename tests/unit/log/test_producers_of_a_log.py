@@ -315,3 +315,30 @@ def test_nobody_sees_a_log_half_way_while_its_batches_are_told_anew(
     log.truncate_to(55)
     assert set(seen) == {2}
     assert log.last_stable_offset == 2
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
+    bench: LogBench, roll: bool
+) -> None:
+    log = bench.create()
+    for sequence in range(40):
+        produce(log, 1, sequence)
+        produce(log, 2, 0, epoch=sequence)
+    produce(log, 3, 0, transactional=True)
+    finish(log, 3, commit=True, epoch=1)
+    if roll:
+        log.roll(T0)
+    end = log.next_offset
+    log.close()
+    log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
+    for sequence in range(35, 40):
+        assert produce(log, 1, sequence) == 2 * sequence
+    with pytest.raises(errors.OutOfOrderSequence):
+        produce(log, 1, 34)
+    assert produce(log, 2, 0, epoch=39) == 79
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 2, 0, epoch=38)
+    assert log.next_offset == end
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 3, 0, epoch=0)

@@ -6,16 +6,26 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tests.answers import room
+from tidemark.tls.identity import Identity
 from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.api.dispatcher import PrivateDispatcher
+from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.wire import (
+    ASK_COORDINATOR,
+    WRITE_MARKERS,
     AskCoordinatorRequest,
     AskCoordinatorResponse,
     WireInquiry,
+    WireMarker,
     WireVerdict,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
 )
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -86,6 +96,65 @@ async def test_a_coordinator_that_is_not_heard_of_is_asked_again_by_the_client()
     asked = await soon(inquiries, "a", A)
     wire.answer([0, 0])  # of another request, it seems
     assert await asked == {A: ErrorCode.network_exception}
+
+
+async def test_a_request_has_a_limit() -> None:
+    wire = Wire()
+    inquiries = made(wire)
+    many = [TopicPartition("t", number) for number in range(15_000)]
+    first = await soon(inquiries, "a", A)
+    waiting = [await soon(inquiries, name, *many) for name in ("b", "c")]
+    wire.answer([0])
+    await first
+    for number, task in enumerate(waiting, start=1):
+        await asyncio.sleep(0.001)
+        assert len(wire.asked) == number + 1
+        wire.answer([0] * len(many))
+        assert set((await task).values()) == {OK}
+
+
+async def test_messages_between_brokers() -> None:
+    """As they travel, in the order in which both sides understand them."""
+    heard: list[Any] = []
+
+    async def ask(request: Any, peer: Identity, memory: Any) -> AskCoordinatorResponse:
+        heard.append(request)
+        return AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
+
+    async def write(request: Any, peer: Identity, memory: Any) -> WriteMarkersResponse:
+        heard.append(request)
+        return WriteMarkersResponse(errors=(0,))
+
+    apis = (
+        PrivateApi(ASK_COORDINATOR, "Ask", AskCoordinatorRequest, AskCoordinatorResponse, ask),
+        PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
+    )
+    asked = AskCoordinatorRequest(
+        inquiries=(
+            WireInquiry(
+                transactional_id="a", producer_id=7, producer_epoch=3, adds=True,
+                topics=("t", "u"), partitions=(0, 9),
+            ),
+        )
+    )  # fmt: skip
+    written = WriteMarkersRequest(
+        markers=(
+            WireMarker(
+                topic="t", partition=1, producer_id=7, producer_epoch=3, coordinator_epoch=5,
+                commit=True, version=2,
+            ),
+        )
+    )  # fmt: skip
+    answers = []
+    for request, answer in ((asked, AskCoordinatorResponse), (written, WriteMarkersResponse)):
+        frame = encode_request(request, 1, "broker 1")[4:]
+        pieces = await PrivateDispatcher(apis).serve(frame, room(), Identity("c", 1))
+        answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
+    assert heard == [asked, written]
+    assert answers == [
+        AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),)),
+        WriteMarkersResponse(errors=(0,)),
+    ]
 
 
 async def test_nobody_coordinates() -> None:

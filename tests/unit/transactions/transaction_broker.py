@@ -82,9 +82,11 @@ class TransactionBroker:
         self,
         isr: tuple[int, ...] = (1,),
         partition_epoch: int = 1,
+        partitions: int = 2,
         offsets_isr: tuple[int, ...] = (1,),
     ) -> None:
-        """``isr``: of the partitions of data; ``offsets_isr``: of ``__consumer_offsets``-0."""
+        """``isr``: of the partitions of data, of which all but the first two are led elsewhere;
+        ``offsets_isr``: of ``__consumer_offsets``-0."""
         alone: dict[str, Any] = {"leader_epoch": 1, "partition_epoch": partition_epoch}
         data = [
             row(
@@ -93,6 +95,10 @@ class TransactionBroker:
             )
             for number in (0, 1)
         ]  # fmt: skip
+        data += [
+            row(partition=number, leader=2, replicas=(2,), isr=(2,))
+            for number in range(2, partitions)
+        ]
         await self.node.manager.apply(
             partition_states(
                 topic_state(uuid.UUID(int=1), DATA, partitions=tuple(data)),
@@ -115,11 +121,15 @@ class TransactionBroker:
 
     async def ask(self, key: int, version: int, principal: str = "User:ann", **values: Any) -> Any:
         """The answer to a request."""
-        frame = encode_request(kafka.request(key, version, **values), 7, "tests")[4:]
+        answer = await self.serve(frame(key, version, **values), principal)
+        return decode_response(kafka.answer_type(key, version), answer[4:])[1]
+
+    async def serve(self, asked: bytes, principal: str = "User:ann") -> bytes:
+        """The answer's frame."""
         client = Client("10.0.0.1:1", "PLAINTEXT", self.users, principal=principal)
-        pieces = await self._dispatcher.serve(frame, room(), client)
+        pieces = await self._dispatcher.serve(asked, room(), client)
         assert pieces is not None
-        return decode_response(kafka.answer_type(key, version), b"".join(pieces)[4:])[1]
+        return b"".join(pieces)
 
     async def init(self, version: int = 4, **values: Any) -> Any:
         given: dict[str, Any] = {
@@ -204,6 +214,11 @@ class TransactionBroker:
     async def ended(self, next_offset: int, partition: int = 0) -> None:
         """All below that offset is stable: it has its marker."""
         await until(lambda: self.log(partition).last_stable_offset == next_offset)
+
+
+def frame(key: int, version: int, **values: Any) -> bytes:
+    """Of a request, without its length."""
+    return encode_request(kafka.request(key, version, **values), 7, "tests")[4:]
 
 
 def records(producer_id: int, epoch: int, sequence: int = 0) -> bytes:

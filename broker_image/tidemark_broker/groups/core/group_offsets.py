@@ -163,10 +163,10 @@ class GroupOffsets:
         return ErrorCode.none
 
     def end_transaction(
-        self, producer: TransactionalProducer, end_offset: int, *, committed: bool
+        self, producer: TransactionalProducer, *, committed: bool, end_offset: int
     ) -> None:
-        """A marker was appended: what it ends is told to nobody before all below ``end_offset`` is
-        committed, or a later coordinator might know of the offsets before only."""
+        """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
+        is committed."""
         before = self._offsets.weight_bytes
         for group_id in self._offsets.end_transaction(producer, committed=committed):
             group = self._groups.get(group_id)

@@ -173,7 +173,7 @@ class Offsets:
 
     def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> set[str]:
         """A marker stands on record: what the producer has put aside, in that epoch or an earlier
-        one, counts from now on, or never will. The groups whose it is."""
+        one, counts from now on, or never will. The groups that this is about."""
         groups: set[str] = set()
         ended = [
             each
