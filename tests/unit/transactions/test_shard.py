@@ -230,6 +230,30 @@ async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
         assert len(made.written) == 2
 
 
+async def test_markers_that_were_written_while_it_had_to_be_silent_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop stood still for longer than its session, and nobody else was elected meanwhile: the
+    transaction would never be complete."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        made.marker_error = ErrorCode.not_leader_or_follower
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        stall = made.node.context.stall
+        stall.session_of(1.0)
+        stall.turned(time.monotonic() - 10.0)
+        assert stall.must_be_silent(time.monotonic())
+        made.marker_error = ErrorCode.none
+        await until(lambda: not made.coordinator.markers.unfinished)
+        await asyncio.sleep(0.02)
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        stall.turned(time.monotonic())
+        assert stall.heard(time.monotonic())
+        await until(lambda: state(shard) is COMMITTED)
+
+
 async def test_an_open_transaction_is_aborted_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
