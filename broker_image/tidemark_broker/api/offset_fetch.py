@@ -11,6 +11,7 @@ from kio.schema.offset_fetch.v10 import request as v10
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import named_twice
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -127,14 +128,22 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
     """One group after the other."""
     stable = request.require_stable
     if call.version >= _BATCHED_SINCE:
+        twice = named_twice([each.group_id for each in request.groups])
         groups = [
-            await _group(each.group_id, _asked(each.topics), call, require_stable=stable)
+            _named_twice(each.group_id)
+            if each.group_id in twice
+            else await _group(each.group_id, _asked(each.topics), call, require_stable=stable)
             for each in request.groups
         ]
         return OffsetFetchResponse(groups=tuple(groups))
     asked = _asked_by_name(request.topics)
     one = await _group(request.group_id, asked, call, require_stable=stable)
     return OffsetFetchResponse(topics=one.topics, error_code=one.error_code)
+
+
+def _named_twice(group_id: str) -> OffsetFetchResponseGroup:
+    """A name of a few bytes may stand for megabytes: all that it has committed."""
+    return OffsetFetchResponseGroup(group_id=group_id, error_code=ErrorCode.invalid_request)
 
 
 def _asked(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Asked] | None:

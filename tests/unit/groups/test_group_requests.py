@@ -201,6 +201,31 @@ async def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         assert (await made.fetch(everything=True)).topics == ()
 
 
+async def test_a_group_that_is_named_often_is_told_of_once(tmp_path: Path) -> None:
+    """Else a few bytes each would be answered with all that it has."""
+    async with broker(tmp_path) as made:
+        await made.member()
+        answer = await made.ask(
+            "DescribeGroups", groups=("g",) * 900, include_authorized_operations=False
+        )
+        assert [each.group_state for each in answer.groups] == ["Stable"]
+        one = kafka.nested(
+            9, 10, "OffsetFetchRequestGroup",
+            group_id="g", member_id=None, member_epoch=-1, topics=None,
+        )  # fmt: skip
+        fetched = await made.ask("OffsetFetch", groups=(one,) * 900, require_stable=False)
+        assert {each.error_code for each in fetched.groups} == {ErrorCode.invalid_request}
+        fetched = await made.ask("OffsetFetch", groups=(one,), require_stable=False)
+        assert [each.error_code for each in fetched.groups] == [NONE]
+
+
+async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        protocol = kafka.nested(11, 9, "JoinGroupRequestProtocol", name="range", metadata=b"")
+        joined = await made.join(protocols=(protocol,) * 101)
+        assert joined.error_code is ErrorCode.invalid_request
+
+
 async def test_offsets_of_a_former_topic_are_none_of_the_new_one(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         assert await made.commit() is NONE
