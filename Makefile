@@ -64,9 +64,11 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
-# Other people's test suites. SUITE: one of them; ONLY: tests whose names have this; SIDE=kafka: Apache Kafka itself.
+# Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
+# whose names have this; SIDE=kafka: Apache Kafka itself.
 conformance: $(ALL)
-	@$(BIN)/python -m tests.suites $(SUITE) $(if $(ONLY),--only '$(ONLY)') $(if $(filter kafka,$(SIDE)),--kafka)
+	$(if $(filter oracle,$(SUITE)),,@$(BIN)/python -m tests.suites $(SUITE) $(if $(ONLY),--only '$(ONLY)') $(if $(filter kafka,$(SIDE)),--kafka))
+	$(if $(filter-out oracle,$(SUITE)),,@$(BIN)/python -m tests.conformance.oracle $(if $(ONLY),--only '$(ONLY)'))
 
 # docs/compatibility.md, from what the runs of whole suites have left.
 compatibility: $(ALL)

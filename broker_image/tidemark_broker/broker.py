@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
@@ -180,7 +181,7 @@ class Broker:
         self.creations = Creations(self.changes, self.metadata, config.entries)
         self.groups = self._group_coordinator()
         self.context.role_changed.append(self.groups.coordinators.role_changed)
-        self.marker_writer = MarkerWriter(self.manager)
+        self.marker_writer = MarkerWriter(self.manager, {GROUP_OFFSETS_TOPIC: self.groups})
         self.transactions = TransactionCoordinator(
             self.context,
             limits=transaction_limits(config),

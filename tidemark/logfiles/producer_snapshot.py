@@ -41,6 +41,13 @@ def encode_snapshot(producers: Sequence[ProducerEntry] = ()) -> bytes:
     return _FRONT.pack(SNAPSHOT_VERSION, google_crc32c.value(body)) + body
 
 
+def without_transactions(data: bytes) -> bytes:
+    """The same producers, none of them within a transaction."""
+    return encode_snapshot(
+        [each._replace(current_txn_first_offset=-1) for each in decode_snapshot(data)]
+    )
+
+
 def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
     """The producers; :class:`SnapshotFormatError` for a wrong version, CRC or length."""
     if len(data) < _FRONT.size + _COUNT.size:

@@ -106,7 +106,11 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
     """Add, or look."""
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)
+        if call.turns.over:
+            await call.turns.give()
         await _of_client(transaction, call)
+        if call.turns.over:
+            await call.turns.give()
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=transaction.results())
     if not call.client.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)

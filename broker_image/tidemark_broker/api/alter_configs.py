@@ -108,32 +108,34 @@ async def _altered(
             told[kind, name] = refused
         if call.turns.over:
             await call.turns.give()
-    changes = {
-        resource.resource_name: change(resource)
+    made = await call.turns.all_of(
+        change(resource)
         for resource in resources
         if (resource.resource_type, resource.resource_name) not in told
-    }
+    )
+    changes = {each.name: each for each in made if each.name is not None}
     results = await pass_on(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
     for name, result in zip(changes, results, strict=True):
         told[ConfigResource.TOPIC, name] = error_of(result.error_code), result.error_message
+        if call.turns.over:
+            await call.turns.give()
     if not validate_only:
         await _follow(changes, told, call)
-    return AlterConfigsResponse(
-        responses=tuple(
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=kind, resource_name=name
-            )
-            for (kind, name), (code, message) in told.items()
+    responses = await call.turns.all_of(
+        AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
+        for (kind, name), (code, message) in told.items()
     )
+    return AlterConfigsResponse(responses=tuple(responses))
 
 
 def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
     """Why it is not passed on."""
     if times > 1:
-        return ErrorCode.invalid_request, "Each resource must appear at most once."
+        return ErrorCode.invalid_request, "Duplicate resource."
     if kind == ConfigResource.TOPIC:
         if call.client.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name):
             return None

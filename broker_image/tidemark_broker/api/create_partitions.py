@@ -55,13 +55,15 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
-    for name, result in results.items():
-        answers[name] = CreatePartitionsTopicResult(
+    grown = await call.turns.all_of(
+        CreatePartitionsTopicResult(
             name=name,
             error_code=error_of(result.error_code),
             error_message=result.error_message,
         )
-    return CreatePartitionsResponse(results=tuple(answers.values()))
+        for name, result in results.items()
+    )
+    return CreatePartitionsResponse(results=(*answers.values(), *grown))
 
 
 def _error(name: str, code: ErrorCode, message: str) -> CreatePartitionsTopicResult:

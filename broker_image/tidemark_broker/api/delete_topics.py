@@ -27,6 +27,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Before that a client does not know the error.
 _DISABLED_SINCE = 3
+NOT_HOSTED = "This server does not host this topic-partition."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +63,12 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     """Check who asks, pass on, wait until they are gone, answer."""
     asked = Counter[_Asked](_asked(request))
     answers: dict[_Asked, DeletableTopicResult] = {}
-    names = {each: _name(each, call) for each in asked}
+    found = await call.turns.all_of(_name(each, call) for each in asked)
+    names = dict(zip(asked, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
+    named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
     for each, times in asked.items():
-        refused = _refusal(each, times, names[each], undeletable, call)
+        refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
         if refused is not None:
             answers[each] = refused
         if call.turns.over:
@@ -97,8 +100,14 @@ async def _undeletable(names: Set[str], call: Call) -> Set[str]:
 
 
 def _refusal(
-    asked: _Asked, times: int, name: str | None, undeletable: Set[str], call: Call
+    asked: _Asked,
+    times: int,
+    name: str | None,
+    undeletable: Set[str],
+    named_by_id: Set[str],
+    call: Call,
 ) -> DeletableTopicResult | None:
+    """Why it is not passed on; ``named_by_id``: those whose ids are in the request, too."""
     by_name, topic_id = asked
     message: str | None
     shown = by_name
@@ -118,6 +127,13 @@ def _refusal(
         code, message = ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED
         if call.client.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             shown = name
+            if name not in call.services.cluster.topics:
+                code, message = ErrorCode.unknown_topic_or_partition, NOT_HOSTED
+    elif by_name is not None and name in named_by_id:
+        code, message = (
+            ErrorCode.invalid_request,
+            "The provided topic name maps to an ID that was already supplied.",
+        )
     else:
         return None
     return DeletableTopicResult(
@@ -145,10 +161,11 @@ async def _deleted(
     late = await until_known(
         call, ids, lambda text: cluster.by_id(ids[text]) is None, until_s - loop.time()
     )
-    return {
-        each: _answer(name, results[each], call, is_late=str(results[each].topic_id) in late)
+    answers = await call.turns.all_of(
+        _answer(name, results[each], call, is_late=str(results[each].topic_id) in late)
         for each, name in asked.items()
-    }
+    )
+    return dict(zip(asked, answers, strict=True))
 
 
 def _answer(

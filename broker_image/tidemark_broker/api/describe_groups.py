@@ -16,6 +16,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Since this version a group that is not there is an error (KIP-1043), until then a dead one.
 _NOT_FOUND_SINCE = 6
+_BARE_BYTES = 300
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,18 +47,24 @@ class DescribedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeGroupsResponse:
-    """Each once, in the order of the request."""
+    """In the order of the request."""
 
     groups: tuple[DescribedGroup, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    """Each that is asked for, once: a name of a few bytes may stand for megabytes."""
-    groups = []
-    for group_id in dict.fromkeys(request.groups):
+    """Each that is asked for, as far as there is memory: the others are to be asked for again."""
+    groups: list[DescribedGroup] = []
+    weight_bytes = 0
+    for group_id in request.groups:
         if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             error = ErrorCode.group_authorization_failed
+            groups.append(DescribedGroup(group_id=group_id, error_code=error))
+            continue
+        weight_bytes += _weight_bytes(group_id, call)
+        if not call.has_room(weight_bytes):
+            error = ErrorCode.coordinator_load_in_progress
             groups.append(DescribedGroup(group_id=group_id, error_code=error))
             continue
         described = await _described(group_id, call)
@@ -67,6 +74,15 @@ async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsRe
         if call.turns.over:
             await call.turns.give()
     return DescribeGroupsResponse(groups=tuple(groups))
+
+
+def _weight_bytes(group_id: str, call: Call) -> int:
+    """About what it takes to describe it."""
+    try:
+        group = call.services.groups.group(group_id)
+    except CoordinatorError:
+        group = None
+    return _BARE_BYTES + (0 if group is None else group.weight_bytes)
 
 
 async def _described(group_id: str, call: Call) -> DescribedGroup:

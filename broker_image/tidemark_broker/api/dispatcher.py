@@ -59,6 +59,7 @@ from tidemark_broker.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
@@ -113,6 +114,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     add_partitions_to_txn.API,
     add_offsets_to_txn.API,
     end_txn.API,
+    txn_offset_commit.API,
     write_txn_markers.API,
     describe_transactions.API,
     list_transactions.API,

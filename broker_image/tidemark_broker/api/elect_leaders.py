@@ -19,7 +19,7 @@ from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
-_UNCLEAN = 1
+_PREFERRED, _UNCLEAN = 0, 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +57,12 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
             _refused(topic, numbers, denied) for topic, numbers in asked.items()
         )
         return ElectLeadersResponse(error_code=denied, replica_election_results=tuple(results))
+    if request.election_type not in (_PREFERRED, _UNCLEAN):
+        wrong, text = ErrorCode.invalid_request, f"Unknown election type {request.election_type}"
+        results = await call.turns.all_of(
+            _refused(topic, numbers, wrong, text) for topic, numbers in asked.items()
+        )
+        return ElectLeadersResponse(error_code=wrong, replica_election_results=tuple(results))
     unclean = request.election_type == _UNCLEAN
     loop, wait_s = asyncio.get_running_loop(), milliseconds(request.timeout) / 1000
     until_s = loop.time() + wait_s

@@ -206,8 +206,7 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
 
 async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence[PartitionRequest]:
     """Those of them that cannot be read say why."""
-    by_id = call.version >= _BY_ID
-    if by_id:
+    if call.version >= _BY_ID and not all(each.topic for each in requests):
         requests = await call.turns.all_of(_resolved(each, call) for each in requests)
     denied = await call.denied(Operation.READ, (each.topic for each in requests if each.topic))
     if not denied:

@@ -15,7 +15,7 @@ from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FetchParams:
     """What a request asks for all its partitions (Kafka's name). ``leader_only``: nothing is read
     from followers; ``rack``: where the client is, if it is to be sent to a replica there;

@@ -13,6 +13,8 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _TYPE = "classic"
+#: What a group weighs in the list, about.
+_GROUP_BYTES = 200
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class ListGroupsResponse:
 
 async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
     """All, or those in one of the states and of one of the types that are asked for."""
+    if not call.has_room(call.services.groups.count * _GROUP_BYTES):
+        return ListGroupsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
         found = await call.turns.all_of(_listed(request, call))
     except CoordinatorError as error:

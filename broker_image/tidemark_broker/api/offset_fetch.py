@@ -11,7 +11,6 @@ from kio.schema.offset_fetch.v10 import request as v10
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import named_twice
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -20,6 +19,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 #: their ids.
 _GROUPS_ERROR_SINCE, _BATCHED_SINCE, _BY_ID_SINCE = 2, 8, 10
 _NOTHING = -1
+#: What an offset weighs in an answer, about.
+_OFFSET_BYTES = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +129,15 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
     """One group after the other."""
     stable = request.require_stable
     if call.version >= _BATCHED_SINCE:
-        twice = named_twice([each.group_id for each in request.groups])
-        groups = [
-            _named_twice(each.group_id)
-            if each.group_id in twice
-            else await _group(each.group_id, _asked(each.topics), call, require_stable=stable)
-            for each in request.groups
-        ]
+        groups = []
+        for each in request.groups:
+            asked = _asked(each.topics)
+            groups.append(await _group(each.group_id, asked, call, require_stable=stable))
+            await call.turns.pause()
         return OffsetFetchResponse(groups=tuple(groups))
     asked = _asked_by_name(request.topics)
     one = await _group(request.group_id, asked, call, require_stable=stable)
     return OffsetFetchResponse(topics=one.topics, error_code=one.error_code)
-
-
-def _named_twice(group_id: str) -> OffsetFetchResponseGroup:
-    """A name of a few bytes may stand for megabytes: all that it has committed."""
-    return OffsetFetchResponseGroup(group_id=group_id, error_code=ErrorCode.invalid_request)
 
 
 def _asked(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Asked] | None:
@@ -169,6 +163,9 @@ async def _group(
         return await _refused(group_id, asked, call, error.error_code)
     known = _Known(offsets, pending if require_stable else frozenset())
     if asked is None:
+        if not call.has_room(call.memory.held_bytes + len(offsets) * _OFFSET_BYTES):
+            error = ErrorCode.coordinator_load_in_progress  # it is to be asked for again
+            return await _refused(group_id, asked, call, error)
         topics = await _all(known, call)
     else:
         topics = await _named(known, asked, call)

@@ -1,11 +1,12 @@
-"""Produce of a transaction: the coordinator is asked before the first records of it are appended in
-a partition (KIP-890), else they could open, too late, a transaction that nobody ends.
+"""Produce of a transaction: who may, and what its coordinator says (see
+:mod:`transactions.verification`).
 
 Up to Produce 11 a producer has told the coordinator itself, which is asked to confirm it; from
 version 12 on the question adds the partition.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +17,7 @@ from tidemark_broker.log import VerificationGuard
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
 _ADDS_SINCE = 12
@@ -26,17 +28,6 @@ _TWO_PRODUCERS = ProduceResult(
     error=ErrorCode.invalid_producer_id_mapping,
     message="a request of a transaction has records of one producer id and epoch",
 )
-#: What passes by itself. Older clients do not try again after some of these; NOT_ENOUGH_REPLICAS
-#: they all retry, without looking for another leader (as Kafka's ReplicaManager has it).
-_PASSES = frozenset(
-    {
-        ErrorCode.concurrent_transactions,
-        ErrorCode.network_exception,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-    }
-)
 
 
 class Batch(NamedTuple):
@@ -46,23 +37,7 @@ class Batch(NamedTuple):
     records: bytes
 
 
-class _Unverified(NamedTuple):
-    number: int
-    tp: TopicPartition
-    producer: Producer
-    guard: VerificationGuard
-
-
 Verdict = VerificationGuard | ProduceResult
-
-
-def transactional_header(records: bytes) -> BatchHeader | None:
-    """Of a batch that is part of a transaction; None: it is not, or its header cannot be read."""
-    try:
-        header = read_header(records)
-    except CorruptBatch:
-        return None
-    return header if header.is_transactional else None
 
 
 async def verified(
@@ -73,7 +48,7 @@ async def verified(
     headers = {
         number: header
         for number, batch in batches.items()
-        if (header := transactional_header(batch.records)) is not None
+        if (header := _transactional_header(batch.records)) is not None
     }
     if not headers:
         return {}
@@ -82,18 +57,30 @@ async def verified(
     )
     if not may or transactional_id is None:
         return dict.fromkeys(batches, _DENIED)
-    if len({(each.producer_id, each.producer_epoch) for each in headers.values()}) > 1:
+    producers = {Producer(each.producer_id, each.producer_epoch) for each in headers.values()}
+    if len(producers) > 1:
         return dict.fromkeys(headers, _TWO_PRODUCERS)
-    unverified = [
-        _Unverified(number, batch.tp, _producer(headers[number]), guard)
-        for number, batch in batches.items()
-        if number in headers and (guard := _guard(batch, call)) is not None
-    ]
-    return await _asked(unverified, transactional_id, call) if unverified else {}
+    found = await verification.verified(
+        call.services.transactions.inquiries,
+        transactional_id,
+        producers.pop(),
+        {batches[number].tp: partial(_guard, batches[number], call) for number in headers},
+        adds=call.version >= _ADDS_SINCE,
+    )
+    return {
+        number: _verdict(found[batches[number].tp], call)
+        for number in headers
+        if batches[number].tp in found
+    }
 
 
-def _producer(header: BatchHeader) -> Producer:
-    return Producer(header.producer_id, header.producer_epoch)
+def _transactional_header(records: bytes) -> BatchHeader | None:
+    """None: it is in no transaction, or its header cannot be read, as the append says."""
+    try:
+        header = read_header(records)
+    except CorruptBatch:
+        return None
+    return header if header.is_transactional else None
 
 
 def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
@@ -108,28 +95,17 @@ def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
     )
 
 
-async def _asked(
-    unverified: Sequence[_Unverified], transactional_id: str, call: Call
-) -> Mapping[int, Verdict]:
-    errors = await call.services.transactions.inquiries.ask(
-        transactional_id,
-        unverified[0].producer,
-        [each.tp for each in unverified],
-        adds=call.version >= _ADDS_SINCE,
-    )
-    return {each.number: _verdict(each, errors[each.tp], call) for each in unverified}
-
-
-def _verdict(asked: _Unverified, error: ErrorCode, call: Call) -> Verdict:
-    if error is ErrorCode.none:
-        return asked.guard
-    if error in _PASSES:
+def _verdict(found: VerificationGuard | ErrorCode, call: Call) -> Verdict:
+    """Older clients do not try again after some of what passes by itself; NOT_ENOUGH_REPLICAS they
+    all retry, without looking for another leader (as Kafka's ReplicaManager has it)."""
+    if isinstance(found, VerificationGuard):
+        return found
+    if found in verification.PASSES:
         return ProduceResult(
             error=ErrorCode.not_enough_replicas,
-            message=f"the transaction's coordinator cannot be asked now: {error.name}",
+            message=f"the transaction's coordinator cannot be asked now: {found.name}",
         )
-    if error is ErrorCode.producer_fenced:
-        error = ErrorCode.invalid_producer_epoch
-    if error is ErrorCode.transaction_abortable and call.version < _ABORTABLE_SINCE:
-        error = ErrorCode.invalid_txn_state
-    return ProduceResult(error=error, message="the partition is not in the producer's transaction")
+    return ProduceResult(
+        error=verification.as_client_knows(found, knows_abortable=call.version >= _ABORTABLE_SINCE),
+        message="the partition is not in the producer's transaction",
+    )

@@ -55,6 +55,10 @@ class Call:
         is_much = self.is_large or self.frame_bytes > POLL_BYTES
         return min(wished_s, POLL_MAX_S) if is_much else wished_s
 
+    def has_room(self, answer_bytes: int) -> bool:
+        """Is there memory for an answer that will weigh so much in all? A small one always has."""
+        return self.memory.grant(answer_bytes) >= answer_bytes
+
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
         """Those topics that the client may not use so; they are not looked at where it may do
         everything."""

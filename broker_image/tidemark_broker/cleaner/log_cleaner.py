@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from tidemark.backoff import Backoff
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.log import (
+from tidemark_broker.log import LogError, StorageError
+from tidemark_broker.log.compaction import (
     CleanerSettings,
     CleaningAborted,
     CleaningStats,
     Dirtiness,
-    LogError,
-    StorageError,
+    clean,
+    dirtiness_of,
 )
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.threads import Threads
@@ -54,7 +55,7 @@ def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
     """Kafka's ``log.cleaner.*``; buffers are for all threads together."""
     return CleanerSettings(
         memory_bytes=config.integer("log.cleaner.dedupe.buffer.size") // threads,
-        load_factor=config.number("log.cleaner.io.buffer.load.factor"),
+        load_factor=max(config.number("log.cleaner.io.buffer.load.factor"), 0.01),
         buffer_bytes=max(config.integer("log.cleaner.io.buffer.size") // threads, 4096),
     )
 
@@ -140,7 +141,7 @@ class LogCleaner:
                 await asyncio.sleep(0)
             if not self._may_clean(partition):
                 continue
-            dirtiness = partition.log.dirtiness(now_ms)
+            dirtiness = dirtiness_of(partition.log, now_ms)
             max_ratio = max(max_ratio, dirtiness.ratio)
             max_overdue_s = max(max_overdue_s, dirtiness.overdue_ms / 1000)
             if dirtiness.is_due and (best is None or dirtiness.ratio > best[1].ratio):
@@ -167,7 +168,8 @@ class LogCleaner:
     async def _clean(self, partition: Partition, dirtiness: Dirtiness) -> None:
         try:
             stats = await self._in_thread(
-                partition.log.clean,
+                clean,
+                partition.log,
                 dirtiness,
                 self._settings,
                 now_ms=self._wall_ms(),

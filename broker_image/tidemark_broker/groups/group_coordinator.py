@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
 from tidemark_broker.groups.core.journal import Room
@@ -114,7 +114,8 @@ class GroupCoordinator:
     async def commit(
         self, by: Committer, new: Sequence[NewOffset], pause: Pause
     ) -> list[ErrorCode]:
-        """One error each, once those that are kept are committed."""
+        """One error each, once those that are kept are committed. In a transaction its coordinator
+        is to be asked first (:meth:`log_of`)."""
         shard = self.coordinators.shard_of(by.group_id)
         errors: list[ErrorCode] = []
         end_offset = 0
@@ -136,7 +137,9 @@ class GroupCoordinator:
         known = dict(shard.offsets.of_group(group_id))
         pending = frozenset(shard.offsets.of_transactions(group_id))
         group = shard.groups.get(group_id)
-        await self._committed(shard, 0 if group is None else group.recorded_below)
+        # A group that is not there may have been deleted a moment ago.
+        below = shard.log.end_offset if group is None else group.recorded_below
+        await self._committed(shard, below)
         return known, pending
 
     async def delete_offsets(
@@ -174,6 +177,10 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ transactions
 
+    def log_of(self, group_id: str) -> CoordinatorLog:
+        """Where its offsets are recorded."""
+        return self.coordinators.shard_of(group_id).log
+
     def ready_for_marker(self, partition: int) -> None:
         """Before the end of a transaction is appended to that partition of
         ``__consumer_offsets``: raises unless this broker coordinates it by now (a marker that comes
@@ -186,13 +193,20 @@ class GroupCoordinator:
         """In the same step of the loop as the append: offsets of that transaction count now, or
         never will."""
         shard = self.coordinators.shard_at(partition)
-        shard.group_offsets.end_transaction(producer, committed=committed)
+        shard.group_offsets.end_transaction(
+            producer, committed=committed, end_offset=shard.log.partition.next_offset
+        )
 
     # ------------------------------------------------------------ what there is
 
     def group(self, group_id: str) -> ClassicGroup | None:
         """A group as it is; None: there is none."""
         return self.coordinators.shard_of(group_id).groups.get(group_id)
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return sum(len(shard.groups) for shard in self.coordinators.active())
 
     def groups(self) -> Iterator[ClassicGroup]:
         """All of them; raises while some are not known yet."""

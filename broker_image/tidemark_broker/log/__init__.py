@@ -1,8 +1,5 @@
 """The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
 
-from tidemark_broker.log.compaction.choosing import Dirtiness
-from tidemark_broker.log.compaction.cleaner import CleanerSettings, CleaningStats
-from tidemark_broker.log.compaction.pace import CleaningAborted
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import (
     FEW_RECORDS,
@@ -53,11 +50,7 @@ __all__ = [
     "AppendOrigin",
     "BatchContents",
     "BatchTooLarge",
-    "CleanerSettings",
-    "CleaningAborted",
-    "CleaningStats",
     "CorruptRecords",
-    "Dirtiness",
     "InvalidRecords",
     "InvalidTimestamp",
     "LogConfig",

@@ -300,6 +300,7 @@ def _append(
         aborted = log.producers.note(batch)
         if aborted is not None:
             active.aborted.append(aborted)
+            log.has_aborted = True
     log.bounds = log.bounds.appended(active.next_offset)
     if last.leader_epoch != log.epochs.latest_epoch:
         _note_epochs(log, batches)

@@ -59,6 +59,8 @@ class LogState:
         #: (end, former high watermark) where the log was opened below what it knew to be committed.
         self.lost_at_open: tuple[int, int] | None = None
         self._open_segments = open_segments or OpenSegments()
+        #: Whether a transaction was ever aborted here: few logs need be asked which.
+        self.has_aborted = False
         #: What it knows of producers and their transactions.
         self.producers = ProducerStates(producer_limit)
 
@@ -112,6 +114,7 @@ class LogState:
             indexed_below=self.bounds.end + 1 if indexed_below is None else indexed_below,
             high_watermark=self.bounds.high_watermark,
         )
+        self.has_aborted = any(len(each.aborted) for each in self.segments.items)
 
     # -- bounds --------------------------------------------------------------------------------
 

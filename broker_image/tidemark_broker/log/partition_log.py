@@ -28,12 +28,6 @@ from tidemark_broker.log import (
     truncation,
 )
 from tidemark_broker.log.bounds import Bounds
-from tidemark_broker.log.compaction.choosing import Dirtiness, dirtiness
-from tidemark_broker.log.compaction.cleaner import (
-    CleanerSettings,
-    Cleaning,
-    CleaningStats,
-)
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.deletion import rename_log
@@ -381,37 +375,6 @@ class PartitionLog:
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
         """T: let go of the segments that ``log/retention.py`` names; what went."""
         return expiring.apply_retention(self.state, now_ms, tiered)
-
-    def dirtiness(self, now_ms: int) -> Dirtiness:
-        """How much of it compaction has not seen, and up to where it may see it now."""
-        log = self.state
-        with log.lock:
-            infos, bounds = log.segments.infos(), log.bounds
-        return dirtiness(
-            infos,
-            bounds,
-            log.config,
-            first_dirty=log.first_dirty,
-            last_stable_offset=self.last_stable_offset,
-            now_ms=now_ms,
-        )
-
-    def clean(
-        self,
-        what: Dirtiness,
-        settings: CleanerSettings,
-        *,
-        now_ms: int,
-        stopping: Callable[[], bool],
-        moved: Callable[[int], None],
-    ) -> CleaningStats:
-        """T: compact what :meth:`dirtiness` told; one call at a time. ``moved`` is told of bytes
-        read and written, and may sleep; ``stopping`` is asked often. :class:`CleaningAborted` where
-        it says so, or the log is cut, closed or removed meanwhile."""
-        cleaning = Cleaning(
-            self.state, what, settings, now_ms=now_ms, stopping=stopping, moved=moved
-        )
-        return cleaning.run()
 
     def reopen(self) -> bool:
         """T: after a failure, open the same files again and check every byte that may be in doubt,

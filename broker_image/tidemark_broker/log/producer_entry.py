@@ -113,6 +113,17 @@ class ProducerEntry:
 
     # -- what may follow -----------------------------------------------------------------------
 
+    def goes_on_with(self, batch: ProducerBatch) -> bool:
+        """Is it what nearly every batch is: the next one, and no transaction about? Asked first, as
+        each idempotent produce asks it."""
+        return (
+            bool(self.batches)
+            and batch.base_sequence == self.batches[-1].last_sequence + 1
+            and batch.producer_epoch == self.epoch
+            and not batch.is_transactional
+            and self.txn_first_offset == NO_OFFSET
+        )
+
     def duplicate(self, batch: ProducerBatch) -> BatchMetadata | None:
         """The batch that this one is, sent once more."""
         if batch.producer_epoch != self.epoch:
@@ -183,11 +194,12 @@ class ProducerEntry:
             batches.clear()
         elif len(batches) >= BATCHES_KEPT:
             del batches[0]
+        last_offset = batch.last_offset
         batches.append(
             BatchMetadata(
                 batch.last_sequence,
-                batch.last_offset,
-                batch.last_offset - batch.base_offset,
+                last_offset,
+                last_offset - batch.base_offset,
                 batch.timestamp_ms,
             )
         )

@@ -12,8 +12,12 @@ from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.producer_entry import ProducerBatch, producer_batch
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.producer_states import ProducerStates
-from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.walk import walk_produced
+
+#: What is read again of the end of a log that was written lately, however many producers it has.
+_RECALLED_BYTES = 256 * 1024
+_RECENT_MS = 600_000
 
 
 def rebuild(
@@ -34,6 +38,8 @@ def rebuild(
     found = snapshots.latest(min(indexed_below, end), vague)
     begin, entries = (segments[0].base_offset, ()) if found is None else found
     producers.load(entries)
+    if entries:
+        producers.recall(_lately_before(segments, begin))
     snapshots.remove_above(max(begin, indexed_below))
     for segment in segments:
         if segment.next_offset <= begin:
@@ -51,13 +57,30 @@ def rebuild(
     producers.on_high_watermark(high_watermark)
 
 
-def _produced(segment: Segment, begin: int) -> Iterator[ProducerBatch]:
-    """The producers' batches of a segment from ``begin`` on."""
+def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:
+    """The last of the producers' batches below ``offset``, if they were written lately: their
+    clients may send them once more, and a snapshot has only one of each producer."""
+    before = [each for each in segments if each.next_offset <= offset and each.size_bytes]
+    chosen, left = [], _RECALLED_BYTES
+    for segment in reversed(before):
+        if left <= 0 or wall_clock_ms() - segment.modified_ms >= _RECENT_MS:
+            break
+        chosen.append((segment, left))
+        left -= segment.size_bytes
+    for segment, last_bytes in reversed(chosen):
+        yield from _produced(segment, 0, last_bytes=last_bytes)
+
+
+def _produced(
+    segment: Segment, begin: int, *, last_bytes: int | None = None
+) -> Iterator[ProducerBatch]:
+    """The producers' batches of a segment from ``begin`` on, or those in its ``last_bytes``."""
     was_open = segment.descriptor is not None
     segment.open_file()
     assert segment.descriptor is not None
+    position = 0 if last_bytes is None else _position_before_end(segment, last_bytes)
     try:
-        for at, header in walk_produced(segment.descriptor, 0, segment.size_bytes):
+        for at, header in walk_produced(segment.descriptor, position, segment.size_bytes):
             if at.base_offset < begin:
                 continue
             data = segment.bytes_of(at.position, at.end_position) if header.is_control else b""
@@ -69,3 +92,14 @@ def _produced(segment: Segment, begin: int) -> Iterator[ProducerBatch]:
     finally:
         if not was_open:
             segment.unload()
+
+
+def _position_before_end(segment: Segment, count_bytes: int) -> int:
+    """Where a batch begins, at least so many bytes before the end, or the first one does."""
+    if count_bytes >= segment.size_bytes:
+        return 0
+    segment.load()
+    assert segment.index is not None
+    return segment.index.floor_position(
+        max(0, segment.size_bytes - count_bytes), segment.next_offset
+    )

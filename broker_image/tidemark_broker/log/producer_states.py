@@ -135,6 +135,8 @@ class ProducerStates:
         :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence` or
         :class:`InvalidTransactionState`."""
         entry = self._producers.get(batch.producer_id)
+        if entry is not None and entry.goes_on_with(batch):
+            return None
         if entry is not None and origin is AppendOrigin.CLIENT:
             duplicate = entry.duplicate(batch)
             if duplicate is not None:
@@ -333,6 +335,18 @@ class ProducerStates:
         self._limit.count += len(self._producers)
         self._ongoing = dict(sorted(ongoing.items()))
         self._settle()
+
+    def recall(self, batches: Iterable[ProducerBatch]) -> None:
+        """``batches`` are those before a snapshot, which tells of the last one of each producer
+        only: with them those that may come again are known as before."""
+        found: dict[int, ProducerEntry] = {}
+        for batch in batches:
+            if batch.marker is None and batch.producer_id in self._producers:
+                found.setdefault(batch.producer_id, ProducerEntry()).add(batch)
+        for producer_id, recalled in found.items():
+            entry = self._producers[producer_id]
+            if recalled.epoch == entry.epoch and recalled.batches[-1:] == entry.batches:
+                entry.batches = recalled.batches
 
     def forget(self) -> None:
         """The log is closed: producers are nobody's business any more, but what is stable stays

@@ -106,6 +106,8 @@ def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -
 
 def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
     """Those with entries, from the segment of ``start`` on."""
+    if not log.has_aborted:
+        return []
     items = log.segments.items
     return [each.aborted for each in items[log.segments.number_of(start) :] if len(each.aborted)]
 

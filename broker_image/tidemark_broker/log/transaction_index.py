@@ -13,10 +13,11 @@ from pathlib import Path
 from tidemark.logfiles.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,
+    TransactionIndexError,
     decode_aborted,
     encode_aborted,
 )
-from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import put_at
 from tidemark_broker.log.walk import pread_exactly
 
@@ -34,6 +35,19 @@ class TransactionIndex:
         #: How many entries the file holds, and those that follow them.
         self._content: tuple[int, list[AbortedTransaction]] = (entries, [])
         self._is_stale = False
+
+    @classmethod
+    def opened(cls, path: Path) -> "TransactionIndex | None":
+        """Blocks: what a run left; None where its size or its last entry shows that it is damaged
+        (``OSError`` as it comes)."""
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            last = os.pread(file.fileno(), ENTRY_BYTES, max(0, size - ENTRY_BYTES))
+        try:
+            list(decode_aborted(last))
+        except TransactionIndexError:
+            return None
+        return None if size % ENTRY_BYTES else cls(path, size // ENTRY_BYTES)
 
     def __len__(self) -> int:
         saved, unsaved = self._content
@@ -110,6 +124,11 @@ class TransactionIndex:
                     count = min(_READ_ENTRIES, saved - number)
                     yield from decode_aborted(_entries(descriptor, number, count))
                     number += count
+            except TransactionIndexError as error:
+                raise StorageError(
+                    f"{self.path} is damaged: {error}; where another replica has these records, "
+                    "stop this broker, remove this replica's directory and start it again"
+                ) from error
             finally:
                 os.close(descriptor)
 

@@ -70,7 +70,7 @@ def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, b
             chunk_start, offset = position, 0
             if len(chunk) < HEADER_BYTES:
                 raise CorruptRecords(f"a batch is cut at byte {position} of {end}")
-        batch = _glance(chunk, offset, position)
+        batch = batch_at(chunk, offset, position)
         if batch.end_position > end:
             raise CorruptRecords(f"the batch at byte {position} ends behind byte {end}")
         yield batch, chunk, offset
@@ -86,7 +86,9 @@ def walk_file(path: Path) -> Iterator[BatchAt]:
         os.close(descriptor)
 
 
-def _glance(chunk: bytes, offset: int, position: int) -> BatchAt:
+def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:
+    """The batch at ``offset`` of ``chunk``, which stands at ``position`` of its file;
+    :class:`CorruptRecords` where none begins."""
     base, length, epoch, magic, last_delta, max_timestamp = _GLANCE.unpack_from(chunk, offset)
     if magic != MAGIC or length < _LENGTH_MIN or base < 0 or last_delta < 0:
         raise CorruptRecords(f"no record batch begins at byte {position}")

@@ -2,7 +2,6 @@
 that it has to have written, and what other brokers ask it."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -49,6 +48,8 @@ from tidemark_broker.transactions.wire import (
 
 #: How long one waits for a block of producer ids; clients ask again.
 _FRESH_ID_WAIT_S = 5.0
+#: Inquiries, each of which may append a record, before others have their turn.
+_ANSWERED_AT_ONCE = 25
 
 
 class TransactionCoordinator:
@@ -75,7 +76,7 @@ class TransactionCoordinator:
             cluster=context.metadata,
             purgatory=context.purgatory,
             want=want,
-            now=time.monotonic,
+            now=context.monotonic,
         )
         self._links = (
             Links(context.metadata, dialer_of, client_id="transaction markers"),
@@ -87,7 +88,7 @@ class TransactionCoordinator:
             links=self._links[0],
             write_here=write_markers,
             finished=self._markers_written,
-            now=time.monotonic,
+            now=context.monotonic,
         )
         finder = Finder(context.metadata, want)
         self.inquiries = Inquiries(
@@ -151,10 +152,10 @@ class TransactionCoordinator:
         return self._context.wall_ms()
 
     def now_s(self) -> float:
-        return time.monotonic()
+        return self._context.monotonic()
 
     def has_room(self) -> bool:
-        return sum(each.bytes for each in self.shards()) < self.limits.bytes_max
+        return sum(each.weight_bytes for each in self.shards()) < self.limits.bytes_max
 
     async def fresh_producer_id(self) -> int:
         fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)
@@ -200,8 +201,14 @@ class TransactionCoordinator:
         )
 
     async def answer(self, inquiries: Sequence[WireInquiry]) -> Sequence[Sequence[ErrorCode]]:
-        """One after another but for those that wait for a commit."""
-        return await asyncio.gather(*map(self._answer, inquiries))
+        """In the order of the inquiries."""
+        tasks: list[asyncio.Task[Sequence[ErrorCode]]] = []
+        async with asyncio.TaskGroup() as group:
+            for inquiry in inquiries:
+                tasks.append(group.create_task(self._answer(inquiry)))
+                if len(tasks) % _ANSWERED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return [task.result() for task in tasks]
 
     async def _answer(self, inquiry: WireInquiry) -> Sequence[ErrorCode]:
         tps = [
@@ -215,6 +222,11 @@ class TransactionCoordinator:
                     inquiry.transactional_id, producer=producer, partitions=set(tps)
                 )
                 return [verdict[tp] for tp in tps]
+            if shard.has_prepared(inquiry.transactional_id):
+                # A marker in the partition makes void what its leader shows to the log: it is to
+                # begin anew once that is written.
+                await shard.settled(inquiry.transactional_id)
+                return [ErrorCode.concurrent_transactions] * len(tps)
             error = await shard.add_partitions(
                 inquiry.transactional_id,
                 producer=producer,

@@ -27,6 +27,8 @@ from tidemark_broker.transactions.wire import (
 #: Of one coordinating broker; whoever comes then is told to ask again.
 _WAITING_MAX = 10_000
 _BATCH_MAX = 500
+#: Of all inquiries of a request, unless one has more.
+_PARTITIONS_MAX = 20_000
 _ANSWER_TIMEOUT_S = 5.0
 
 
@@ -38,6 +40,15 @@ class _Waiting:
         default_factory=list
     )
     task: "asyncio.Task[None] | None" = None
+
+    def next_count(self) -> int:
+        """How many go together in the next request."""
+        partitions = 0
+        for count, (inquiry, _) in enumerate(self.inquiries[:_BATCH_MAX]):
+            partitions += len(inquiry.partitions)
+            if partitions > _PARTITIONS_MAX:
+                return max(count, 1)
+        return min(len(self.inquiries), _BATCH_MAX)
 
 
 class Inquiries:
@@ -99,15 +110,15 @@ class Inquiries:
 
     async def _send(self, broker: int, waiting: _Waiting) -> None:
         try:
-            while waiting.inquiries:
-                batch = waiting.inquiries[:_BATCH_MAX]
-                del waiting.inquiries[:_BATCH_MAX]
+            while batch := waiting.inquiries[: waiting.next_count()]:
                 verdicts = await self._verdicts(broker, [inquiry for inquiry, _ in batch])
+                del waiting.inquiries[: len(batch)]
                 for (_, answer), verdict in zip(batch, verdicts, strict=True):
-                    if not answer.done():
-                        answer.set_result(verdict)
+                    _answer(answer, verdict)
         finally:
-            self._waiting.pop(broker, None)
+            del self._waiting[broker]
+            for inquiry, answer in waiting.inquiries:  # none, unless this broker stops
+                _answer(answer, _unheard(inquiry))
 
     async def _verdicts(
         self, broker: int, inquiries: Sequence[WireInquiry]
@@ -124,7 +135,7 @@ class Inquiries:
                 return verdicts
         except (OSError, TimeoutError, FrameError, ValueError):
             pass
-        return [[ErrorCode.network_exception] * len(each.partitions) for each in inquiries]
+        return [_unheard(each) for each in inquiries]
 
     async def close(self) -> None:
         """Ask nothing any more."""
@@ -132,3 +143,13 @@ class Inquiries:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[ErrorCode]) -> None:
+    """Whoever asked may have gone."""
+    if not answer.done():
+        answer.set_result(verdict)
+
+
+def _unheard(inquiry: WireInquiry) -> Sequence[ErrorCode]:
+    return [ErrorCode.network_exception] * len(inquiry.partitions)

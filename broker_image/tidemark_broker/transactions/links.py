@@ -26,6 +26,7 @@ class Links:
         self._client_id = client_id
         self._connections: dict[int, KafkaConnection] = {}
         self._locks: dict[int, asyncio.Lock] = {}
+        self._closed = False
 
     async def request(self, broker: int, entity: Any, answer: type[R], timeout_s: float) -> R:
         """Ask that broker. Raises ``OSError`` or ``TimeoutError``, upon which nobody knows whether
@@ -48,6 +49,8 @@ class Links:
 
     async def _dial(self, broker: int) -> KafkaConnection:
         endpoint = self._cluster.endpoint(broker)
+        if self._closed:
+            raise ConnectionError("this broker stops")
         if endpoint is None:
             raise ConnectionError(f"broker {broker} is not registered")
         return await KafkaConnection.connect(
@@ -59,7 +62,8 @@ class Links:
         )
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all of them, and make no more."""
+        self._closed = True
         connections = [*self._connections.values()]
         self._connections.clear()
         await asyncio.gather(*(each.close() for each in connections))

@@ -6,8 +6,7 @@ then, and waits for the same marker instead of having another one appended.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +15,8 @@ from tidemark.lru import Lru
 from tidemark.records.control import EndMarker
 from tidemark.tls.identity import Identity
 from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.types import ProduceResult
 from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
@@ -24,11 +25,22 @@ from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, W
 _WAIT_S = 0.5
 #: Markers that are appended before others have their turn.
 _AT_ONCE = 50
+#: Markers that wait for their commit at once.
+_SOME = 1000
 #: Markers that were appended and not known to be committed when their coordinator was answered.
 _REMEMBERED_MAX = 10_000
 
-#: Writes markers of a topic that has a coordinator of its own; otherwise as ``write_one``.
-TopicWriter = Callable[[WireMarker, float], Awaitable[ErrorCode]]
+
+class TopicCoordinator(Protocol):
+    """Whoever keeps in memory what the log of a topic holds, ends of transactions included."""
+
+    def ready_for_marker(self, partition: int) -> None:
+        """Raises :class:`CoordinatorError` while a marker would pass unseen."""
+
+    def marker_appended(
+        self, partition: int, producer: TransactionalProducer, *, committed: bool
+    ) -> None:
+        """In the same step of the loop as the append."""
 
 
 class Replicas(Protocol):
@@ -42,14 +54,13 @@ class Replicas(Protocol):
 
 
 class MarkerWriter:
-    """The loop's. ``topic_writers``: by topic; what its coordinator keeps in memory depends on the
-    markers in its log."""
+    """The loop's. ``coordinators``: of topics that have one, by name."""
 
     def __init__(
-        self, replicas: Replicas, topic_writers: Mapping[str, TopicWriter] | None = None
+        self, replicas: Replicas, coordinators: Mapping[str, TopicCoordinator] | None = None
     ) -> None:
         self._replicas = replicas
-        self._topic_writers = topic_writers or {}
+        self._coordinators = coordinators or {}
         self._remembered: Lru[WireMarker, ProduceResult] = Lru(_REMEMBERED_MAX)
 
     async def serve(
@@ -60,11 +71,20 @@ class MarkerWriter:
         return WriteMarkersResponse(errors=tuple(map(int, errors)))
 
     async def write(
-        self, markers: Sequence[WireMarker], *, wait_s: float = _WAIT_S
+        self, markers: Sequence[WireMarker], *, wait_s: float | None = None
     ) -> Sequence[ErrorCode]:
         """Error codes in the order of the markers: INVALID_PRODUCER_EPOCH where the transaction has
         ended before, TRANSACTION_COORDINATOR_FENCED where a later coordinator has written, and what
         a Produce with acks=all is answered."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + (_WAIT_S if wait_s is None else wait_s)
+        errors: list[ErrorCode] = []
+        for start in range(0, len(markers), _SOME):
+            left_s = max(until_s - now_s(), 0.0)
+            errors += await self._write_some(markers[start : start + _SOME], left_s)
+        return errors
+
+    async def _write_some(self, markers: Sequence[WireMarker], wait_s: float) -> list[ErrorCode]:
         tasks: list[asyncio.Task[ErrorCode]] = []
         async with asyncio.TaskGroup() as group:
             for marker in markers:
@@ -74,34 +94,35 @@ class MarkerWriter:
         return [task.result() for task in tasks]
 
     async def _write_one(self, marker: WireMarker, wait_s: float) -> ErrorCode:
-        writer = self._topic_writers.get(marker.topic)
-        if writer is not None:
-            return await writer(marker, wait_s)
         partition = self._replicas.get(marker.topic, marker.partition)
         if partition is None:
             return self._replicas.error_of(marker.topic, marker.partition)
-        written = await self._written(partition, marker, int(wait_s * 1000))
-        if written.error is ErrorCode.request_timed_out and written.end_offset >= 0:
-            self._remembered.put(marker, written)
+        appended = self._remembered.pop(marker)
+        if appended is None or appended.leader_epoch != partition.leader_epoch:
+            appended = self._append(partition, marker)
+        written = await produce.acknowledged(
+            partition, appended, acks=produce.ACKS_ALL, timeout_ms=int(wait_s * 1000)
+        )
+        if written.error is ErrorCode.request_timed_out:
+            self._remembered.put(marker, appended)
             self._remembered.evict()
-        else:
-            self._remembered.pop(marker)
         return written.error
 
-    async def _written(
-        self, partition: Partition, marker: WireMarker, timeout_ms: int
-    ) -> ProduceResult:
-        before = self._remembered.get(marker)
-        if before is not None and before.leader_epoch == partition.leader_epoch:
-            again = replace(before, error=ErrorCode.none)
-            return await produce.acknowledged(
-                partition, again, acks=produce.ACKS_ALL, timeout_ms=timeout_ms
-            )
-        return await produce.append_marker(
+    def _append(self, partition: Partition, marker: WireMarker) -> ProduceResult:
+        coordinator = self._coordinators.get(marker.topic)
+        try:
+            if coordinator is not None:
+                coordinator.ready_for_marker(marker.partition)
+        except CoordinatorError as error:
+            return ProduceResult(error=ErrorCode.not_leader_or_follower, message=str(error))
+        appended = produce.begin_marker(
             partition,
             EndMarker(marker.commit, marker.coordinator_epoch),
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             transaction_version=marker.version,
-            timeout_ms=timeout_ms,
         )
+        if coordinator is not None and appended.error is ErrorCode.none:
+            producer = TransactionalProducer(marker.producer_id, marker.producer_epoch)
+            coordinator.marker_appended(marker.partition, producer, committed=marker.commit)
+        return appended

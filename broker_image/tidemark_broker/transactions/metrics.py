@@ -25,7 +25,7 @@ class TransactionsCollector(Collector):
         yield GaugeMetricFamily(
             "tidemark_broker_transactions_bytes",
             "Memory that they take, of tidemark.transactions.bytes.max.",
-            value=sum(each.bytes for each in shards),
+            value=sum(each.weight_bytes for each in shards),
         )
         yield GaugeMetricFamily(
             "tidemark_broker_transactions_without_markers",

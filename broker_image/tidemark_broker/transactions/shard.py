@@ -47,8 +47,8 @@ _EXPIRY_INTERVAL_S = 3600.0
 #: Ids that are looked at, and tombstones that are appended, before others have their turn.
 _AT_ONCE = 1000
 _FORGOTTEN_AT_ONCE = 50
-#: Partitions of one transaction.
-_PARTITIONS_MAX = 20_000
+#: Partitions of one transaction: as many as a record is made of in 10 ms.
+_PARTITIONS_MAX = 5_000
 #: What a record leaves free of the largest one that the topic takes, so that the end of what could
 #: be opened can be written too.
 _MARGIN_BYTES = 1024
@@ -116,9 +116,9 @@ class TransactionShard:
         self._retries: dict[str, Backoff] = {}
 
     @property
-    def bytes(self) -> int:
+    def weight_bytes(self) -> int:
         """What its ids weigh."""
-        return self._table.bytes
+        return self._table.weight_bytes
 
     @property
     def count(self) -> int:
@@ -195,8 +195,9 @@ class TransactionShard:
         partitions: AbstractSet[TopicPartition],
         version: int,
     ) -> ErrorCode:
-        """See :func:`rules.add_partitions`."""
-        await self._settled(transactional_id)
+        """See :func:`rules.add_partitions`; after a change that is under way, and after the markers
+        of the transaction before."""
+        await self.settled(transactional_id)
         decision = await self._change(
             transactional_id,
             lambda known, _: rules.add_partitions(
@@ -252,30 +253,33 @@ class TransactionShard:
             decision = self._table.decide(transactional_id, lambda known: rule(known, fresh))
         if decision.change is None:
             return decision
-        if not self._has_room(transactional_id, decision.change):
+        if len(decision.change.partitions) > _PARTITIONS_MAX:
             return Decision(error=ErrorCode.policy_violation)
-        committed = self._append(transactional_id, decision.change)
+        value = value_of(decision.change)
+        if not self._has_room(transactional_id, decision.change, len(value)):
+            return Decision(error=ErrorCode.policy_violation)
+        committed = self._append(transactional_id, decision.change, value)
         await asyncio.wait([committed], timeout=_COMMIT_WAIT_S)
         if not committed.done():
             raise CoordinatorError(ErrorCode.coordinator_not_available, "it is not committed yet")
         committed.result()
         return decision
 
-    def _has_room(self, transactional_id: str, change: TransactionMetadata) -> bool:
+    def _has_room(
+        self, transactional_id: str, change: TransactionMetadata, value_bytes: int
+    ) -> bool:
         """What ends something always has."""
         known = self._table.get(transactional_id)
         if known is not None and len(change.partitions) <= len(known.partitions):
             return True
-        size = len(key_of(transactional_id)) + len(value_of(change)) + _MARGIN_BYTES
+        size = len(transactional_id.encode()) + value_bytes + _MARGIN_BYTES
         is_small = size <= self.log.partition.log.config.max_message_bytes
-        few = len(change.partitions) <= _PARTITIONS_MAX
-        return is_small and few and self._around.has_room()
+        return is_small and self._around.has_room()
 
     def _append(
-        self, transactional_id: str, change: TransactionMetadata | None
+        self, transactional_id: str, change: TransactionMetadata | None, value: bytes | None
     ) -> "asyncio.Future[None]":
-        """From here on it is never taken back."""
-        value = None if change is None else value_of(change)
+        """From here on it is never taken back. ``value``: of the change, None of a tombstone."""
         end_offset = self.log.append([CoordinatorRecord(key_of(transactional_id), value)])
         self._table.appended(transactional_id, change)
         committed = self.log.committed(end_offset)
@@ -302,8 +306,14 @@ class TransactionShard:
             left_s = (metadata.timeout_ms - open_ms + 1) / 1000
             self._deadlines.schedule(transactional_id, self._around.now_s() + max(left_s, 0.0))
 
-    async def _settled(self, transactional_id: str) -> None:
-        """Until no change of the id is under way, or for a while."""
+    def has_prepared(self, transactional_id: str) -> bool:
+        """Are markers of a transaction being written?"""
+        known = self._table.get(transactional_id)
+        return known is not None and known.state in PREPARED
+
+    async def settled(self, transactional_id: str) -> None:
+        """Until no change of the id is under way and no markers are being written, or for a
+        while."""
         if not self._is_unsettled(transactional_id):
             return
         settling = self._settling.get(transactional_id)
@@ -314,9 +324,7 @@ class TransactionShard:
         self.log.check()
 
     def _is_unsettled(self, transactional_id: str) -> bool:
-        known = self._table.get(transactional_id)
-        is_prepared = known is not None and known.state in PREPARED
-        return is_prepared or self._table.is_changing(transactional_id)
+        return self.has_prepared(transactional_id) or self._table.is_changing(transactional_id)
 
     # ------------------------------------------------------------ markers
 
@@ -346,7 +354,8 @@ class TransactionShard:
         ):
             return
         try:
-            self._append(transactional_id, known.completed(self._around.wall_ms()))
+            completed = known.completed(self._around.wall_ms())
+            self._append(transactional_id, completed, value_of(completed))
         except CoordinatorError:
             now_s = self._around.now_s()
             retry = self._retries.get(transactional_id, _RETRY).failed(now_s)
@@ -377,7 +386,7 @@ class TransactionShard:
         try:
             for number, (transactional_id, _) in enumerate(self._table.all()):
                 if self._table.has_expired(transactional_id, now_ms, expiration_ms):
-                    self._append(transactional_id, None)
+                    self._append(transactional_id, None, None)
                     forgotten += 1
                 if forgotten == _FORGOTTEN_AT_ONCE or number % _AT_ONCE == 0:
                     forgotten = 0

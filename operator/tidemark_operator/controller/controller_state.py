@@ -55,6 +55,8 @@ class ControllerState:
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()
+        #: Partitions of which a reassignment is under way.
+        self.moving: set[RowKey] = set()
         #: Offline partitions whose replicas are asked how far their logs reach.
         self.awaiting_logs: set[RowKey] = set()
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
@@ -170,6 +172,8 @@ class ControllerState:
             self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
         if row.placeholders:
             self.with_placeholders.add(row.key)
+        if row.adding or row.removing:
+            self.moving.add(row.key)
         if awaits_logs(row):
             self.awaiting_logs.add(row.key)
         else:
@@ -194,6 +198,7 @@ class ControllerState:
         if row.hosts:
             self._preferred[row.hosts[0]] -= 1
         self.with_placeholders.discard(key)
+        self.moving.discard(key)
         self.awaiting_logs.discard(key)
         self._forget_row_name(row)
 

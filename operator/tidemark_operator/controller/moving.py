@@ -103,6 +103,19 @@ def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
     )
 
 
+def finish(draft: Draft) -> int:
+    """End the moves that could not be ended with the last replica that came, since nobody who stays
+    could lead then; how many. Called now and then."""
+    done = 0
+    for key in sorted(draft.state.moving):
+        row = draft.row(key)
+        new = None if row is None else settled(draft, row)
+        if row is not None and new is not None and new != row:
+            draft.put_row(elections.changed(row, new, draft.min_isr(row)))
+            done += 1
+    return done
+
+
 def _leader(draft: Draft, row: PartitionRow, isr: tuple[int, ...]) -> int:
     if row.leader in isr or row.leader == NO_LEADER:
         return row.leader

@@ -2,6 +2,7 @@
 Kafka's clients are to hold of its object from now on (:mod:`ownership`), or Kafka's refusal.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
@@ -21,6 +22,7 @@ from tidemark_operator.resources.names import ASSIGNMENT_ANNOTATION
 from tidemark_operator.topic_changes.creation import (
     as_map,
     check_assignments,
+    check_brokers,
     check_configuration,
     check_count,
     known_as,
@@ -48,6 +50,8 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
     patch["spec"]["partitions"] = wanted
     if change.assignments:
         _assign(state, topic, body, change, patch)
+    else:
+        check_brokers(state, dataclasses.replace(topic, assignments={}))
     return patch
 
 

@@ -32,6 +32,7 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
 from tidemark_operator.topic_changes.ownership import MANAGER
@@ -67,6 +68,8 @@ class TopicChanger:
                 return await self._changed(request, change)
         except Refusal as refusal:
             return refusal.result()
+        except InvalidResource as error:
+            return refused(ErrorCode.invalid_config, str(error)).result()
         except KubeError as error:
             return of_api_server(error).result()
 

@@ -69,7 +69,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
     body = {"apiVersion": TOPIC.api_version, "kind": TOPIC.kind, "metadata": meta, "spec": spec}
     info = known_as(state, body)
     check_configuration(state, info)
-    _check_brokers(state, info)
+    check_brokers(state, info)
     return body
 
 
@@ -91,7 +91,8 @@ def check_configuration(state: ControllerState, info: TopicInfo) -> None:
             raise refused(ErrorCode.invalid_config, info.config_problem)
 
 
-def _check_brokers(state: ControllerState, info: TopicInfo) -> None:
+def check_brokers(state: ControllerState, info: TopicInfo) -> None:
+    """Enough are there for a partition that is placed nowhere yet. Raises :class:`Refusal`."""
     draft = Draft(state)
     live, required = len(takers(draft)), required_brokers(draft, info)
     if live < required and not info.assignments:

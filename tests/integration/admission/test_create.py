@@ -147,8 +147,8 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "may not be more than 1024",
     ),
     "key that nothing serves": (
-        topic(config={"min.cleanable.dirty.ratio": "0.5"}),
-        "min.cleanable.dirty.ratio is not served: there is no log cleaner, a compacted topic keeps",
+        topic(config={"file.delete.delay.ms": "1"}),
+        "file.delete.delay.ms is not served: files go as soon as nothing reads them",
     ),
     "cluster's default that nothing serves": (
         cluster(config={"compression.type": "lz4"}),

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states
 from tests.services import services
 from tidemark.wire import control
+from tidemark.wire.framing import encode_response_pieces
 from tidemark.wire.topics import TopicChange, TopicChangeResult
 from tidemark.wire.users import Acl, UserState, UserStatesRequest
 from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
@@ -158,6 +159,12 @@ class AdminWorld:
         self.purgatory.notify(CHANGED)
 
     async def ask(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+        """The handler's answer, which can be written in that version."""
+        answer = await self.handled(api, version, **fields)
+        assert encode_response_pieces(answer, 1, api.answer_type(version))
+        return answer
+
+    async def handled(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
         """The handler's answer to a request of a version, made as it would be read."""
         call = Call(self.services, version, self.client, AnswerMemory(AnswerBudget(1 << 20)))
         request = api.request_type(version)

@@ -191,9 +191,9 @@ async def test_others_have_the_loop_meanwhile(api: str) -> None:
     asked, version, fields = ASKED[api]
     # The operator is another process: its answers are made before.
     world.operator.answer = _answer
-    await world.ask(asked, version, timeout=TIMEOUT, **fields)
+    await world.handled(asked, version, timeout=TIMEOUT, **fields)
     answers = iter([_answer(change) for change in world.operator.asked])
     world.operator.answer = lambda _: next(answers)
     async with longest_turn() as longest:
-        await world.ask(asked, version, timeout=TIMEOUT, **fields)
+        await world.handled(asked, version, timeout=TIMEOUT, **fields)
     assert longest[0] < TURN_MS

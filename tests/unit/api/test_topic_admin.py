@@ -267,6 +267,22 @@ async def test_delete_decides_and_names_are_told_to_who_may_describe() -> None:
     ]
 
 
+async def test_a_topic_that_is_not_there_is_told_to_who_may_describe_it() -> None:
+    world = AdminWorld()
+    world.allow((TOPIC, "none", Operation.DESCRIBE))
+    assert await delete(world, "none") == [("none", None, "unknown_topic_or_partition")]
+
+
+async def test_a_topic_is_deleted_by_one_of_name_and_id() -> None:
+    world = AdminWorld()
+    topic_id = world.topic("t")
+    world.operator.answer = lambda _: result(topic_id=topic_id)
+    assert await delete(world, "t", topic_id) == [
+        ("t", None, "invalid_request"),
+        ("t", topic_id, "request_timed_out"),
+    ]
+
+
 # ---------------------------------------------------------------- CreatePartitions
 
 
@@ -529,6 +545,16 @@ def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
         (each.topic, {part.partition_id: part.error_code.name for part in each.partition_result})
         for each in answer.replica_election_results
     ]
+
+
+async def test_another_type_of_election_is_refused() -> None:
+    world = AdminWorld()
+    asked = (election.TopicPartitions(topic="t", partitions=(0,)),)
+    answer = await world.ask(
+        elect_leaders.API, 2, election_type=2, topic_partitions=asked, timeout=kafka.duration(0)
+    )
+    assert answer.error_code is ErrorCode.invalid_request
+    assert world.operator.asked == []
 
 
 async def test_alter_on_the_cluster_decides_elections_and_moves() -> None:

@@ -164,6 +164,29 @@ def test_a_dead_leader_of_a_moving_partition_is_replaced() -> None:
     assert made.row().leader == 3
 
 
+def test_a_move_that_nobody_could_lead_after_is_done_once_somebody_can() -> None:
+    made = world(row((1, 2)))
+    reassign(made, {0: (3,)})
+    # The storage of the replica that came refuses by the time that it is in sync.
+    held = dataclasses.replace(made.row(), isr=(1, 2, 3))
+    made.state.put_row(held)
+    made.state.put_failed(3, frozenset({held.key}))
+    assert _finish(made) == 0
+    assert made.row() == held
+    made.state.put_failed(3, frozenset())
+    assert _finish(made) == 1
+    assert shape(made) == ((3,), (3,), (), ())
+    assert made.row().leader == 3
+    assert made.state.moving == set()
+
+
+def _finish(made: World) -> int:
+    draft = made.draft()
+    done = moving.finish(draft)
+    made.commit(draft)
+    return done
+
+
 # ---------------------------------------------------------------- elections
 
 

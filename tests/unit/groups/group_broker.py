@@ -80,6 +80,7 @@ class Broker:
         )
         self.dispatcher = Dispatcher(services)
         self.users = users
+        self.answer_bytes = 1 << 30
 
     async def leads(self, epoch: int, **more: Any) -> None:
         """Epoch of ``__consumer_offsets``; there is a topic ``t`` of one partition."""
@@ -104,7 +105,7 @@ class Broker:
         request = kafka.request(KEYS[name], version, **fields)
         frame = encode_request(request, 5, "client")[4:]
         client = Client("10.0.0.1:1", LISTENER, self.users)
-        pieces = await self.dispatcher.serve(memoryview(frame), room(), client)
+        pieces = await self.dispatcher.serve(memoryview(frame), room(self.answer_bytes), client)
         assert pieces is not None
         answer_type = kafka.answer_type(KEYS[name], version)
         return decode_response(answer_type, b"".join(pieces)[4:])[1]

@@ -12,6 +12,11 @@ from prometheus_client import CollectorRegistry
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
+from tests.unit.replication.replica_nodes import T0
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.groups.metrics import GroupCollector
 
 
@@ -83,6 +88,33 @@ async def test_a_commit_that_is_not_replicated_is_no_success(tmp_path: Path) -> 
         await made.leads(3)
         await made.loaded()
         assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+
+
+async def test_nobody_hears_of_a_transactions_end_before_it_is_replicated(tmp_path: Path) -> None:
+    producer = TransactionalProducer(7, 1)
+    async with broker(tmp_path, commit_timeout_ms=50) as made:
+        shard = made.groups.coordinators.shard_of("g")
+        of, kept = TopicPartition("t", 0), CommittedOffset(
+            offset=7, leader_epoch=0, metadata="", commit_timestamp_ms=0
+        )  # fmt: skip
+        shard.groups["g"] = ClassicGroup("g")
+        shard.offsets.put("g", of, kept, producer)
+        unstable = (await made.fetch(require_stable=True)).topics[0].partitions[0]
+        assert unstable.error_code is ErrorCode.unstable_offset_commit
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == -1
+        partition = shard.log.partition
+        high_watermark = partition.high_watermark
+        made.groups.ready_for_marker(0)
+        partition.log.append_as_leader(
+            kafka.batch(b"as long as a marker"), leader_epoch=1, now_ms=T0
+        )
+        made.groups.marker_appended(0, producer, committed=True)
+        assert (await made.fetch()).error_code is ErrorCode.coordinator_not_available
+        assert partition.high_watermark == high_watermark
+        partition.log.advance_high_watermark(partition.next_offset)
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+        with pytest.raises(CoordinatorError):
+            made.groups.ready_for_marker(1)
 
 
 @pytest.mark.parametrize("version", VERSIONS["JoinGroup"])
@@ -201,24 +233,6 @@ async def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         assert (await made.fetch(everything=True)).topics == ()
 
 
-async def test_a_group_that_is_named_often_is_told_of_once(tmp_path: Path) -> None:
-    """Else a few bytes each would be answered with all that it has."""
-    async with broker(tmp_path) as made:
-        await made.member()
-        answer = await made.ask(
-            "DescribeGroups", groups=("g",) * 900, include_authorized_operations=False
-        )
-        assert [each.group_state for each in answer.groups] == ["Stable"]
-        one = kafka.nested(
-            9, 10, "OffsetFetchRequestGroup",
-            group_id="g", member_id=None, member_epoch=-1, topics=None,
-        )  # fmt: skip
-        fetched = await made.ask("OffsetFetch", groups=(one,) * 900, require_stable=False)
-        assert {each.error_code for each in fetched.groups} == {ErrorCode.invalid_request}
-        fetched = await made.ask("OffsetFetch", groups=(one,), require_stable=False)
-        assert [each.error_code for each in fetched.groups] == [NONE]
-
-
 async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         protocol = kafka.nested(11, 9, "JoinGroupRequestProtocol", name="range", metadata=b"")
@@ -290,6 +304,33 @@ async def test_who_may_not_use_the_topic(tmp_path: Path) -> None:
         assert [g.group_id for g in (await made.ask("ListGroups")).groups] == []
         await made.join()
         assert [g.group_id for g in (await made.ask("ListGroups")).groups] == ["g"]
+
+
+async def test_answers_that_nobody_has_room_for_are_to_be_asked_for_again(tmp_path: Path) -> None:
+    """Any client may name the same large group as often as it likes."""
+    later = ErrorCode.coordinator_load_in_progress
+    async with broker(tmp_path) as made:
+        assert await made.commit(await made.member(), 1) is NONE
+        made.answer_bytes = 1 << 20
+        described = await made.ask(
+            "DescribeGroups", groups=("g",) * 1000, include_authorized_operations=False
+        )
+        errors = [each.error_code for each in described.groups]
+        assert errors[0] is NONE
+        assert 100 < errors.count(later) < 900
+        group = kafka.nested(
+            9, 10, "OffsetFetchRequestGroup",
+            group_id="g", member_id=None, member_epoch=-1, topics=None,
+        )  # fmt: skip
+        made.answer_bytes = 1
+        fetched = await made.ask("OffsetFetch", groups=(group,) * 900, require_stable=False)
+        assert {each.error_code for each in fetched.groups} == {NONE, later}
+        made.groups.coordinators.shard_of("g").groups.update(
+            {f"g{number}": ClassicGroup(f"g{number}") for number in range(500)}
+        )
+        assert (await made.ask("ListGroups")).error_code is later
+        made.answer_bytes = 1 << 20
+        assert len((await made.ask("ListGroups")).groups) == 501
 
 
 async def test_requests_without_a_group(tmp_path: Path) -> None:

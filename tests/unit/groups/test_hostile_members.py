@@ -99,6 +99,6 @@ def test_ten_thousand_open_transactions_end_one_by_one() -> None:
         assert world.commit(producer=producer) == [ErrorCode.none]
     offsets = world.offsets
     for producer in producers:
-        world.group_offsets.end_transaction(producer, committed=False)
+        world.group_offsets.end_transaction(producer, committed=False, end_offset=0)
     assert not offsets.of_transactions(GROUP)
     assert offsets.weight_bytes == 0

@@ -134,7 +134,7 @@ def test_an_offset_in_a_transaction_counts_once_that_is_committed(committed: boo
     other = world.failover()
     for each in (world, other):
         assert each.offsets.is_pending(GROUP, T0)
-        each.group_offsets.end_transaction(P1, committed=committed)
+        each.group_offsets.end_transaction(P1, committed=committed, end_offset=9)
         assert each.committed() == {("t", 0): 9 if committed else 5}
         assert each.offsets.of_transactions(GROUP) == ()
 
@@ -143,7 +143,7 @@ def test_of_two_commits_the_later_one_counts() -> None:
     world = World()
     world.commit(offsets={("t", 0): 9}, producer=P1)
     world.commit(offsets={("t", 0): 10})
-    world.group_offsets.end_transaction(P1, committed=True)
+    world.group_offsets.end_transaction(P1, committed=True, end_offset=9)
     assert world.committed() == {("t", 0): 10}
 
 
@@ -152,11 +152,11 @@ def test_a_marker_ends_its_producers_transaction_only() -> None:
     other = TransactionalProducer(8, 1)
     world.commit(offsets={("t", 0): 9}, producer=P1)
     world.commit(offsets={("t", 0): 10, ("t", 1): 1}, producer=other)
-    world.group_offsets.end_transaction(TransactionalProducer(7, 0), committed=False)
-    world.group_offsets.end_transaction(P1, committed=True)
+    world.group_offsets.end_transaction(TransactionalProducer(7, 0), committed=False, end_offset=9)
+    world.group_offsets.end_transaction(P1, committed=True, end_offset=9)
     assert world.committed() == {("t", 0): 9}
     assert set(world.offsets.of_transactions(GROUP)) == {T0, TopicPartition("t", 1)}
-    world.group_offsets.end_transaction(TransactionalProducer(8, 2), committed=False)
+    world.group_offsets.end_transaction(TransactionalProducer(8, 2), committed=False, end_offset=9)
     assert world.offsets.of_transactions(GROUP) == ()
     assert world.offsets.weight_bytes == world.offsets.of_group(GROUP)[T0].weight_bytes
 

@@ -14,16 +14,20 @@ from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import DecodedRecord, decode_records
 from tidemark_broker.log import (
-    CleanerSettings,
-    CleaningAborted,
-    CleaningStats,
     CorruptRecords,
     LogConfig,
     LogManager,
     PartitionLog,
     StorageError,
 )
-from tidemark_broker.log.compaction import pace
+from tidemark_broker.log.compaction import (
+    CleanerSettings,
+    CleaningAborted,
+    CleaningStats,
+    dirtiness_of,
+    pace,
+)
+from tidemark_broker.log.compaction import clean as clean_log
 from tidemark_broker.log.segment import Segment
 
 CONFIG = LogConfig(
@@ -44,15 +48,20 @@ def write(log: PartitionLog, rounds: int, keys: int = 10, epoch: int = 0) -> Non
     for _ in range(rounds):
         for number in range(keys):
             record = Record(b"key-%d" % number, b"at %d" % log.next_offset, (), T0)
-            log.append_as_leader(build_batch([record]), leader_epoch=epoch, now_ms=T0)
+            LogBench.append(log, build_batch([record]), epoch=epoch)
     log.advance_high_watermark(log.next_offset)
 
 
 def clean(
     log: PartitionLog, *, now_ms: int = T0, stopping: Callable[[], bool] = lambda: False
 ) -> CleaningStats:
-    return log.clean(
-        log.dirtiness(now_ms), SETTINGS, now_ms=now_ms, stopping=stopping, moved=lambda _: None
+    return clean_log(
+        log,
+        dirtiness_of(log, now_ms),
+        SETTINGS,
+        now_ms=now_ms,
+        stopping=stopping,
+        moved=lambda _: 0.0,
     )
 
 
@@ -86,7 +95,7 @@ def test_the_last_of_each_key_stays_and_the_active_segment_is_left_alone(bench: 
     assert stats.written_bytes < size
     bench.check(log)
     assert (log.log_start_offset, log.next_offset, log.high_watermark) == (0, 60, 60)
-    again = log.dirtiness(T0)
+    again = dirtiness_of(log, T0)
     assert (again.cleanable_bytes, again.is_due) == (0, False)
 
 
@@ -110,7 +119,7 @@ def test_what_is_not_committed_is_left_alone(bench: LogBench) -> None:
     committed = log.high_watermark
     for number in range(30):
         record = Record(b"key-%d" % (number % 10), b"at %d" % log.next_offset, (), T0)
-        log.append_as_leader(build_batch([record]), leader_epoch=0, now_ms=T0)
+        LogBench.append(log, build_batch([record]))
     stats = clean(log)
     assert stats.next_dirty <= committed
     assert [offset for offset, _ in records(log)][-30:] == list(range(30, 60))
@@ -268,7 +277,7 @@ def test_a_compacted_log_expires_too(bench: LogBench) -> None:
     log.config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=5)
     assert log.apply_retention(T0 + 6, tiered=None)
     assert log.log_start_offset == log.next_offset
-    assert log.dirtiness(T0).first_dirty == log.next_offset
+    assert dirtiness_of(log, T0).first_dirty == log.next_offset
 
 
 # ------------------------------------------------------------------ what goes wrong
@@ -307,7 +316,7 @@ def test_a_swap_that_fails_half_way_is_finished_or_undone(
     assert (log.failure is not None) == in_doubt
     if in_doubt:
         with pytest.raises(StorageError, match="opened again"):
-            log.append_as_leader(bench.batch(), leader_epoch=0, now_ms=T0)
+            bench.append(log, bench.batch())
         assert log.reopen()
     bench.check(log)
     assert log.next_offset == 60

@@ -18,7 +18,13 @@ from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark.records.decode import decode_records
-from tidemark_broker.log import CleanerSettings, CleaningStats, LogConfig, PartitionLog
+from tidemark_broker.log import (
+    LogConfig,
+    PartitionLog,
+    batch_contents,
+)
+from tidemark_broker.log.compaction import CleanerSettings, CleaningStats, dirtiness_of
+from tidemark_broker.log.compaction import clean as clean_log
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES
 
 Bench = Any  # the LogBench of conftest.py
@@ -70,7 +76,7 @@ class History:
             producer_epoch=-1 if producer_id < 0 else 0,
             base_sequence=-1 if producer_id < 0 else sequence,
         )
-        self.log.append_as_leader(data, leader_epoch=self.epoch, now_ms=self.now_ms)
+        self.bench.append(self.log, data, now_ms=self.now_ms, epoch=self.epoch)
         for number, record in enumerate(records):
             assert record.key is not None
             self.written[base + number] = Written(record.key, record.value, record.timestamp_ms)
@@ -124,12 +130,13 @@ def clean(log: PartitionLog, now_ms: int, *, keys: int = 10_000) -> CleaningStat
         load_factor=0.9,
         buffer_bytes=500,
     )
-    return log.clean(
-        log.dirtiness(now_ms),
+    return clean_log(
+        log,
+        dirtiness_of(log, now_ms),
         settings,
         now_ms=now_ms,
         stopping=lambda: False,
-        moved=lambda _: None,
+        moved=lambda _: 0.0,
     )
 
 
@@ -315,7 +322,13 @@ class Transactions:
             is_transactional=True,
         )
         guard = self.log.begin_verification(data, self.now_ms, supports_epoch_bump=False)
-        done = self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms, guard=guard)
+        done = self.log.append_as_leader(
+            data,
+            leader_epoch=0,
+            now_ms=self.now_ms,
+            guard=guard,
+            contents=batch_contents(data),
+        )
         self.sequences[producer_id] = sequence + count
         written = self.open.setdefault(producer_id, {})
         written.update({done.base_offset + at: pair for at, pair in enumerate(pairs)})

@@ -32,7 +32,7 @@ from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
-PACE = Pace(lambda: False, lambda _: None)
+PACE = Pace(lambda: False, lambda _: 0.0)
 
 # ------------------------------------------------------------------ the map of keys
 

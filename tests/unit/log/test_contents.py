@@ -169,8 +169,6 @@ def numbered(count: int, number: int, *, codec: int = 0) -> bytes:
 def test_what_is_read_on_the_loop(count: int, size: int, codec: int, is_quick: bool) -> None:
     data = build_batch([Record(None, bytes(size), (), T0)] * count, codec=codec)
     assert is_quickly_read(data) is is_quick
-    if is_quick:
-        assert is_to_be_read(data, is_early=False)
 
 
 def test_which_batches_are_read() -> None:

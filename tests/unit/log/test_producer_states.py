@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark.logfiles.producer_snapshot import decode_snapshot
+from tidemark.logfiles.producer_snapshot import decode_snapshot, without_transactions
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import errors, producer_states
@@ -255,3 +255,12 @@ def test_a_snapshot_holds_what_kafka_keeps() -> None:
     again.load([one, other])
     assert list(again.active()) == list(states.active())
     assert again.first_unstable_offset == 6
+
+
+def test_a_snapshot_without_transactions_has_the_same_producers() -> None:
+    states = having(data(0, 3, transactional=True), data(0, 4, producer=8))
+    again = ProducerStates()
+    again.load(decode_snapshot(without_transactions(states.snapshot())))
+    assert [each.producer_id for each in again.active()] == [PID, 8]
+    assert again.first_unstable_offset is None
+    assert states.first_unstable_offset == 3

@@ -2,6 +2,7 @@
 happened."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,54 @@ def test_whatever_happens_a_log_knows_what_its_batches_tell(
         assert aborted_of(log) == aborted_of(same)
         assert log.last_stable_offset == same.last_stable_offset
         bench.check(log)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-3], lambda data: data[:-34] + b"\x07" + data[-33:]],
+    ids=["torn", "another version"],
+)
+def test_a_damaged_transaction_index_is_told_by_the_batches(
+    bench: LogBench, damage: Callable[[bytes], bytes]
+) -> None:
+    log = bench.create()
+    for producer in range(4):
+        produce(log, producer, 0, transactional=True)
+        bench.fill(log, [1] * 10)
+        finish(log, producer, commit=False)
+    log.close()
+    expected = aborted_of(log)
+    assert len(expected) == 4
+    path = sorted(bench.directory.glob("*.txnindex"))[1]
+    path.write_bytes(damage(path.read_bytes()))
+    for _ in range(2):
+        log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
+        assert aborted_of(log) == expected
+        log.close()
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
+    bench: LogBench, roll: bool
+) -> None:
+    log = bench.create()
+    for sequence in range(40):
+        produce(log, 1, sequence)
+        produce(log, 2, 0, epoch=sequence)
+    produce(log, 3, 0, transactional=True)
+    finish(log, 3, commit=True, epoch=1)
+    if roll:
+        log.roll(T0)
+    end = log.next_offset
+    log.close()
+    log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
+    for sequence in range(35, 40):
+        assert produce(log, 1, sequence) == 2 * sequence
+    with pytest.raises(errors.OutOfOrderSequence):
+        produce(log, 1, 34)
+    assert produce(log, 2, 0, epoch=39) == 79
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 2, 0, epoch=38)
+    assert log.next_offset == end
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 3, 0, epoch=0)

@@ -1,6 +1,8 @@
 """What a client's Produce is answered, by the handler over real replicas: by name and by id, which
 record is at fault, what is refused though its header is right."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from tidemark_broker.api import produce
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
 from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_to_be_read
+from tidemark_broker.replication.threads import in_record_thread
 
 Nodes = Callable[[int], Node]
 
@@ -104,6 +107,24 @@ async def test_which_batches_of_a_connection_are_read(leader: Node) -> None:
         unread += not refused
         assert refused is is_to_be_read(data, is_early=number < FIRST_BATCHES), number
     assert 300 < unread < 400 - FIRST_BATCHES
+
+
+async def test_nothing_is_read_on_suspicion_while_much_is_being_read(leader: Node) -> None:
+    """Others' first batches are not held up; what must be read is."""
+    over = threading.Event()
+    busy = [asyncio.ensure_future(in_record_thread(over.wait)) for _ in range(40)]
+    await asyncio.sleep(0)
+    try:
+        producer = Producer(leader)
+        (taken,) = await producer.send(poisoned(records(*[b"k"] * 9)))
+        (refused,) = await producer.send(poisoned(records(b"k")))
+    finally:
+        over.set()
+        await asyncio.gather(*busy)
+    assert taken.error_code is ErrorCode.none
+    assert refused.error_code is ErrorCode.invalid_record
+    (refused,) = await producer.send(poisoned(records(*[b"k"] * 9)))
+    assert refused.error_code is ErrorCode.invalid_record
 
 
 async def test_which_records_have_no_key(leader: Node) -> None:

@@ -55,14 +55,14 @@ async def send(
 async def finish(
     node: Node, producer: int, *, commit: bool, epoch: int = 0, timeout_ms: int = 0
 ) -> ProduceResult:
-    return await produce.append_marker(
+    appended = produce.begin_marker(
         node.partition,
         EndMarker(commit, 3),
         producer_id=producer,
         producer_epoch=epoch,
         transaction_version=1,
-        timeout_ms=timeout_ms,
     )
+    return await produce.acknowledged(node.partition, appended, acks=-1, timeout_ms=timeout_ms)
 
 
 async def replicate(one: Node, two: Node) -> None:
@@ -142,6 +142,16 @@ async def test_a_transaction_that_nobody_has_verified_is_refused(pair: tuple[Nod
     data = batch(1, 0, transactional=True)
     result = await produce.append(pair[0].partition, data, acks=1, timeout_ms=0)
     assert result.error is ErrorCode.invalid_txn_state
+
+
+async def test_a_producer_that_writes_nothing_is_forgotten(pair: tuple[Node, Node]) -> None:
+    one, _ = pair
+    await send(one, batch(1, 0))
+    await one.upkeep.expire_producers(1)
+    assert one.partition.log.producer_count == 1
+    await one.upkeep.expire_producers(0)
+    assert one.partition.log.producer_count == 0
+    assert (await send(one, batch(1, 9))).error is ErrorCode.none
 
 
 # ---------------------------------------------------------------- read_committed

@@ -149,6 +149,11 @@ REFUSED = {
         "invalid_config",
         "must be a whole number",
     ),
+    "a value that no object may have": (
+        create(settings=settings(cleanup_policy=f"delete{' ' * 2000},compact")),
+        "invalid_config",
+        "at most 1024",
+    ),
     "key twice": (
         create(settings=settings(retention_ms="1") * 2),
         "invalid_request",
@@ -283,6 +288,14 @@ async def test_partitions_are_never_taken_away(changes: Changes, count: int, mes
     told, text = await changes.one(change(ChangeKind.GROW, partitions=count))
     assert told == "invalid_partitions"
     assert message in text
+
+
+async def test_partitions_are_added_where_there_are_brokers_for_them(changes: Changes) -> None:
+    changes.world.make_topic(replicas=3)
+    told, text = await changes.one(change(ChangeKind.GROW, partitions=2))
+    assert told == "invalid_replication_factor"
+    assert "3 brokers are needed" in text
+    assert changes.spec()["partitions"] == 1
 
 
 async def test_added_partitions_go_where_they_are_assigned(changes: Changes) -> None:

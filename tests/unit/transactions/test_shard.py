@@ -2,8 +2,10 @@
 change."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +36,7 @@ class World:
         self.node = Node(1, folder)
         self.wall_ms = 1_000_000
         self.node.context.wall_ms = lambda: self.wall_ms
+        self.node.context.monotonic = time.monotonic
         self.written: list[WireMarker] = []
         self.marker_error = ErrorCode.none
         self.producer_ids = ProducerIds()
@@ -309,6 +312,29 @@ async def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert refused_id.error is ErrorCode.policy_violation
         ended = await shard.end(ID, producer=producer, commit=True, version=2)
         assert ended.error is ErrorCode.none  # what is there can always be ended
+
+
+async def test_a_marker_goes_to_whoever_leads_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 2, which leads t-1 at first, cannot be reached."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        away = row(partition=1, leader=2, leader_epoch=1, partition_epoch=1, replicas=(2,))
+        await made.node.told(away)
+        producer = await opened(shard)
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        await until(lambda: made.written)
+        await asyncio.sleep(0.05)
+        assert {each.partition for each in made.written} == {0}
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        left = made.coordinator.describe(ID)
+        assert left is not None
+        assert left.partitions == {T1}
+        await made.node.told(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
+        await until(lambda: state(shard) is COMMITTED)
+        assert [each.partition for each in made.written] == [0, 1]
 
 
 async def test_ids_that_nobody_uses_are_forgotten(

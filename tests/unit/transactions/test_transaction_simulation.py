@@ -15,7 +15,9 @@ def test_transactions_are_all_or_nothing(seed: int) -> None:
     assert simulation.epoch > 3
 
 
-@pytest.mark.parametrize("bug", ["prepared is forgotten", "a partition is left out"])
+@pytest.mark.parametrize(
+    "bug", ["prepared is forgotten", "a partition is left out", "no verification"]
+)
 def test_what_is_broken_is_found(bug: str) -> None:
     found = [name for seed in range(3) for name in Simulation(seed, bug).run()]
     assert any(name.startswith(("lost write", "hanging", "G")) for name in found)

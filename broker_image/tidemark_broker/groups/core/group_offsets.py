@@ -166,10 +166,16 @@ class GroupOffsets:
             return ErrorCode.invalid_commit_offset_size
         return ErrorCode.none
 
-    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """A marker was appended."""
+    def end_transaction(
+        self, producer: TransactionalProducer, *, committed: bool, end_offset: int
+    ) -> None:
+        """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
+        is committed."""
         before = self._offsets.weight_bytes
-        self._offsets.end_transaction(producer, committed=committed)
+        for group_id in self._offsets.end_transaction(producer, committed=committed):
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.recorded_below = end_offset
         self._room.used_bytes += self._offsets.weight_bytes - before
 
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups

@@ -181,12 +181,14 @@ class Offsets:
         if not offsets:
             del self._groups[group_id]
 
-    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> None:
+    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> set[str]:
         """A marker stands on record: what the producer has put aside, in that epoch or an earlier
-        one, counts from now on, or never will."""
+        one, counts from now on, or never will. The groups that this is about."""
+        about: set[str] = set()
         epochs = self._pending.get(producer.producer_id, {})
         for epoch in [each for each in epochs if each <= producer.producer_epoch]:
             for group_id, offsets in epochs.pop(epoch).items():
+                about.add(group_id)
                 for of, value in offsets.items():
                     self._close(group_id, of)
                     self._reweigh(value, None)
@@ -195,6 +197,7 @@ class Offsets:
                         self.put(group_id, of, value)
         if not epochs:
             self._pending.pop(producer.producer_id, None)
+        return about
 
     def _close(self, group_id: str, of: TopicPartition) -> None:
         count = self._open[group_id]

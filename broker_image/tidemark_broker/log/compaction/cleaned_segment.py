@@ -14,14 +14,13 @@ from tidemark.logfiles import names
 from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.transaction_index import AbortedTransaction, encode_aborted
-from tidemark.records.batch import parse_header
 from tidemark_broker.log.compaction.choosing import IndexedBytes
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import put
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import cleaned_path, discard_cleaned
 from tidemark_broker.log.transaction_index import TransactionIndex
-from tidemark_broker.log.walk import BatchAt
+from tidemark_broker.log.walk import batch_at
 
 _WRITE_BYTES = 1024 * 1024
 
@@ -40,19 +39,11 @@ class CleanedSegment:
 
     def append(self, batch: bytes, index_interval_bytes: int) -> None:
         """Write and index one batch."""
-        segment, header = self.segment, parse_header(batch)
+        segment = self.segment
         position, size = segment.size_bytes, len(batch)
         if position + size > INT32_MAX:
             raise StorageError(f"{segment.log_path} would become larger than its index can say")
-        at = BatchAt(
-            position,
-            size,
-            header.base_offset,
-            header.last_offset,
-            header.partition_leader_epoch,
-            header.max_timestamp,
-        )
-        segment.note_batch(at, position, index_interval_bytes)
+        segment.note_batch(batch_at(batch, 0, position), position, index_interval_bytes)
         segment.size_bytes = position + size
         self._pieces.append(batch)
         self._held_bytes += size

@@ -16,7 +16,7 @@ from tidemark.records.control import read_end_marker
 from tidemark.records.keyed import keyed_records
 from tidemark_broker.log import flushing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
-from tidemark_broker.log.compaction.choosing import Dirtiness, goes_along
+from tidemark_broker.log.compaction.choosing import Dirtiness, dirtiness, goes_along
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.pace import CleaningAborted, Pace
@@ -26,6 +26,7 @@ from tidemark_broker.log.compaction.swapping import swap_in
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.reading import aborted_transactions
 from tidemark_broker.log.segment import Segment
 
@@ -52,19 +53,48 @@ class CleaningStats:
     keyless_records: int = 0
 
 
-class Cleaning:
-    """Use :meth:`run` once. ``stopping`` is asked often, ``moved`` told of bytes (see
-    :class:`Pace`)."""
+def dirtiness_of(log: PartitionLog, now_ms: int) -> Dirtiness:
+    """How much of it compaction has not seen, and up to where it may see it now."""
+    state = log.state
+    with state.lock:
+        infos, bounds = state.segments.infos(), state.bounds
+    return dirtiness(
+        infos,
+        bounds,
+        state.config,
+        first_dirty=state.first_dirty,
+        last_stable_offset=log.last_stable_offset,
+        now_ms=now_ms,
+    )
+
+
+def clean(
+    log: PartitionLog,
+    what: Dirtiness,
+    settings: CleanerSettings,
+    *,
+    now_ms: int,
+    stopping: Callable[[], bool],
+    moved: Callable[[int], float],
+) -> CleaningStats:
+    """T: compact what :func:`dirtiness_of` told, and have on record how far; one call at a time.
+    ``moved`` is told of bytes read and written, and says for how many seconds to rest; ``stopping``
+    is asked often. :class:`CleaningAborted` where it says so, or the log is cut, closed or removed
+    meanwhile; :class:`LogError` where the log cannot be compacted."""
+    return _Cleaning(log.state, what, settings, now_ms, stopping, moved).run()
+
+
+class _Cleaning:
+    """Use :meth:`run` once."""
 
     def __init__(
         self,
         log: LogState,
         what: Dirtiness,
         settings: CleanerSettings,
-        *,
         now_ms: int,
         stopping: Callable[[], bool],
-        moved: Callable[[int], None],
+        moved: Callable[[int], float],
     ) -> None:
         self._log = log
         self._what = what
@@ -81,8 +111,7 @@ class Cleaning:
         return unusable or log.truncations != self._truncations or self._stopping()
 
     def run(self) -> CleaningStats:
-        """T: compact, and have on record how far. :class:`CleaningAborted`, or a
-        :class:`LogError` where the log cannot be compacted."""
+        """T: see :func:`clean`."""
         log, what = self._log, self._what
         flushing.flush(log, what.first_uncleanable)
         log.checkpoint()  # or a crash would have the new segments recovered as if they were torn

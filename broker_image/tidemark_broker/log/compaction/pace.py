@@ -14,6 +14,8 @@ from typing import TypeVar
 _TURN_S = 0.001
 _REST_S = 0.0001
 _TURN_RECORDS = 256
+#: How long it sleeps at most before it looks whether it is to give up.
+_SLEEP_S = 0.5
 
 R = TypeVar("R")
 
@@ -24,17 +26,19 @@ class CleaningAborted(Exception):
 
 class Pace:
     """Of one cleaning. ``aborted`` is asked each turn; ``moved`` is told of bytes that were read or
-    written, and may sleep."""
+    written, and says for how many seconds to rest."""
 
     def __init__(
         self,
         aborted: Callable[[], bool],
-        moved: Callable[[int], None],
+        moved: Callable[[int], float],
         now: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._aborted = aborted
         self._moved = moved
         self._now = now
+        self._sleep = sleep
         self._began_s = now()
         self._bytes = 0
 
@@ -49,9 +53,11 @@ class Pace:
         self._bytes += size_bytes
         if self._now() - self._began_s < _TURN_S:
             return
-        if self._aborted():
-            raise CleaningAborted
-        self._moved(self._bytes)
-        self._bytes = 0
-        time.sleep(_REST_S)
+        moved, self._bytes = self._bytes, 0
+        rest_s = max(_REST_S, self._moved(moved))
+        while rest_s > 0:
+            self._sleep(min(rest_s, _SLEEP_S))
+            if self._aborted():
+                raise CleaningAborted
+            rest_s = self._moved(0)
         self._began_s = self._now()

@@ -31,7 +31,7 @@ from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import in_sync
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.partition.turns import Turn
-from tidemark_broker.replication.threads import in_record_thread
+from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
@@ -69,9 +69,12 @@ def begin(
     """Append, where nothing has to be read for long first: neither this batch nor one that came
     from the same ``peer`` (a connection) before it. ``guard``: see
     :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`; None
-    for batches that were made here, which are not read."""
+    for batches that were made here, which are not read. Nothing is read on suspicion while many
+    batches wait to be: who sends what takes long would hold up everybody's first ones."""
     reads = is_early is not None and (
-        partition.log.config.compacts or is_to_be_read(data, is_early=is_early)
+        partition.log.config.compacts
+        or is_quickly_read(data)
+        or (not in_record_thread.is_busy and is_to_be_read(data, is_early=is_early))
     )
 
     def append(contents: BatchContents | None) -> ProduceResult:
@@ -108,17 +111,17 @@ def _append_read(
     return append(contents)
 
 
-async def append_marker(
+def begin_marker(
     partition: Partition,
     marker: EndMarker,
     *,
     producer_id: int,
     producer_epoch: int,
     transaction_version: int,
-    timeout_ms: int,
 ) -> ProduceResult:
-    """As leader: end a producer's transaction here, with acks all (KIP-98)."""
-    appended = _append(
+    """As leader: end a producer's transaction here (KIP-98). It is appended, and
+    :func:`acknowledged` once it is committed."""
+    return _append(
         partition,
         ACKS_ALL,
         lambda: partition.log.append_marker(
@@ -130,7 +133,6 @@ async def append_marker(
             now_ms=partition.context.wall_ms(),
         ),
     )
-    return await acknowledged(partition, appended, acks=ACKS_ALL, timeout_ms=timeout_ms)
 
 
 async def acknowledged(
@@ -171,6 +173,8 @@ class DelayedAppend:
                 return self._append(None)
             except RecordsInDoubt:
                 return self._append(await in_record_thread(batch_contents, self._data))
+        except ThreadsBusy as error:
+            return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
         except LogError as error:
             return _refused(self._partition, error)
         finally:

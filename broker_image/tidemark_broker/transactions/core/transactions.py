@@ -34,11 +34,11 @@ class _Entry:
 
 
 class Transactions:
-    """By transactional id. ``bytes`` is what they weigh in memory, roughly."""
+    """By transactional id. ``weight_bytes`` is what they weigh in memory, roughly."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self.bytes = 0
+        self.weight_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -112,11 +112,11 @@ class Transactions:
     def _set(self, transactional_id: str, entry: _Entry) -> None:
         before = self._entries.pop(transactional_id, None)
         if before is not None:
-            self.bytes -= _weight(transactional_id, before)
+            self.weight_bytes -= _weight(transactional_id, before)
         if entry.committed is None and entry.appended is None:
             return
         self._entries[transactional_id] = entry
-        self.bytes += _weight(transactional_id, entry)
+        self.weight_bytes += _weight(transactional_id, entry)
 
 
 def _weight(transactional_id: str, entry: _Entry) -> int:
