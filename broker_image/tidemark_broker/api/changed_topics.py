@@ -5,9 +5,9 @@ to find what it asked for, at least on this broker: so the handler waits until t
 says so, as long as the client allows, and answers REQUEST_TIMED_OUT otherwise, as Kafka does.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +15,8 @@ from tidemark.wire.topics import TopicChange, TopicChangeResult
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import CHANGED, TopicMetadata
 from tidemark_broker.topic_changes.forwarder import Asker
+
+K = TypeVar("K", bound=Hashable)
 
 #: However long a client waits, the operator is not given more for its answer.
 _ASKED_MAX_S = 60.0
@@ -48,17 +50,15 @@ async def pass_on(
 
 
 async def until_known(
-    call: Call, pending: Iterable[str], is_known: Callable[[str], bool], wait_s: float
-) -> frozenset[str]:
-    """Wait until the metadata of this broker has followed; the names of which it has not."""
-    left = dict.fromkeys(pending)
+    call: Call, pending: Iterable[K], is_known: Callable[[K], bool], wait_s: float
+) -> frozenset[K]:
+    """Wait until the metadata of this broker has followed; the topics of which it has not."""
+    left = list(dict.fromkeys(pending))
 
     def all_known() -> bool:
-        for name in list(left):
-            if not is_known(name):
-                return False  # the rest is looked at when this one is there
-            del left[name]
-        return True
+        while left and is_known(left[-1]):
+            left.pop()
+        return not left  # the rest is looked at when that one is there
 
     await call.services.purgatory.wait([CHANGED], all_known, call.wait_s(wait_s))
     return frozenset(name for name in left if not is_known(name))

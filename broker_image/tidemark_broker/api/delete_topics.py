@@ -73,6 +73,8 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
             answers[each] = refused
         if call.turns.over:
             await call.turns.give()
+    if call.turns.over:
+        await call.turns.give()
     left = {each: name for each, name in names.items() if each not in answers}
     wait_s = milliseconds(request.timeout) / 1000
     answers |= await _deleted(left, call, wait_s)
@@ -152,17 +154,15 @@ async def _deleted(
     )
     told = await pass_on(call, changes, wait_s=wait_s)
     results = dict(zip(asked, told, strict=True))
-    ids = {
-        str(result.topic_id): result.topic_id
-        for result in told
-        if result.topic_id is not None and not result.error_code
-    }
+    going = await call.turns.all_of(
+        result.topic_id for result in told if result.topic_id is not None and not result.error_code
+    )
     cluster = call.services.cluster
     late = await until_known(
-        call, ids, lambda text: cluster.by_id(ids[text]) is None, until_s - loop.time()
+        call, going, lambda topic_id: cluster.by_id(topic_id) is None, until_s - loop.time()
     )
     answers = await call.turns.all_of(
-        _answer(name, results[each], call, is_late=str(results[each].topic_id) in late)
+        _answer(name, results[each], call, is_late=results[each].topic_id in late)
         for each, name in asked.items()
     )
     return dict(zip(asked, answers, strict=True))

@@ -164,8 +164,8 @@ async def _group(
     known = _Known(offsets, pending if require_stable else frozenset())
     if asked is None:
         if not call.has_room(call.memory.held_bytes + len(offsets) * _OFFSET_BYTES):
-            error = ErrorCode.coordinator_load_in_progress  # it is to be asked for again
-            return await _refused(group_id, asked, call, error)
+            later = ErrorCode.coordinator_load_in_progress  # it is to be asked for again
+            return await _refused(group_id, asked, call, later)
         topics = await _all(known, call)
     else:
         topics = await _named(known, asked, call)

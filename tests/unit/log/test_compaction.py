@@ -23,6 +23,7 @@ from tidemark_broker.log import (
     CorruptRecords,
     LogConfig,
     LogManager,
+    NotCached,
     PartitionLog,
     StorageError,
 )
@@ -30,6 +31,7 @@ from tidemark_broker.log.compaction import (
     CleanerSettings,
     CleaningAborted,
     CleaningStats,
+    choosing,
     dirtiness_of,
     pace,
 )
@@ -165,6 +167,25 @@ def test_an_offset_that_is_gone_is_read_as_what_follows_it(bench: LogBench) -> N
     found = log.offset_by_timestamp(T0)
     assert found is not None
     assert found.offset == first
+
+
+def test_an_answer_is_not_one_empty_batch_alone(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some clients would take it for the end of the log."""
+    monkeypatch.setattr(choosing, "GROUP_SEGMENTS_MAX", 1)
+    log = written(bench)
+    clean(log)
+    empty = [each for each in log.segments() if each.size_bytes == HEADER_BYTES]
+    assert len(empty) > 2
+    for segment in empty:
+        part = log.read(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+        assert len(_records_of(part.data)) == 1
+        with pytest.raises(NotCached):
+            log.read_cached(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+    end = empty[-1].next_base_offset
+    part = log.read(0, max_bytes=1, up_to_offset=end, min_one=True)
+    assert (_records_of(part.data), part.next_offset) == ([], end)
 
 
 def test_what_is_not_committed_is_left_alone(bench: LogBench) -> None:
