@@ -51,7 +51,7 @@ PRODUCERS = {"confluent-kafka": _confluent, "kafka-python": _kafka_python}
 @pytest.mark.slow
 @pytest.mark.parametrize("client", PRODUCERS)
 def test_each_record_is_there_once_though_its_leaders_die(cluster: Cluster, client: str) -> None:
-    topic = cluster.new_topic(config={"min.insync.replicas": "2", "segment.bytes": "20000"})
+    topic = cluster.new_topic(config={"min.insync.replicas": "2", "segment.bytes": "1048576"})
     killed: list[int] = []
 
     def kill(count: int) -> None:

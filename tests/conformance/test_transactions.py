@@ -135,6 +135,7 @@ def test_who_reads_committed_records_sees_neither_aborted_nor_open_ones(cluster:
     for number in range(10):
         producer.begin_transaction()
         producer.produce(topic, b"%d" % number)
+        assert producer.flush(60) == 0  # what waits to be sent an abort would throw away
         if number % 2:
             producer.abort_transaction(60)
         else:
