@@ -200,7 +200,7 @@ BROKER_KEYS = (
     _key(_BROKER, "group.max.session.timeout.ms", integer(0), 1_800_000,
         "The longest."),
     _key(_BROKER, "group.max.size", integer(1), 2**31 - 1,
-        "Members of a group at most."),
+        "Members of a group at most; never more than 10,000."),
     _key(_BROKER, "tidemark.groups.bytes.max", long(1024 * 1024), 512 * _MIB,
         "About what members and offsets of all groups of this broker may take of memory; beyond "
         "that new members are refused with GROUP_MAX_SIZE_REACHED and new offsets with "

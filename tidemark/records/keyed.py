@@ -14,9 +14,9 @@ from tidemark.records.varint import VarintError, read_varint, read_varlong
 KeyedRecord = tuple[int, int, int, bytes | None, bool]
 
 
-def keyed_records(payload: bytes, count: int) -> Iterator[KeyedRecord]:
-    """Every record of an unpacked batch, in order. :class:`CorruptBatch` where they do not fit,
-    maybe after some were given out."""
+def keyed_records(payload: bytes, count: int, last_delta: int) -> Iterator[KeyedRecord]:
+    """Every record of an unpacked batch, in order; no offset delta is above ``last_delta``, the
+    header's. :class:`CorruptBatch` where they do not fit, maybe after some were given out."""
     position, limit = 0, len(payload)
     try:
         for _ in range(count):
@@ -45,7 +45,7 @@ def keyed_records(payload: bytes, count: int) -> Iterator[KeyedRecord]:
             if key_size >= 0:
                 key = payload[position : position + key_size]
                 position += key_size
-            if not start < position < end <= limit or delta < 0:
+            if not start < position < end <= limit or not 0 <= delta <= last_delta:
                 raise CorruptBatch(f"a record of {size} bytes does not fit its batch")
             # A zigzag number is negative where its lowest bit is set: the length of null.
             yield start, end, delta, key, not payload[position] & 1

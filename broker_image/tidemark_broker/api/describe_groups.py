@@ -16,6 +16,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Since this version a group that is not there is an error (KIP-1043), until then a dead one.
 _NOT_FOUND_SINCE = 6
+#: Of a group's id, in a message: a whole one and a sentence may be more than a string can hold.
+_SHOWN_MAX = 300
 _BARE_BYTES = 300
 
 
@@ -94,7 +96,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if call.version >= _NOT_FOUND_SINCE:
             dead.error_code = ErrorCode.group_id_not_found
-            dead.error_message = f"Group {group_id} not found."
+            dead.error_message = f"Group {group_id[:_SHOWN_MAX]} not found."
         return dead
     name = group.protocol_name if group.state is GroupState.STABLE else None
     described = DescribedGroup(

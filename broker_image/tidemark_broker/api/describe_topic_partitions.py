@@ -92,7 +92,8 @@ async def handle(
     wanted = {name for name in asked or topics if name >= first}
     denied = await call.denied(Operation.DESCRIBE, wanted)
     starts_at = 0 if cursor is None or first in denied else cursor.partition_index
-    limit = min(request.response_partition_limit, call.services.settings.partitions_described_max)
+    most = call.services.settings.partitions_described_max
+    limit = max(min(request.response_partition_limit, most), 1)  # or a client would ask for ever
     page = _Page(call, limit)
     for name in sorted(wanted - denied):
         if not page.take(name, starts_at if name == first else 0, is_named=bool(asked)):

@@ -41,7 +41,7 @@ class TransactionState:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTransactionsResponse:
-    """In the order of the request."""
+    """Each once, in the order of the request."""
 
     transaction_states: tuple[TransactionState, ...]
     throttle_time: timedelta = ZERO
@@ -54,7 +54,7 @@ async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTr
 
 
 def _states(request: DescribeTransactionsRequest, call: Call) -> Iterator[TransactionState]:
-    for transactional_id in request.transactional_ids:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
         found = _found(transactional_id, call)
         if isinstance(found, ErrorCode):
             yield TransactionState(error_code=found, transactional_id=transactional_id)

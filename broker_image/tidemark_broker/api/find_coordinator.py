@@ -20,6 +20,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Since this version one request asks for many.
 _BATCHED_SINCE = 4
+#: Of a key, in a message: a whole one and a sentence may be more than a string can hold.
+_SHOWN_MAX = 300
 
 
 class _Kind(NamedTuple):
@@ -104,7 +106,8 @@ def _find(
             key, ErrorCode.invalid_request, f"there are no coordinators of type {key_type}"
         )
     if not call.client.may(Operation.DESCRIBE, kind.resource, key):
-        return _refused(key, kind.denied, f"no permission to describe {kind.resource.name} {key}")
+        text = f"no permission to describe {kind.resource.name} {key[:_SHOWN_MAX]}"
+        return _refused(key, kind.denied, text)
     try:
         node = finder.leader_of(kind.topic, key)
     except CoordinatorError as error:

@@ -28,6 +28,8 @@ from tidemark_broker.security.principal import host_of
 #: than empty, and a leader may be told to leave everything as it is (KIP-814).
 _ID_FIRST_SINCE, _NULL_SINCE, _SKIP_SINCE = 4, 7, 9
 _CLIENT_ID_MAX = 255
+#: Of one member: clients have a handful of assignors.
+PROTOCOLS_MAX = 100
 #: Longer than any rebalance is waited for.
 _WAIT_MAX_S = 24 * 3600.0
 
@@ -62,6 +64,8 @@ async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
         answer = _error(request, ErrorCode.group_authorization_failed)
     elif not request.group_id:
         answer = _error(request, ErrorCode.invalid_group_id)
+    elif len(request.protocols) > PROTOCOLS_MAX:
+        answer = _error(request, ErrorCode.invalid_request)
     else:
         try:
             answer = await call.services.groups.join(

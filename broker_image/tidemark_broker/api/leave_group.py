@@ -8,6 +8,7 @@ from kio.schema.leave_group.v5 import request as v5
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import Identity
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -50,8 +51,11 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
     members = [Identity(request.member_id)]
     if call.version >= _BATCHED_SINCE:
         members = [Identity(each.member_id, each.group_instance_id) for each in request.members]
+    errors: list[ErrorCode] = []
     try:
-        errors = call.services.groups.leave(request.group_id, members)
+        for part in some(members) if members else ((),):
+            errors += call.services.groups.leave(request.group_id, part)
+            await call.turns.pause()
     except CoordinatorError as error:
         return LeaveGroupResponse(error_code=error.error_code)
     if call.version < _BATCHED_SINCE:

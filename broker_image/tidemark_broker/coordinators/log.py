@@ -23,6 +23,8 @@ from tidemark_broker.replication.partition.produce import DelayedAppend
 _PEER = "coordinator"
 #: Producers whose transactions were verified and that have written nothing since.
 _VERIFIED_MAX = 10_000
+#: With so many who wait, those are looked for who wait no more.
+_WAITING_MIN = 1000
 
 
 class CoordinatorRecord(NamedTuple):
@@ -53,6 +55,7 @@ class CoordinatorLog:
         #: A heap: who reads may wait for less than who wrote before.
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
+        self._looked_through_at = _WAITING_MIN
         self._ended = False
         #: Of transactions that go on here, by what the transaction coordinator has said.
         self._verified: Lru[TransactionalProducer, VerificationGuard] = Lru(_VERIFIED_MAX)
@@ -132,7 +135,15 @@ class CoordinatorLog:
         else:
             self._count += 1
             heapq.heappush(self._waiting, (end_offset, self._count, future))
+            if len(self._waiting) >= self._looked_through_at:
+                self._forget_those_who_left()
         return future
+
+    def _forget_those_who_left(self) -> None:
+        """While nothing is committed, whoever asks gives up after a while and asks again."""
+        self._waiting = [each for each in self._waiting if not each[2].done()]
+        heapq.heapify(self._waiting)
+        self._looked_through_at = max(_WAITING_MIN, 2 * len(self._waiting))
 
     def high_watermark_moved(self) -> None:
         """Answer those whose records are committed by now."""

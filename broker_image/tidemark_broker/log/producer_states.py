@@ -7,10 +7,10 @@ offset stops at the first one that is open or unreplicated.
 
 A client makes producer ids at no cost, so a log keeps no more than :data:`PRODUCERS_MAX` of them
 and all logs of a broker together no more than a limit: those that were idle for longest are
-forgotten, as if they had expired. A producer within a transaction is not forgotten.
+forgotten, as if they had expired. A producer within a transaction is not forgotten. For how long
+one was idle is told by the log, not by timestamps: these are whatever a client writes.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -114,6 +114,7 @@ class ProducerStates:
 
     def __init__(self, limit: ProducerLimit | None = None) -> None:
         self._limit = limit or ProducerLimit()
+        #: In the order in which they last wrote.
         self._producers: dict[int, ProducerEntry] = {}
         #: First offset of each open transaction, in rising order, and its producer.
         self._ongoing: dict[int, int] = {}
@@ -171,9 +172,10 @@ class ProducerStates:
 
     def note(self, batch: ProducerBatch) -> AbortedTransaction | None:
         """It was appended, here or by the leader; the transaction that it aborts."""
-        entry = self._producers.get(batch.producer_id)
+        entry = self._producers.pop(batch.producer_id, None)
         if entry is None:
-            entry = self._add(batch.producer_id)
+            entry = self._added()
+        self._producers[batch.producer_id] = entry
         if batch.marker is not None:
             return self._end(entry, batch)
         entry.add(batch)
@@ -203,21 +205,20 @@ class ProducerStates:
         stable = next(iter(self._ongoing), batch.last_offset + 1)
         return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
 
-    def _add(self, producer_id: int) -> ProducerEntry:
+    def _added(self) -> ProducerEntry:
         limit = self._limit
         if len(self._producers) >= PRODUCERS_MAX or limit.count >= limit.most:
             self._forget_idle()
-        entry = self._producers[producer_id] = ProducerEntry()
         limit.count += 1
-        return entry
+        return ProducerEntry()
 
     def _forget_idle(self) -> None:
         idle = [
-            (entry.timestamp_ms, producer_id)
+            producer_id
             for producer_id, entry in self._producers.items()
             if entry.txn_first_offset == NO_OFFSET
         ]
-        for _, producer_id in heapq.nsmallest(max(1, len(idle) // _FORGOTTEN_PART), idle):
+        for producer_id in idle[: max(1, len(idle) // _FORGOTTEN_PART)]:
             self._remove(producer_id)
 
     def _remove(self, producer_id: int) -> None:

@@ -9,7 +9,7 @@ came.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +27,9 @@ from tidemark.wire.topics import (
 
 logger = logging.getLogger(__name__)
 
+#: Of one message. The controller ends the connection over which a message of 16 MiB comes, and with
+#: it what others have asked.
+MESSAGE_BYTES_MAX = 1024 * 1024
 #: Messages under way at once; more wait for their turn.
 _AT_ONCE = 16
 #: What the operator is given at least: a client that gives no time wants it done all the same.
@@ -89,9 +92,11 @@ class Forwarder(ChangeForwarder):
         """See :class:`ChangeForwarder`; ``timeout_s`` is for all of them."""
         until_s = asyncio.get_running_loop().time() + max(timeout_s, _LEAST_S)
         results: list[TopicChangeResult] = []
-        for start in range(0, len(changes), CHANGES_MAX):
-            some = changes[start : start + CHANGES_MAX]
-            results += await self._some(some, asker, until_s, validate_only=validate_only)
+        for some in _messages(changes):
+            if len(some) == 1 and _size(some[0]) > MESSAGE_BYTES_MAX:
+                results += _all(some, ErrorCode.policy_violation, "it is too much for one topic")
+            else:
+                results += await self._some(some, asker, until_s, validate_only=validate_only)
         return results
 
     async def _some(
@@ -157,6 +162,29 @@ class Forwarder(ChangeForwarder):
             self._connected = None
             with contextlib.suppress(OSError):
                 await connection.close()
+
+
+def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]:
+    """So many of them at a time as one message may have."""
+    some: list[TopicChange] = []
+    size = 0
+    for change in changes:
+        more = _size(change)
+        if some and (len(some) == CHANGES_MAX or size + more > MESSAGE_BYTES_MAX):
+            yield some
+            some, size = [], 0
+        some.append(change)
+        size += more
+    if some:
+        yield some
+
+
+def _size(change: TopicChange) -> int:
+    """About how many bytes it has in a message, at most."""
+    texts = [change.name, *(text for each in change.settings for text in (each.name, each.value))]
+    brokers = sum(len(each.replicas) for each in change.assignments)
+    elements = len(texts) + len(change.assignments) + brokers
+    return 100 + 12 * elements + sum(4 * len(text) for text in texts if text is not None)
 
 
 def _request(

@@ -10,13 +10,18 @@ _CONFLICT_ADVICE = "change it there, or have that manager give the field up"
 _DISABLING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 
+#: Characters of a message, in which a client's own names and values stand: answers of Kafka's older
+#: versions cannot carry 32 KiB.
+_MESSAGE_MAX = 2000
+
+
 class Refusal(Exception):
     """``code``: Kafka's number."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = message[:_MESSAGE_MAX]
 
     def result(self) -> TopicChangeResult:
         """As the broker is told."""

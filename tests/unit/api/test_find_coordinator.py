@@ -13,6 +13,7 @@ from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.wire import control
+from tidemark.wire.framing import encode_response_pieces
 from tidemark_broker.api import find_coordinator
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
@@ -121,3 +122,14 @@ async def test_who_may_not_describe_it_is_not_told() -> None:
     answer, _ = await ask(4, cluster, users, coordinator_keys=("a",), key_type=1)
     denied = ErrorCode.transactional_id_authorization_failed
     assert answer.coordinators[0].error_code is denied
+
+
+@pytest.mark.parametrize("version", [2, 6])
+async def test_the_longest_key_is_refused_in_an_answer_that_can_be_written(version: int) -> None:
+    users = UserStore()
+    users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE GROUP a...")))
+    cluster, key = cluster_of(GROUP_OFFSETS_TOPIC), "k" * 0x7FFF
+    answer, _ = await ask(version, cluster, users, key=key, key_type=0, coordinator_keys=(key,))
+    told = answer.coordinators[0] if version == 6 else answer
+    assert told.error_code is ErrorCode.group_authorization_failed
+    assert encode_response_pieces(answer, 1, find_coordinator.API.answer_type(version))

@@ -1,6 +1,7 @@
 """A state machine in a partition of a real log: loading, appends, commits, roles that change."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -298,3 +299,22 @@ async def test_what_is_due_is_told(tmp_path: Path) -> None:
         table.deadlines.schedule("now", made.node.now_s)
         await asyncio.sleep(0.02)
         assert table.expired_keys == ["now"]
+
+
+async def test_who_waits_no_more_for_a_commit_is_forgotten_though_nothing_is_committed(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        log = (await made.active()).log
+        beyond = log.end_offset + 1
+        kept = log.committed(beyond)
+        left: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
+        for _ in range(20_000):  # clients that ask, give up and ask again
+            future = log.committed(beyond)
+            future.cancel()
+            left.add(future)
+        assert len(left) <= 1000
+        log.append([CoordinatorRecord(b"k", b"v")])
+        async with asyncio.timeout(5):
+            await kept

@@ -233,6 +233,31 @@ async def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         assert (await made.fetch(everything=True)).topics == ()
 
 
+async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        protocol = kafka.nested(11, 9, "JoinGroupRequestProtocol", name="range", metadata=b"")
+        joined = await made.join(protocols=(protocol,) * 101)
+        assert joined.error_code is ErrorCode.invalid_request
+
+
+async def test_a_thousand_members_leave_at_once(tmp_path: Path) -> None:
+    """Some at a time: what is told of each is still its own."""
+    async with broker(tmp_path) as made:
+        member = await made.member()
+        leaving = tuple(
+            kafka.nested(
+                13, 5, "MemberIdentity", member_id=each, group_instance_id=None, reason=None
+            )
+            for each in (*("nobody",) * 900, member, *("nobody",) * 50)
+        )
+        left = await made.ask("LeaveGroup", group_id="g", members=leaving)
+        errors = [each.error_code for each in left.members]
+        assert errors.count(ErrorCode.unknown_member_id) == 950
+        assert errors[900] is NONE
+        shard = made.groups.coordinators.shard_of("g")
+        assert not shard.groups["g"].members
+
+
 async def test_offsets_of_a_former_topic_are_none_of_the_new_one(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         assert await made.commit() is NONE

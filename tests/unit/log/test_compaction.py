@@ -10,7 +10,13 @@ import pytest
 
 from tests.unit.log.conftest import T0, TOPIC_ID, LogBench
 from tidemark.logfiles.checkpoints import read_offsets
-from tidemark.records.batch import HEADER_BYTES, iter_headers
+from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    compute_crc,
+    iter_headers,
+)
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import DecodedRecord, decode_records
 from tidemark_broker.log import (
@@ -99,6 +105,55 @@ def test_the_last_of_each_key_stays_and_the_active_segment_is_left_alone(bench: 
     assert (log.log_start_offset, log.next_offset, log.high_watermark) == (0, 60, 60)
     again = dirtiness_of(log, T0)
     assert (again.cleanable_bytes, again.is_due) == (0, False)
+
+
+def poison(record: Record, at: int, with_byte: bytes) -> bytes:
+    """A batch of one record with other bytes in it, whose CRC holds. A topic that was not compacted
+    may hold such: not all is read that comes in."""
+    batch = bytearray(build_batch([record]))
+    batch[HEADER_BYTES + at : HEADER_BYTES + at + 1] = with_byte
+    batch[8:12] = (len(batch) - LENGTH_OVERHEAD).to_bytes(4)
+    batch[HEADER_BYTES] = 2 * (len(batch) - HEADER_BYTES - 1)
+    batch[17:21] = compute_crc(batch, CRC_COVERS_FROM, len(batch)).to_bytes(4)
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "number"),
+    [
+        pytest.param(
+            poison(Record(b"key-0", b"at 0", (), T0), 3, b"\x7e"),
+            0,
+            id="an offset behind the log's end",
+        ),
+        pytest.param(
+            poison(Record(b"gone", None, (), T0), 2, b"\x80" * 11 + b"\0"),
+            50,
+            id="a timestamp without end",
+        ),
+    ],
+)
+def test_a_record_that_is_not_what_it_says_takes_no_others_away(
+    bench: LogBench, batch: bytes, number: int
+) -> None:
+    """It comes before the batch of that number, and stays as it is."""
+    bench.config = CONFIG
+    log = bench.create()
+    write(log, 1, number)
+    LogBench.append(log, batch)
+    write(log, 6)
+    active = log.active_base_offset
+    stats = clean(log)
+    assert stats.unreadable_batches == 1
+    assert stats.next_dirty == active == log.state.first_dirty
+    kept, offset = list[int](), number + 51
+    while offset < log.next_offset:
+        part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
+        kept += [each.offset for each in _records_of(part.data)]
+        offset = part.next_offset
+    assert kept == list(range(number + 51, number + 61))
+    left = log.read(number, max_bytes=1, up_to_offset=log.next_offset, min_one=True).data
+    assert left[HEADER_BYTES : len(batch)] == batch[HEADER_BYTES:]
 
 
 def test_an_offset_that_is_gone_is_read_as_what_follows_it(bench: LogBench) -> None:

@@ -208,6 +208,29 @@ def test_those_that_were_idle_for_longest_make_room(monkeypatch: pytest.MonkeyPa
     assert known == {1000, *range(1, 40)}
 
 
+def test_a_timestamp_of_the_future_outlives_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that makes up producers does not have the others forgotten, whatever it writes."""
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 40)
+    states = having(data(0, 0, at_ms=100))
+    for number in range(200):
+        states.note(data(0, 2 * number + 1, producer=1000 + number, at_ms=2**62))
+        states.note(data(number + 1, 2 * number + 2, at_ms=100 + number))
+    assert len(states) <= 40
+    assert check(states, data(200, 999)) is not None  # its last batch is known when it comes again
+    with pytest.raises(errors.OutOfOrderSequence):
+        check(states, data(0, 999))
+
+
+def test_who_was_idle_for_longest_is_known_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 3)
+    before = having(*(data(0, number, producer=number) for number in range(3)))
+    before.note(data(1, 3, producer=0))
+    states = ProducerStates()
+    states.load(decode_snapshot(before.snapshot()))
+    states.note(data(0, 4, producer=3))
+    assert [each.producer_id for each in states.active()] == [2, 0, 3]
+
+
 def test_the_logs_of_a_broker_share_a_limit() -> None:
     limit = ProducerLimit(10)
     first, second = ProducerStates(limit), ProducerStates(limit)

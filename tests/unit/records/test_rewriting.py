@@ -53,7 +53,7 @@ def _records(batch: bytes) -> list[DecodedRecord]:
 
 def test_keys_and_what_has_a_value() -> None:
     _, _, payload = _batch()
-    found = list(keyed_records(payload, len(RECORDS)))
+    found = list(keyed_records(payload, len(RECORDS), len(RECORDS) - 1))
     assert [(delta, key, has_value) for _, _, delta, key, has_value in found] == [
         (number, each.key, each.value is not None) for number, each in enumerate(RECORDS)
     ]
@@ -66,7 +66,7 @@ def test_keys_and_what_has_a_value() -> None:
 def test_many_records_whose_deltas_take_several_bytes() -> None:
     records = [Record(b"%d" % n, b"v", (), T0 + n * 1000) for n in range(20_000)]
     batch = build_batch(records)
-    found = list(keyed_records(batch[HEADER_BYTES:], len(records)))
+    found = list(keyed_records(batch[HEADER_BYTES:], len(records), len(records) - 1))
     assert [(delta, key) for _, _, delta, key, _ in found] == [
         (number, each.key) for number, each in enumerate(records)
     ]
@@ -88,11 +88,11 @@ def test_many_records_whose_deltas_take_several_bytes() -> None:
 )
 def test_records_that_cannot_be_read(payload: bytes) -> None:
     with pytest.raises(CorruptBatch):
-        list(keyed_records(payload, 1))
+        list(keyed_records(payload, 1, 0))
 
 
 def _spans(payload: bytes, count: int, kept: list[int]) -> list[tuple[int, int]]:
-    records: list[KeyedRecord] = list(keyed_records(payload, count))
+    records: list[KeyedRecord] = list(keyed_records(payload, count, count - 1))
     return [records[number][:2] for number in kept]
 
 

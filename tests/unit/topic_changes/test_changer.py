@@ -22,6 +22,7 @@ from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.topic_changes.changer import TopicChanger
+from tidemark_operator.topic_changes.refusal import refused
 
 TIERED = {"remote.log.storage.system.enable": "true"}
 GIT = "argocd-controller"
@@ -482,3 +483,9 @@ async def test_what_brokers_keep_their_state_in_is_not_deleted(changes: Changes)
     told, text = await changes.one(change(ChangeKind.DELETE, "__consumer_offsets"))
     assert told == "policy_violation"
     assert "internal" in text
+
+
+def test_a_clients_own_text_does_not_make_a_message_too_long_to_be_told() -> None:
+    told = refused(ErrorCode.invalid_config, f"Unknown topic config name: {'x' * 0x7FFF}").result()
+    assert told.error_message is not None
+    assert len(told.error_message) == 2000

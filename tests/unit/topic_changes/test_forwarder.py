@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.topic_changes.requests import create
+from tests.unit.topic_changes.requests import create, settings
 from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import encode
 from tidemark.wire.topics import (
     CHANGES_MAX,
     ChangeTopicsRequest,
     ChangeTopicsResponse,
     TopicChangeResult,
 )
-from tidemark_broker.topic_changes.forwarder import Asker, ControllerLink, Forwarder
+from tidemark_broker.topic_changes.forwarder import (
+    MESSAGE_BYTES_MAX,
+    Asker,
+    ControllerLink,
+    Forwarder,
+)
 
 ASKER = Asker("User:alice", "10.0.0.7:1")
 
@@ -141,3 +147,25 @@ async def test_no_answer_may_mean_anything(world: World) -> None:
 async def test_two_at_once_share_the_connection(world: World) -> None:
     assert await asyncio.gather(world.codes(), world.codes()) == [{"none"}, {"none"}]
     assert len(world.connections) == 1
+
+
+async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
+    """A message that the controller takes for too large would end what others have asked, too."""
+    value = "v" * 0x7FFF
+    large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
+    results = await world.forwarder.change(large, ASKER, timeout_s=10)
+    assert {each.error_code for each in results} == {0}
+    sent = [request.changes for request in world.asked if request.changes]
+    assert [change for changes in sent for change in changes] == large
+    assert max(len(encode(request)) for request in world.asked) < MESSAGE_BYTES_MAX
+
+
+async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -> None:
+    too_large = create("large", settings=settings(**{f"a{n}": "v" * 0x7FFF for n in range(20)}))
+    results = await world.forwarder.change(
+        [create("a"), too_large, create("b")], ASKER, timeout_s=10
+    )
+    assert [ErrorCode(each.error_code).name for each in results] == [
+        "none", "policy_violation", "none",
+    ]  # fmt: skip
+    assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]

@@ -204,3 +204,44 @@ def test_a_request_has_a_limit() -> None:
         sizes.append(len(batches[1]))
     assert sizes == [BATCH_MAX, BATCH_MAX, 1]
     assert [key for key, _ in queue.finished()] == [X]
+
+
+def test_no_step_goes_through_all_that_waits() -> None:
+    """A hundred thousand markers for one broker: each leader is looked for twice, once when its
+    marker is placed and once when it is sent."""
+    looked = 0
+
+    def leader_of(_: TopicPartition) -> int:
+        nonlocal looked
+        looked += 1
+        return 1
+
+    queue = MarkerQueue(leader_of)
+    count, most, sent = 100_000, 0, 0
+    queue.add(X, marker(), [TopicPartition("t", number) for number in range(count)])
+    while sent < count:
+        before = looked
+        for broker, batch in queue.batches(0.0).items():
+            sent += len(batch)
+            queue.answered(broker, batch, lambda _: ErrorCode.none, 0.0)
+        most = max(most, looked - before)
+    assert looked == 2 * count
+    assert most <= 2 * count // 25
+    assert queue.next_s() is None
+
+
+def test_markers_that_nobody_wants_any_more_hold_up_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "BATCH_MAX", 2)
+    world = World()
+    world.queue.add(Y, marker(), [A])
+    held = world.queue.batches(0.0)
+    world.queue.add(X, marker(), [A, B])
+    world.queue.batches(0.0)  # placed: broker 1 has a request under way
+    world.queue.drop(0)
+    world.queue.add((1, "z"), marker(), [B])
+    for broker, batch in held.items():
+        world.answer(broker, batch, ErrorCode.none)
+    sent = [world.batches() for _ in range(3)]
+    assert {1: [B]} in sent
+    assert world.queue.unfinished == 0
+    assert world.queue.next_s() is None

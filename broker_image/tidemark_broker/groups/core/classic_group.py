@@ -31,6 +31,10 @@ CONSUMER = "consumer"
 _OVERHEAD_BYTES = 1000
 #: What an id that was given away weighs.
 PENDING_BYTES = 700
+#: Topics that its members name, each its own. Of a group that has more it is not known.
+_SUBSCRIBED_MAX = 100_000
+#: What one of them weighs beside its text.
+_TOPIC_BYTES = 100
 
 
 class ClassicGroup:
@@ -241,7 +245,7 @@ class ClassicGroup:
         self.generation_id += 1
         self.pending_sync.clear()
         self.protocol_name = self.select_protocol() if self.members else None
-        self.subscribed = self._subscribed()
+        self._subscribe()
         self.transition_to(
             GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms
         )
@@ -297,20 +301,29 @@ class ClassicGroup:
         group.protocol_type = value.protocol_type or None
         group.leader = value.leader if value.members else None
         group.state = GroupState.STABLE if value.members else GroupState.EMPTY
-        group.subscribed = group._subscribed()
+        group._subscribe()
         return group
+
+    def _subscribe(self) -> None:
+        self.weight_bytes -= _weight(self.subscribed)
+        self.subscribed = self._subscribed()
+        self.weight_bytes += _weight(self.subscribed)
 
     def _subscribed(self) -> frozenset[str] | None:
         if not self.members:
             return frozenset()
         if not self.is_consumer_group or self.protocol_name is None:
             return None
-        name = self.protocol_name
+        name, left = self.protocol_name, _SUBSCRIBED_MAX
+        topics: set[str] = set()
         try:
-            metadata = {each.metadata_of(name) for each in self.members.values()}
-            return frozenset().union(*map(subscribed_topics, metadata))
+            for metadata in {each.metadata_of(name) for each in self.members.values()}:
+                named = subscribed_topics(metadata, left)
+                left -= len(named)
+                topics.update(named)
         except FrameError:
             return None
+        return frozenset(topics)
 
     def waiting(self) -> Iterator[Member]:
         """Members that wait for an answer."""
@@ -330,3 +343,7 @@ class ClassicGroup:
     def _await_join(self, member: Member, join: Join | None) -> None:
         self.awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
+
+
+def _weight(topics: frozenset[str] | None) -> int:
+    return sum(_TOPIC_BYTES + len(topic) for topic in topics or ())

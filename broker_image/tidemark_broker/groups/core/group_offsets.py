@@ -92,7 +92,7 @@ class GroupOffsets:
             error = ErrorCode.group_max_size_reached
         if error is not ErrorCode.none:
             return Changed([error] * len(new), 0)
-        errors = [self._offset_error(by.group_id, each) for each in new]
+        errors = [self._offset_error(by, each) for each in new]
         kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
         if by.producer is None and group is not None:
             self._rebalancing.heard_of(group, by.who.member_id, now)
@@ -155,10 +155,14 @@ class GroupOffsets:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    def _offset_error(self, group_id: str, new: NewOffset) -> ErrorCode:
+    def _offset_error(self, by: Committer, new: NewOffset) -> ErrorCode:
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
-        if self._room.is_full and new.of not in self._offsets.of_group(group_id):
+        before = self._offsets.held(by.group_id, new.of, by.producer)
+        more = len(new.metadata or "")
+        if before is not None:
+            more -= len(before.metadata)
+        if (before is None or more > 0) and self._room.lacks(more):
             return ErrorCode.invalid_commit_offset_size
         return ErrorCode.none
 

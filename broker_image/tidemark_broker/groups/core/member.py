@@ -9,6 +9,7 @@ from tidemark_broker.groups.core.values import (
     Protocol,
     Sync,
     SyncAnswer,
+    weight_of,
 )
 
 #: What a member weighs beside its texts and its protocols.
@@ -55,7 +56,7 @@ class Member:
     def weight_bytes(self) -> int:
         """About what it takes of memory."""
         texts = len(self.member_id) + len(self.client_id) + len(self.assignment)
-        return _OVERHEAD_BYTES + texts + sum(len(p.name) + len(p.metadata) for p in self.protocols)
+        return _OVERHEAD_BYTES + texts + weight_of(self.protocols)
 
     def metadata_of(self, protocol_name: str) -> bytes:
         """What it says with that protocol, nothing where it does not do it."""

@@ -8,6 +8,7 @@ and counts once its marker says so. Of two for one partition the one that is lat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
@@ -109,9 +110,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._pending: dict[
-            TransactionalProducer, dict[str, dict[TopicPartition, CommittedOffset]]
-        ] = {}
+        #: By producer id, and by epoch: a marker ends those of one id.
+        self._pending: dict[int, dict[int, dict[str, dict[TopicPartition, CommittedOffset]]]] = {}
         #: How many open transactions have one for the partition.
         self._open: dict[str, dict[TopicPartition, int]] = {}
         self.weight_bytes = 0
@@ -134,6 +134,15 @@ class Offsets:
         """Those that a transaction may change."""
         return tuple(self._open.get(group_id, ()))
 
+    def held(
+        self, group_id: str, of: TopicPartition, producer: TransactionalProducer | None
+    ) -> CommittedOffset | None:
+        """What another one of that producer's transaction, or of none, takes the place of."""
+        if producer is None:
+            return self.of_group(group_id).get(of)
+        epochs = self._pending.get(producer.producer_id, {})
+        return epochs.get(producer.producer_epoch, {}).get(group_id, {}).get(of)
+
     # ------------------------------------------------------------ what comes and goes
 
     def put(
@@ -149,7 +158,8 @@ class Offsets:
             self._reweigh(offsets.get(of), value)
             offsets[of] = value
             return
-        pending = self._pending.setdefault(producer, {}).setdefault(group_id, {})
+        epochs = self._pending.setdefault(producer.producer_id, {})
+        pending = epochs.setdefault(producer.producer_epoch, {}).setdefault(group_id, {})
         if of not in pending:
             count = self._open.setdefault(group_id, {})
             count[of] = count.get(of, 0) + 1
@@ -159,7 +169,7 @@ class Offsets:
     def remove(self, group_id: str, of: TopicPartition) -> None:
         """Its tombstone stands on record: what was put aside before does not count either."""
         if self.is_pending(group_id, of):
-            for groups in self._pending.values():
+            for groups in chain.from_iterable(each.values() for each in self._pending.values()):
                 value = groups.get(group_id, {}).pop(of, None)
                 if value is not None:
                     self._reweigh(value, None)
@@ -174,23 +184,20 @@ class Offsets:
     def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> set[str]:
         """A marker stands on record: what the producer has put aside, in that epoch or an earlier
         one, counts from now on, or never will. The groups that this is about."""
-        groups: set[str] = set()
-        ended = [
-            each
-            for each in self._pending
-            if each.producer_id == producer.producer_id
-            and each.producer_epoch <= producer.producer_epoch
-        ]
-        for each in ended:
-            for group_id, offsets in self._pending.pop(each).items():
-                groups.add(group_id)
+        about: set[str] = set()
+        epochs = self._pending.get(producer.producer_id, {})
+        for epoch in [each for each in epochs if each <= producer.producer_epoch]:
+            for group_id, offsets in epochs.pop(epoch).items():
+                about.add(group_id)
                 for of, value in offsets.items():
                     self._close(group_id, of)
                     self._reweigh(value, None)
                     known = self._groups.get(group_id, {}).get(of)
                     if committed and (known is None or known.record_offset < value.record_offset):
                         self.put(group_id, of, value)
-        return groups
+        if not epochs:
+            self._pending.pop(producer.producer_id, None)
+        return about
 
     def _close(self, group_id: str, of: TopicPartition) -> None:
         count = self._open[group_id]

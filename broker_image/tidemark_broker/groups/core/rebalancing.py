@@ -419,6 +419,7 @@ class Rebalancing:
             self._schedule_join(group, now)  # until their sessions are over
             return
         group.next_generation(now.ms)
+        self._room.weigh(group)
         logger.info(
             "group %s: generation %d of %d members",
             group.group_id,
@@ -498,7 +499,7 @@ class Rebalancing:
         """What everybody is to do goes on record; once it is committed, all are told."""
         generation_id = group.generation_id
         try:
-            end_offset = self._record(group, group.metadata(assignments))
+            end_offset = self._record_assigned(group, assignments)
         except CoordinatorError as error:
             self._answer_syncs(group, error.error_code, now)
             self._prepare(group, "an assignment that could not be recorded", now)
@@ -512,6 +513,12 @@ class Rebalancing:
                 self._begin_generation(group, assignments, then)
 
         self._journal.when_committed(end_offset, tell)
+
+    def _record_assigned(self, group: ClassicGroup, assignments: dict[str, bytes]) -> int:
+        growth = _growth(group, assignments)
+        if growth > 0 and self._room.lacks(growth):
+            raise CoordinatorError(ErrorCode.group_max_size_reached)
+        return self._record(group, group.metadata(assignments))
 
     def _begin_generation(
         self, group: ClassicGroup, assignments: dict[str, bytes], now: Now
@@ -644,3 +651,11 @@ class Rebalancing:
         record = record_of(GroupMetadataKey(group=group.group_id), value)
         group.recorded_below = self._journal.append([record])
         return group.recorded_below
+
+
+def _growth(group: ClassicGroup, assignments: dict[str, bytes]) -> int:
+    """By how many bytes its members would weigh more with these."""
+    return sum(
+        len(assignments.get(each.member_id, b"")) - len(each.assignment)
+        for each in group.members.values()
+    )

@@ -6,6 +6,11 @@ from typing import NamedTuple
 from tidemark_broker.config import BrokerConfig
 
 
+#: Of one group, whatever is configured: the record of a generation of more is larger than a log takes
+#: by default, and is made in one go.
+MEMBERS_MAX = 10_000
+
+
 class Now(NamedTuple):
     """One moment, by two clocks: seconds of a monotonic one, for what is due, and milliseconds
     since the epoch, for what stands on record."""
@@ -35,7 +40,7 @@ class GroupSettings:
             initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
             session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),
             session_timeout_max_ms=config.integer("group.max.session.timeout.ms"),
-            size_max=config.integer("group.max.size"),
+            size_max=min(config.integer("group.max.size"), MEMBERS_MAX),
             bytes_max=config.integer("tidemark.groups.bytes.max"),
             offset_metadata_max=config.integer("offset.metadata.max.bytes"),
             offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,

@@ -4,23 +4,19 @@ Assignors are the clients' business; the coordinator reads the topics only (Kafk
 ConsumerProtocol), so that offsets of a topic that is still consumed are not deleted.
 """
 
-import struct
-
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
-from kio.serial.errors import SerialError
 
-from tidemark.wire.framing import FrameError, reader_of
+from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
+from tidemark.wire.framing import FrameError, decode
 
 _VERSION_BYTES = 2
 
 
-def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
+def subscribed_topics(metadata: bytes, most: int) -> tuple[str, ...]:
     """The topics of one member; later versions only have more behind them. Raises
-    :class:`FrameError`."""
+    :class:`FrameError`, for more than ``most`` as well: members write what they like."""
     if len(metadata) < _VERSION_BYTES:
         raise FrameError("a subscription without a version")
-    try:
-        value, _ = reader_of(ConsumerProtocolSubscription)(metadata, _VERSION_BYTES)
-    except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
-        raise FrameError(f"a subscription that cannot be read: {error}") from error
+    bounds = Bounds(elements=most, string_bytes=STRING_BYTES_MAX)
+    value = decode(ConsumerProtocolSubscription, metadata, _VERSION_BYTES, bounds)
     return tuple(value.topics)

@@ -13,6 +13,8 @@ from kio.schema.errors import ErrorCode
 
 UNKNOWN_MEMBER_ID = ""
 NO_GENERATION = -1
+#: What a protocol of a member weighs beside its name and metadata.
+_PROTOCOL_BYTES = 250
 
 
 class GroupState(enum.StrEnum):
@@ -30,6 +32,11 @@ class Protocol(NamedTuple):
 
     name: str
     metadata: bytes
+
+
+def weight_of(protocols: tuple[Protocol, ...]) -> int:
+    """About what they take of memory, in bytes."""
+    return sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
 class Identity(NamedTuple):
@@ -96,7 +103,7 @@ class JoinRequest:
     @property
     def weight_bytes(self) -> int:
         """What it wants to be kept."""
-        return sum(len(each.name) + len(each.metadata) for each in self.protocols)
+        return weight_of(self.protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,15 @@ next. A batch whose records cannot be read stays as it is: who wrote it loses no
 keeps nobody else's keys from being cleaned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidemark.records.batch import HEADER_BYTES, BatchHeader, CorruptBatch
 from tidemark.records.codecs import decompress
 from tidemark.records.control import read_end_marker
-from tidemark.records.keyed import keyed_records
+from tidemark.records.keyed import KeyedRecord, keyed_records
 from tidemark.records.rewriting import delete_horizon_ms, with_records, without_records
+from tidemark.records.varint import VarintError
 from tidemark_broker.log.compaction.offset_map import OffsetMap
 from tidemark_broker.log.compaction.pace import Pace
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
@@ -79,7 +80,7 @@ class BatchFilter:
             if header.base_offset > self._offsets.latest_offset:
                 return batch  # a later cleaning will know which keys come again behind it
             return self._data(header, batch)
-        except CorruptBatch:
+        except (CorruptBatch, VarintError):
             self.unreadable += 1
             return batch
 
@@ -93,7 +94,7 @@ class BatchFilter:
         if horizon_ms is not None:
             return batch
         payload = unpacked(header, batch)
-        kept = [(start, end) for start, end, *_ in keyed_records(payload, header.count)]
+        kept = [(start, end) for start, end, *_ in _records(header, payload)]
         return with_records(header, payload, kept, self._new_horizon_ms)
 
     def _data(self, header: BatchHeader, batch: bytes) -> bytes | None:
@@ -102,7 +103,7 @@ class BatchFilter:
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
         base, latest, newest = header.base_offset, self._offsets.latest_offset, self._offsets.get
         kept, tombstones, keyless = [], False, 0
-        for turn in self._pace.turns(keyed_records(payload, header.count)):
+        for turn in self._pace.turns(_records(header, payload)):
             for start, end, delta, key, has_value in turn:
                 offset = base + delta
                 if offset <= latest:
@@ -128,3 +129,7 @@ class BatchFilter:
         """None, or an empty batch where it is the last one of a producer."""
         last = self._last_batches.get(header.producer_id)
         return None if last is None or not last.is_in(header) else without_records(header)
+
+
+def _records(header: BatchHeader, payload: bytes) -> Iterator[KeyedRecord]:
+    return keyed_records(payload, header.count, header.last_offset_delta)

@@ -188,7 +188,8 @@ class _Cleaning:
                 transactions.may_drop_marker(header, read_end_marker(batch))
             elif not transactions.may_drop_data(header):
                 start, base = self._what.first_dirty, header.base_offset
-                records = keyed_records(unpacked(header, batch), header.count)
+                payload = unpacked(header, batch)
+                records = keyed_records(payload, header.count, header.last_offset_delta)
                 for turn in self._pace.turns(records):
                     for _, _, delta, key, _ in turn:
                         if key is not None and base + delta >= start:

@@ -12,6 +12,7 @@ A topic that nobody knows has been deleted, and needs no marker; but what a brok
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -79,7 +80,8 @@ class MarkerQueue:
         self._ready: dict[MarkerWrite, None] = {}
         self._waiting: list[tuple[float, int, MarkerWrite]] = []
         self._numbers = itertools.count()
-        self._for_broker: dict[int, dict[MarkerWrite, None]] = {}
+        #: None of them is empty.
+        self._for_broker: dict[int, deque[MarkerWrite]] = {}
         self._busy: set[int] = set()
         self._finished: list[tuple[TransactionKey, Marker]] = []
 
@@ -166,7 +168,7 @@ class MarkerQueue:
         if leader != UNKNOWN_TOPIC:
             write.unknown_since_s = None
         if leader >= 0:
-            self._for_broker.setdefault(leader, {})[write] = None
+            self._for_broker.setdefault(leader, deque()).append(write)
         elif leader == UNKNOWN_TOPIC and self._is_gone(write, now_s):
             self._done(write)
         else:
@@ -178,18 +180,20 @@ class MarkerQueue:
         return now_s - write.unknown_since_s >= ABSENT_S
 
     def _take(self, broker: int, now_s: float) -> Sequence[MarkerWrite]:
-        """Those that it still leads; the others go where they belong now."""
+        """Some of those that it still leads; the others go where they belong now. No more of them
+        are looked at than a request may have, however many wait."""
         queue = self._for_broker.pop(broker)
         batch: list[MarkerWrite] = []
-        for write in queue:
+        for _ in range(min(len(queue), BATCH_MAX)):
+            write = queue.popleft()
             if not self._is_wanted(write):
                 continue
-            if len(batch) == BATCH_MAX:
-                self._for_broker.setdefault(broker, {})[write] = None
-            elif self._leader_of(write.tp) == broker:
+            if self._leader_of(write.tp) == broker:
                 batch.append(write)
             else:
                 self._place(write, now_s)
+        if queue:
+            self._for_broker[broker] = queue
         return batch
 
     def _is_wanted(self, write: MarkerWrite) -> bool:
