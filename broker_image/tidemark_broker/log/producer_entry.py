@@ -95,9 +95,17 @@ class BatchMetadata(NamedTuple):
 
 class ProducerEntry:
     """One producer in one log. ``batches`` oldest first, all of ``epoch``; ``txn_first_offset``:
-    where its open transaction begins, -1 for none."""
+    where its open transaction begins, -1 for none; ``has_written``: since it was last asked whether
+    it is idle, for the timestamps of its records are its own."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "txn_first_offset")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "has_written",
+        "timestamp_ms",
+        "txn_first_offset",
+    )
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
@@ -105,6 +113,7 @@ class ProducerEntry:
         self.coordinator_epoch = -1
         self.timestamp_ms = -1
         self.txn_first_offset = NO_OFFSET
+        self.has_written = True
 
     @property
     def last_sequence(self) -> int:
@@ -204,6 +213,7 @@ class ProducerEntry:
             )
         )
         self.timestamp_ms = batch.timestamp_ms
+        self.has_written = True
 
     def end_transaction(self, batch: ProducerBatch, marker: EndMarker) -> None:
         """A marker was appended."""

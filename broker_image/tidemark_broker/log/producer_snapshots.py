@@ -17,6 +17,7 @@ from tidemark.logfiles.producer_snapshot import (
     encode_snapshot,
 )
 from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.files import put
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,12 @@ class ProducerSnapshots:
             with storage_errors(f"{path} cannot be written"):
                 path.write_bytes(data)
             self._unsaved.pop(offset, None)
+
+    def put(self, offset: int, data: bytes) -> None:
+        """T: the one of ``offset`` is on the disk."""
+        path = self.path(offset)
+        with storage_errors(f"{path} cannot be written"):
+            put(path, data)
 
     def at(self, offset: int) -> bytes:
         """T: the one of ``offset``; an empty one where there is none that is whole (what is not
@@ -76,6 +83,11 @@ class ProducerSnapshots:
         for each in [each for each in self._unsaved if each > offset]:
             del self._unsaved[each]
         self._remove(each for each in self._saved() if each > offset)
+
+    def remove_all_but(self, offset: int | None) -> None:
+        """T: all others go, those that were not written yet too."""
+        self._unsaved.clear()
+        self._remove(each for each in self._saved() if each != offset)
 
     def keep_only(self, offsets: Iterable[int]) -> None:
         """T: those of other offsets go."""

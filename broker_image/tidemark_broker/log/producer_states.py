@@ -308,13 +308,18 @@ class ProducerStates:
             yield producer_id, entry.epoch, last
 
     def expire(self, now_ms: int, idle_ms: int) -> None:
-        """Forget producers that wrote nothing for so long (``producer.id.expiration.ms``), and
-        verifications that nobody ended."""
+        """Forget producers whose records are so old (``producer.id.expiration.ms``), unless they
+        have written since this was last asked: of those that copy old records Kafka forgets what
+        it needs to know a batch again. And verifications that nobody ended."""
         gone = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.timestamp_ms >= idle_ms
+            if entry.txn_first_offset == NO_OFFSET
+            and now_ms - entry.timestamp_ms >= idle_ms
+            and not entry.has_written
         ]
+        for entry in self._producers.values():
+            entry.has_written = False
         for producer_id in gone:
             self._remove(producer_id)
         late = [

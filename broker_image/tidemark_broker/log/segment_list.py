@@ -224,11 +224,14 @@ class SegmentList:
         self.snapshots.remove_above(active.next_offset)
         return renamed
 
-    def replace_all(self, offset: int, now_ms: int) -> list[Path]:
-        """Blocks: drop every segment and begin anew at ``offset``; the renamed files."""
+    def replace_all(self, offset: int, now_ms: int, snapshot: bytes | None = None) -> list[Path]:
+        """Blocks: drop every segment and begin anew at ``offset``, where producers are as in
+        ``snapshot``; the renamed files."""
         self._read_hints.clear()
+        if snapshot is not None:  # first, or a crash might leave a log that knows none of them
+            self.snapshots.put(offset, snapshot)
         renamed = self._drop_behind(0)
-        self.snapshots.remove_above(-1)
+        self.snapshots.remove_all_but(None if snapshot is None else offset)
         self.items.append(Segment.create(self.directory, offset, created_ms=now_ms))
         return renamed
 

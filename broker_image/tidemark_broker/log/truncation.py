@@ -68,11 +68,9 @@ def truncate_fully_and_start_at(
     with log.shaping, log.lock, recorded_ahead(log, ahead):
         log.check_usable()
         log.lower_bounds(min(offset, log.bounds.log_start))
-        renamed = replace_segments(log, offset)
+        renamed = replace_segments(log, offset, producer_snapshot)
         log.bounds = Bounds.empty(offset, log_start=log_start)
         if producer_snapshot is not None:
-            log.segments.snapshots.take(offset, producer_snapshot)
-            log.segments.snapshots.save(offset)
             log.reload_producers()
         log.start_record = log.start_record.not_durable_above(log_start)
         log.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
@@ -81,11 +79,13 @@ def truncate_fully_and_start_at(
     remove_files(renamed)
 
 
-def replace_segments(log: LogState, offset: int) -> list[Path]:
+def replace_segments(
+    log: LogState, offset: int, producer_snapshot: bytes | None = None
+) -> list[Path]:
     """T, holding the lock: one empty segment at ``offset`` instead of all that are there; their
     renamed files, which are the caller's to remove."""
     with _unusable_on_failure(log, 0):
-        renamed = log.segments.replace_all(offset, wall_clock_ms())
+        renamed = log.segments.replace_all(offset, wall_clock_ms(), producer_snapshot)
     log.producers.clear()
     return renamed
 

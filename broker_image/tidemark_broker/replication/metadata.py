@@ -61,7 +61,8 @@ class MetadataCache:
         self.topics: dict[str, TopicMetadata] = {}
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
-        #: Told of each topic that was deleted; one that a snapshot does not name was not.
+        #: Told of each topic that was deleted; one that a snapshot does not name was not, unless
+        #: that has its tombstone, or another topic of its name.
         self.deleted: list[Callable[[TopicMetadata], None]] = []
 
     @property
@@ -101,6 +102,7 @@ class MetadataCache:
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+        former = tuple(self.topics.values()) if request.full else ()
         if request.full:
             self.topics.clear()
             self._by_id.clear()
@@ -110,6 +112,17 @@ class MetadataCache:
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id)
+        self._tell_deleted_before(request, former)
+
+    def _tell_deleted_before(
+        self, request: control.PartitionStatesRequest, former: Iterable[TopicMetadata]
+    ) -> None:
+        """Of topics that were deleted while nothing was heard of the controller."""
+        gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
+        for view in former:
+            now = self.topics.get(view.name, view)
+            if view.topic_id in gone or now.topic_id != view.topic_id:
+                self._tell_deleted(view)
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
         """One partition changed by an answer to AlterPartition."""

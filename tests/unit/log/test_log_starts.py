@@ -405,7 +405,7 @@ def test_retention_makes_room_on_a_full_disk(
     assert (manager.directory / JOURNAL).stat().st_size == size
 
 
-@pytest.mark.parametrize("crash_at", ["replace_all", "snapshots.remove_above", None])
+@pytest.mark.parametrize("crash_at", ["replace_all", "snapshots.remove_all_but", None])
 def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, crash_at: str | None
 ) -> None:

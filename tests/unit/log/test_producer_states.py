@@ -195,7 +195,21 @@ def test_idle_producers_expire_and_those_within_a_transaction_stay() -> None:
         data(0, 2, producer=3, at_ms=50, transactional=True),
     )
     states.expire(150, 100)
+    states.expire(150, 100)
     assert sorted(each.producer_id for each in states.active()) == [1, 3]
+
+
+def test_who_copies_old_records_is_not_idle() -> None:
+    """Its timestamps are another's. What is forgotten of it would be appended again."""
+    states, copied = ProducerStates(), [data(n, n, producer=1, at_ms=0) for n in range(4)]
+    states.note(copied[0])
+    for batch in copied[1:]:
+        states.expire(1_000_000, 100)
+        assert [each.producer_id for each in states.active()] == [1]
+        states.note(batch)
+    states.expire(1_000_000, 100)
+    states.expire(1_000_000, 100)
+    assert len(states) == 0
 
 
 def test_those_that_were_idle_for_longest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

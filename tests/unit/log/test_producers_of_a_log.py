@@ -180,6 +180,32 @@ def test_a_log_that_starts_behind_the_tier_takes_its_producers_from_there(bench:
     assert produce(again, 1, 3) == 100
 
 
+def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should it lead, a batch that comes again is not appended again."""
+
+    class Died(BaseException):
+        pass
+
+    def dies(*_: object, **__: object) -> None:
+        raise Died
+
+    log = bench.create()
+    produce(log, 1, 0)
+    snapshot = log.state.producers.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark_broker.log.truncation.Bounds.empty", dies)
+        with pytest.raises(Died):
+            log.truncate_fully_and_start_at(
+                100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
+            )
+    bench.crash(log)
+    log = bench.open(log_start_offset=0)
+    assert log.next_offset == 100
+    assert [each.producer_id for each in known(log)] == [1]
+
+
 def test_a_torn_snapshot_gives_way_to_the_one_before(bench: LogBench) -> None:
     log = bench.create()
     for sequence in range(30):
