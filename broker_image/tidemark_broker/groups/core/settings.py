@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from tidemark_broker.config import BrokerConfig
 
-
-#: Of one group, whatever is configured: the record of a generation of more is larger than a log takes
-#: by default, and is made in one go.
+#: Of one group, whatever is configured: the record of a generation of more is larger than a log
+#: takes by default, and is made in one go.
 MEMBERS_MAX = 10_000
 
 
