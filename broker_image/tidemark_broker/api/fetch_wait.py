@@ -30,19 +30,22 @@ from tidemark_broker.replication.partition.reads import readable_end
 class _Before:
     """A partition as it was at the last pass."""
 
-    __slots__ = ("_check", "_end", "_read_committed", "partition", "size_bytes")
+    __slots__ = ("_check", "_end", "_leader_epoch", "_read_committed", "partition", "size_bytes")
 
     def __init__(self, partition: Partition, params: FetchParams) -> None:
         self._check = may_read(partition, params)
         self.partition = partition
+        self._leader_epoch = partition.leader_epoch
         self._read_committed = params.read_committed
         self._end = self._readable_end
         self.size_bytes = partition.log.size_bytes
 
     @property
     def lost(self) -> bool:
-        """It may not be read here any more: the next pass says why."""
-        return self._check(UNKNOWN_EPOCH) is not ErrorCode.none
+        """It may not be read here any more, or not by who named the former leader epoch: the next
+        pass says why."""
+        is_same = self.partition.leader_epoch == self._leader_epoch
+        return not is_same or self._check(UNKNOWN_EPOCH) is not ErrorCode.none
 
     @property
     def advanced(self) -> bool:

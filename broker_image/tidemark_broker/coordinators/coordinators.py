@@ -118,10 +118,17 @@ class Coordinators(Generic[S]):
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         return seat.shard
 
+    def held_at(self, number: int) -> S | None:
+        """The state of a partition that this broker coordinates, though it may have to be silent at
+        this moment (its loop stood still for longer than its session): for what is true all the
+        same, and will not be told again. None: it does not, or not yet."""
+        seat = self._seats.get(number)
+        return seat.shard if seat is not None and _is_in_use(seat) else None
+
     def active(self) -> Iterator[S]:
         """All that can be asked at present."""
         for seat in tuple(self._seats.values()):
-            if seat.state is State.ACTIVE and not seat.log.ended:
+            if _is_in_use(seat):
                 yield seat.shard
 
     @property
@@ -272,3 +279,7 @@ class Coordinators(Generic[S]):
         for task in self._loads:
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)
+
+
+def _is_in_use(seat: _Seat[S]) -> bool:
+    return seat.state is State.ACTIVE and not seat.log.ended

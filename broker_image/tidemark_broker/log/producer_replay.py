@@ -31,6 +31,17 @@ def rebuild(
     """T: ``producers`` as they are at the end of ``segments``. The transaction indexes of those
     that begin at or behind ``indexed_below`` are empty and are filled. :class:`CorruptRecords` for
     a marker that cannot be read."""
+    with producers.told_anew():
+        _rebuild(producers, snapshots, segments, indexed_below, high_watermark)
+
+
+def _rebuild(
+    producers: ProducerStates,
+    snapshots: ProducerSnapshots,
+    segments: Sequence[Segment],
+    indexed_below: int,
+    high_watermark: int,
+) -> None:
     end = segments[-1].next_offset
     # A snapshot does not tell of transactions that had ended by markers not committed yet. One that
     # closing made does not leave any out.

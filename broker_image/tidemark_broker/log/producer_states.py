@@ -13,6 +13,7 @@ one was idle is told by the log, not by timestamps: these are whatever a client 
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
@@ -124,6 +125,7 @@ class ProducerStates:
         #: In the order of their markers.
         self._unreplicated: deque[EndedTransaction] = deque()
         self._verifications: dict[int, _Verification] = {}
+        self._is_told_anew = False
         #: None: everything below the high watermark is stable.
         self.first_unstable_offset: int | None = None
 
@@ -283,7 +285,18 @@ class ProducerStates:
             unreplicated.popleft()
         self._settle()
 
+    @contextmanager
+    def told_anew(self) -> Iterator[None]:
+        """While batches tell all of it once more, what was unstable before is unstable: it is, and
+        who reads without the lock must not see a log half-way. What raises leaves it so."""
+        self._is_told_anew = True
+        yield
+        self._is_told_anew = False
+        self._settle()
+
     def _settle(self) -> None:
+        if self._is_told_anew:
+            return
         first = next(iter(self._ongoing), None)
         for ended in self._unreplicated:
             if first is None or ended.first_offset < first:

@@ -182,11 +182,9 @@ class TransactionCoordinator:
 
     def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
         partition, transactional_id = key
-        try:
-            shard = self.coordinators.shard_at(partition)
-        except CoordinatorError:
-            return  # whoever coordinates now has them written once more
-        if shard.log.leader_epoch == marker.coordinator_epoch:
+        shard = self.coordinators.held_at(partition)
+        # else whoever coordinates now has them written once more
+        if shard is not None and shard.log.leader_epoch == marker.coordinator_epoch:
             shard.markers_written(transactional_id, marker)
 
     # ------------------------------------------------------------ what brokers ask

@@ -98,7 +98,7 @@ class MarkerWriter:
         if partition is None:
             return self._replicas.error_of(marker.topic, marker.partition)
         appended = self._remembered.pop(marker)
-        if appended is None or appended.leader_epoch != partition.leader_epoch:
+        if appended is None or not _ended_by(appended, partition, marker):
             appended = self._append(partition, marker)
         written = await produce.acknowledged(
             partition, appended, acks=produce.ACKS_ALL, timeout_ms=int(wait_s * 1000)
@@ -126,3 +126,11 @@ class MarkerWriter:
             producer = TransactionalProducer(marker.producer_id, marker.producer_epoch)
             coordinator.marker_appended(marker.partition, producer, committed=marker.commit)
         return appended
+
+
+def _ended_by(appended: ProduceResult, partition: Partition, marker: WireMarker) -> bool:
+    """Is what the marker is to end ended by the same one, appended before? It is not where the
+    leader is another by now, nor if the producer has begun its next transaction since: in the old
+    protocol that one's marker looks the same."""
+    is_open = partition.log.has_ongoing_transaction(marker.producer_id, marker.producer_epoch)
+    return appended.leader_epoch == partition.leader_epoch and not is_open

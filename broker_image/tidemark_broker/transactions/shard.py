@@ -142,11 +142,14 @@ class TransactionShard:
         self._around.spawn(self._take_over())
 
     async def _take_over(self) -> None:
-        """What has gone on meanwhile is followed up once more, which does no harm."""
+        """What has gone on meanwhile is followed up once more, which does no harm. But where a
+        change is under way its commit will be: markers that were written must not be written
+        anew, and reach partitions only when the next transaction has begun there."""
         for number, (transactional_id, metadata) in enumerate(self._table.all()):
             if self.log.ended:
                 return
-            self._follow_up(transactional_id, metadata)
+            if not self._table.is_changing(transactional_id):
+                self._follow_up(transactional_id, metadata)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
 

@@ -48,6 +48,18 @@ TOPIC_RULES = (
         field_path=".spec.topicName",
     ),
     Rule(
+        rule=(
+            "!has(self.spec.topicName) || "
+            f"!(self.spec.topicName in {cel_list(sorted(COORDINATORS_TOPICS))}) || "
+            "self.spec.partitions == oldSelf.spec.partitions"
+        ),
+        message=(
+            "the topic keeps its number of partitions: each group or transactional id is found by "
+            "it, and would be looked for where its state is not"
+        ),
+        field_path=".spec.partitions",
+    ),
+    Rule(
         rule="has(self.spec.topicName) || self.metadata.name.size() <= 249",
         message="the object's name is longer than a topic's may be (249): set spec.topicName",
         field_path=".spec.topicName",

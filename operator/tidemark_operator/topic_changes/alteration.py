@@ -36,6 +36,12 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
     """What is to be applied for more partitions. ``change.assignments`` number the new ones from
     0."""
     _check_present(topic)
+    if topic.is_internal:
+        text = (
+            f"{topic.name} keeps its number of partitions: each group or transactional id is found "
+            "by it"
+        )
+        raise refused(ErrorCode.invalid_partitions, text)
     present, wanted = topic.partitions, change.partitions
     if wanted == present:
         raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")

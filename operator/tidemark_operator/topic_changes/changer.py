@@ -39,6 +39,7 @@ from tidemark_operator.topic_changes.ownership import MANAGER
 from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
 
 _NOT_STORED = "the decision was not stored: ask again"
+_REPLACED = "the topic was deleted, and another one of its name was made"
 
 
 class TopicChanger:
@@ -85,6 +86,10 @@ class TopicChanger:
             return await self._reassign(request, topic, change)
         key = TOPIC.key(topic.key)
         body = await self._services.client.api.get(TOPIC, key.namespace, key.name)
+        if uuid.UUID(body["metadata"]["uid"]) != topic.uid:  # it was made again a moment ago
+            if change.name is None:
+                raise refused(ErrorCode.unknown_topic_id, _REPLACED)
+            raise refused(ErrorCode.not_controller, _REPLACED)
         state = self._services.state
         if change.kind == ChangeKind.DELETE:
             return await self._delete(request, topic, key, body)

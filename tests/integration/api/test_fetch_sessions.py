@@ -82,6 +82,7 @@ async def test_a_topic_that_is_made_anew_is_another_one(broker: ApiBroker) -> No
     """INCONSISTENT_TOPIC_ID, upon which clients ask for metadata."""
     former = await broker.create("t")
     first = await fetch(broker, 18, 0, session=(0, 0), topic_id=former)
+    await broker.delete(former)
     await broker.create("t")
     again = await fetch(broker, 18, session=(first.session_id, 1))
     assert told(again) == {0: (ErrorCode.inconsistent_topic_id, -1)}

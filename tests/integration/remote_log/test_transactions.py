@@ -32,10 +32,11 @@ async def send(host: TieredHost, data: bytes) -> int:
 
 
 async def abort(host: TieredHost, producer: int) -> int:
-    sent = await produce.append_marker(
+    begun = produce.begin_marker(
         host.partition, EndMarker(is_commit=False, coordinator_epoch=1), producer_id=producer,
-        producer_epoch=0, transaction_version=1, timeout_ms=5000,
+        producer_epoch=0, transaction_version=1,
     )  # fmt: skip
+    sent = await produce.acknowledged(host.partition, begun, acks=-1, timeout_ms=5000)
     assert not sent.error, sent
     return sent.base_offset
 

@@ -4,6 +4,7 @@ happened."""
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction, decode_aborted
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.log import InvalidRecords, PartitionLog, errors
+from tidemark_broker.log import InvalidRecords, PartitionLog, errors, producer_replay
 from tidemark_broker.log.producer_states import ActiveProducer
+from tidemark_broker.log.walk import walk_produced
 
 
 def produce(
@@ -288,6 +290,31 @@ def test_a_damaged_transaction_index_is_told_by_the_batches(
         log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
         assert aborted_of(log) == expected
         log.close()
+
+
+def test_nobody_sees_a_log_half_way_while_its_batches_are_told_anew(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stable offset is read without the lock: by followers' consumers during a cut."""
+    log = bench.create()
+    bench.fill(log, [2])
+    produce(log, 1, 0, transactional=True)
+    bench.fill(log, [1] * 60)
+    log.advance_high_watermark(50)
+    seen = []
+
+    def spied(*args: Any, **options: Any) -> Any:
+        for each in walk_produced(*args, **options):
+            seen.append(log.last_stable_offset)
+            yield each
+
+    monkeypatch.setattr(producer_replay, "walk_produced", spied)
+    log.flush()
+    for path in bench.directory.glob("*.snapshot"):
+        path.unlink()
+    log.truncate_to(55)
+    assert set(seen) == {2}
+    assert log.last_stable_offset == 2
 
 
 @pytest.mark.parametrize("roll", [False, True])

@@ -291,6 +291,15 @@ async def test_partitions_are_never_taken_away(changes: Changes, count: int, mes
     assert message in text
 
 
+async def test_what_coordinators_are_found_by_does_not_grow(changes: Changes) -> None:
+    """Groups would be looked for where their offsets are not."""
+    compacted = settings(cleanup_policy="compact")
+    await changes(create("__consumer_offsets", partitions=2, settings=compacted))
+    told, text = await changes.one(change(ChangeKind.GROW, "__consumer_offsets", partitions=3))
+    assert told == "invalid_partitions"
+    assert "number of partitions" in text
+
+
 async def test_partitions_are_added_where_there_are_brokers_for_them(changes: Changes) -> None:
     changes.world.make_topic(replicas=3)
     told, text = await changes.one(change(ChangeKind.GROW, partitions=2))
@@ -444,6 +453,23 @@ async def test_a_topic_that_a_client_made_is_deleted_by_name_and_by_id(changes: 
     assert changes.world.server.of_kind(TOPIC) == []
     assert changes.world.events.reasons[2:] == ["DeletedByClient"] * 2
     assert (await changes.one(by_id))[0] == "unknown_topic_id"
+
+
+async def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before(
+    changes: Changes,
+) -> None:
+    """The controller has not heard of it yet."""
+    (made,) = await changes.results(create(partitions=2))
+    former = changes.object()
+    changes.world.server.watchers.clear()
+    changes.world.server.delete("git", TOPIC, "t", uid=former["metadata"]["uid"])
+    again = {"metadata": {"name": "t"}, "spec": former["spec"]}
+    changes.world.server.create("git", TOPIC, former["metadata"]["namespace"], again)
+    by_id = change(ChangeKind.DELETE, name=None, topic_id=made.topic_id)
+    assert (await changes.one(by_id))[0] == "unknown_topic_id"
+    assert (await changes.one(change(ChangeKind.DELETE)))[0] == "not_controller"
+    assert (await changes.one(change(ChangeKind.GROW, partitions=3)))[0] == "not_controller"
+    assert changes.spec() == former["spec"]
 
 
 async def test_deletion_can_be_switched_off(changes: Changes) -> None:

@@ -206,6 +206,54 @@ async def test_what_is_not_committed_is_told_to_nobody_and_never_taken_back(
         await until(lambda: state(shard) is COMMITTED)
 
 
+async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to an id whose markers it has had written meanwhile: that the transaction is
+    complete is on record, and not committed yet. In the old protocol a marker that came now could
+    end the next transaction."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        made.marker_error = ErrorCode.not_leader_or_follower
+        await shard.end(ID, producer=producer, commit=True, version=0)
+        held = row(leader=1, leader_epoch=3, partition_epoch=4, replicas=(1, 2), isr=(1, 2))
+        await made.node.told(held)  # broker 2 does not fetch
+        made.marker_error = ErrorCode.none
+        await until(lambda: not made.coordinator.markers.unfinished)
+        assert len(made.written) == 2
+        shard.loaded(made.coordinator.now_s())
+        await asyncio.sleep(0.05)
+        await made.node.told(replace(held, partition_epoch=5, isr=(1,)))
+        await until(lambda: state(shard) is COMMITTED)
+        assert len(made.written) == 2
+
+
+async def test_markers_that_were_written_while_it_had_to_be_silent_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop stood still for longer than its session, and nobody else was elected meanwhile: the
+    transaction would never be complete."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        made.marker_error = ErrorCode.not_leader_or_follower
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        stall = made.node.context.stall
+        stall.session_of(1.0)
+        stall.turned(time.monotonic() - 10.0)
+        assert stall.must_be_silent(time.monotonic())
+        made.marker_error = ErrorCode.none
+        await until(lambda: not made.coordinator.markers.unfinished)
+        await asyncio.sleep(0.02)
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        stall.turned(time.monotonic())
+        assert stall.heard(time.monotonic())
+        await until(lambda: state(shard) is COMMITTED)
+
+
 async def test_an_open_transaction_is_aborted_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,11 +21,13 @@ from tests.unit.transactions.transaction_broker import (
     TransactionBroker,
     records,
     serving,
+    until,
 )
 from tests.user_states import user, user_states
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.records.batch import iter_headers
 from tidemark_broker.transactions import marker_writer
+from tidemark_broker.transactions.wire import WireMarker
 
 OK = ErrorCode.none
 PID = 1000
@@ -264,6 +266,27 @@ async def test_offsets_count_once_their_transaction_is_committed(
         assert await made.committed_offset(stable=True) == expected
 
 
+async def test_offsets_are_not_told_before_the_end_of_their_transaction_is_committed(
+    tmp_path: Path,
+) -> None:
+    """Or they would go back, should this coordinator die."""
+    async with serving(tmp_path) as made:
+        await made.init()
+        assert await made.commit_offset(5, 7) is OK
+        await made.lead(partition_epoch=2, offsets_isr=(1, 2))  # broker 2 does not fetch
+        assert (await made.end(PID, 0, version=5)).error_code is OK
+        found = made.node.manager.get(GROUP_OFFSETS_TOPIC, 0)
+        assert found is not None
+        await until(lambda: found.next_offset == found.high_watermark + 1)
+        asked = [
+            asyncio.create_task(made.committed_offset(stable=stable)) for stable in (True, False)
+        ]
+        done, _ = await asyncio.wait(asked, timeout=0.1)
+        assert not done
+        await made.lead(partition_epoch=3)
+        assert await asyncio.gather(*asked) == [7, 7]
+
+
 @pytest.mark.parametrize("version", range(6))
 async def test_every_version_of_end_txn(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as made:
@@ -326,6 +349,31 @@ async def test_a_marker_that_cannot_be_committed_is_appended_once(
         await made.lead(isr=(1,), partition_epoch=3)
         await made.ended(2)
         assert kinds(made) == ["data", "marker"]
+
+
+async def test_a_marker_is_not_taken_for_that_of_the_transaction_before(tmp_path: Path) -> None:
+    """In the old protocol both look the same, and the former one may have been asked for twice at
+    a time, over a connection that broke."""
+    wire = WireMarker(
+        topic=DATA, partition=0, producer_id=PID, producer_epoch=0, coordinator_epoch=1,
+        commit=True, version=0,
+    )  # fmt: skip
+    async with serving(tmp_path) as made:
+        await made.init()
+        await made.add(PID, 0, 0)
+        await made.produce(11, records(PID, 0))
+        await made.lead(isr=(1, 2), partition_epoch=2)  # broker 2 does not fetch
+        first, second = (
+            asyncio.create_task(made.marker_writer.write([wire], wait_s=wait_s))
+            for wait_s in (0.05, 5.0)
+        )
+        assert await first == [ErrorCode.request_timed_out]
+        await made.lead(isr=(1,), partition_epoch=3)
+        assert await second == [OK]
+        assert await made.produce(11, records(PID, 0, 1)) is OK
+        assert await made.marker_writer.write([wire]) == [OK]
+        assert kinds(made)[-2:] == ["data", "marker"]
+        assert made.log().last_stable_offset == made.log().next_offset
 
 
 async def test_transactions_are_described(tmp_path: Path) -> None:

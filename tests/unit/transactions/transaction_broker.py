@@ -79,10 +79,15 @@ class TransactionBroker:
         )
 
     async def lead(
-        self, isr: tuple[int, ...] = (1,), partition_epoch: int = 1, partitions: int = 2
+        self,
+        isr: tuple[int, ...] = (1,),
+        partition_epoch: int = 1,
+        partitions: int = 2,
+        offsets_isr: tuple[int, ...] = (1,),
     ) -> None:
-        """``isr``: of the partitions of data; all but the first two are led elsewhere."""
-        alone: dict[str, Any] = {"leader_epoch": 1, "partition_epoch": 1, "replicas": (1,)}
+        """``isr``: of the partitions of data, of which all but the first two are led elsewhere;
+        ``offsets_isr``: of ``__consumer_offsets``-0."""
+        alone: dict[str, Any] = {"leader_epoch": 1, "partition_epoch": partition_epoch}
         data = [
             row(
                 partition=number, leader_epoch=1, partition_epoch=partition_epoch,
@@ -98,8 +103,15 @@ class TransactionBroker:
             partition_states(
                 topic_state(uuid.UUID(int=1), DATA, partitions=tuple(data)),
                 *(
-                    topic_state(uuid.UUID(int=number), name, partitions=(row(isr=(1,), **alone),))
-                    for number, name in ((2, TRANSACTION_STATE_TOPIC), (3, GROUP_OFFSETS_TOPIC))
+                    topic_state(
+                        uuid.UUID(int=number),
+                        name,
+                        partitions=(row(isr=held, replicas=held, **alone),),
+                    )
+                    for number, name, held in (
+                        (2, TRANSACTION_STATE_TOPIC, (1,)),
+                        (3, GROUP_OFFSETS_TOPIC, offsets_isr),
+                    )
                 ),
             )
         )
