@@ -9,6 +9,7 @@ COORDINATOR_LOAD_IN_PROGRESS: nobody is told what a later leader might not know.
 import asyncio
 import enum
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: How long to wait before a log that could not be read is read again.
 _LOAD_RETRY_S = 5.0
-#: What is due is worked on so much at a time.
-_DUE_AT_ONCE = 100
+#: For so long what is due is worked on before others have the loop.
+_SLICE_S = 0.005
 #: A timer may fire a millisecond early: nothing is slept shorter.
 _SLEEP_MIN_S = 0.001
 _SLEEP_MAX_S = 3600.0
@@ -93,6 +94,8 @@ class Coordinators(Generic[S]):
         self._loads: set[asyncio.Task[None]] = set()
         self._watch: Watch[int] = Watch()
         self._earlier = asyncio.Event()
+        #: The partition whose deadlines are looked at first, in turn.
+        self._first_due = 0
 
     # ------------------------------------------------------------ who coordinates what
 
@@ -245,13 +248,18 @@ class Coordinators(Generic[S]):
                 pass
 
     def _expire(self) -> float:
-        """Work on some of what is due; in how many seconds there is more."""
+        """Work on some of what is due, for a slice of the loop's time; in how many seconds there is
+        more. What is due of many groups may be so at once, and one may take long."""
         now_s, wait_s = self._now(), _SLEEP_MAX_S
-        for seat in tuple(self._seats.values()):
+        until_s = time.perf_counter() + _SLICE_S
+        seats = tuple(self._seats.values())
+        self._first_due += 1
+        for number in range(len(seats)):
+            seat = seats[(self._first_due + number) % len(seats)]
             if seat.state is not State.ACTIVE:
                 continue
-            for key in seat.deadlines.due(now_s, _DUE_AT_ONCE):
-                self._expire_one(seat, key, now_s)
+            while time.perf_counter() < until_s and (keys := seat.deadlines.due(now_s, 1)):
+                self._expire_one(seat, keys[0], now_s)
             next_s = seat.deadlines.next_s()
             if next_s is not None:
                 wait_s = min(wait_s, next_s - now_s)

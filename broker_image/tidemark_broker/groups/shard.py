@@ -23,6 +23,7 @@ from tidemark_broker.groups.core.records import (
     read_record,
 )
 from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class GroupShard:
         try:
             more = self.group_offsets.check(key.group_id, now)
         except CoordinatorError as error:
-            logger.warning("group %s: what has expired stays: %s", key.group_id, error)
+            logger.warning("group %s: what has expired stays: %s", shown(key.group_id), error)
         if key.group_id in self.groups:
             self.rebalancing.check_later(key.group_id, now, soon=more)
 

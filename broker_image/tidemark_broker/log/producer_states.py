@@ -33,18 +33,22 @@ from tidemark_broker.log.producer_entry import (
 PRODUCERS_MAX = 10_000
 #: Of all logs of a broker, where nothing else is configured.
 ALL_PRODUCERS_MAX = 200_000
+#: Verifications of all logs of a broker; beyond that a log keeps its latest ones, so many.
+VERIFICATIONS_MAX, VERIFICATIONS_KEPT = 50_000, 20
 #: Which part of them is forgotten at once where there are too many.
 _FORGOTTEN_PART = 20
 
 
 class ProducerLimit:
-    """What the logs of a broker share: how many producers they know, and may know."""
+    """What the logs of a broker share: how many producers they know, and may know; and how many
+    verifications go on."""
 
-    __slots__ = ("count", "most")
+    __slots__ = ("count", "most", "verifications")
 
     def __init__(self, most: int = ALL_PRODUCERS_MAX) -> None:
         self.count = 0
         self.most = most
+        self.verifications = 0
 
 
 class VerificationGuard:
@@ -180,7 +184,7 @@ class ProducerStates:
             return self._end(entry, batch)
         entry.add(batch)
         if batch.is_transactional:
-            self._verifications.pop(batch.producer_id, None)
+            self._verified(batch.producer_id)
             if entry.txn_first_offset == NO_OFFSET:
                 entry.txn_first_offset = batch.base_offset
                 self._ongoing[batch.base_offset] = batch.producer_id
@@ -189,7 +193,7 @@ class ProducerStates:
 
     def _end(self, entry: ProducerEntry, batch: ProducerBatch) -> AbortedTransaction | None:
         assert batch.marker is not None
-        self._verifications.pop(batch.producer_id, None)
+        self._verified(batch.producer_id)
         first_offset = entry.txn_first_offset
         entry.end_transaction(batch, batch.marker)
         if first_offset == NO_OFFSET:
@@ -250,14 +254,27 @@ class ProducerStates:
             return None
         known = self._verifications.get(producer_id)
         if known is None:
-            if len(self._verifications) >= PRODUCERS_MAX:
-                del self._verifications[next(iter(self._verifications))]
+            if self._verifies_too_many():
+                self._verified(next(iter(self._verifications)))
+            self._limit.verifications += 1
             known = self._verifications[producer_id] = _Verification(
                 batch.base_sequence, epoch, now_ms, supports_epoch_bump=supports_epoch_bump
             )
         else:
             known.note(batch.base_sequence, epoch)
         return known.guard
+
+    def _verifies_too_many(self) -> bool:
+        """Whoever asks for one costs nothing, whatever the coordinator says."""
+        count, of_all = len(self._verifications), self._limit.verifications
+        return count >= PRODUCERS_MAX or (
+            of_all >= VERIFICATIONS_MAX and count >= VERIFICATIONS_KEPT
+        )
+
+    def _verified(self, producer_id: int) -> None:
+        """Its verification, if there is one, is over."""
+        if self._verifications.pop(producer_id, None) is not None:
+            self._limit.verifications -= 1
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Everything below is committed, markers too."""
@@ -328,7 +345,7 @@ class ProducerStates:
             if now_ms - each.began_ms >= idle_ms
         ]
         for producer_id in late:
-            del self._verifications[producer_id]
+            self._verified(producer_id)
 
     @property
     def tells_all(self) -> bool:
@@ -371,11 +388,12 @@ class ProducerStates:
         so."""
         self._limit.count -= len(self._producers)
         self._producers.clear()
+        self._limit.verifications -= len(self._verifications)
+        self._verifications.clear()
 
     def clear(self) -> None:
         """Nothing is known."""
         self.forget()
         self._ongoing.clear()
         self._unreplicated.clear()
-        self._verifications.clear()
         self._settle()

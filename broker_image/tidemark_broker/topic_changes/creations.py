@@ -24,7 +24,7 @@ from tidemark_broker.topic_changes.internal_topics import creation_of
 
 logger = logging.getLogger(__name__)
 
-#: Names that may wait to be sent; more are not heard until there is room.
+#: Names of clients that may wait to be sent; more are not heard until there is room.
 WAITING_MAX = 1000
 #: Names of which it is known when they were last asked for.
 _REMEMBERED_MAX = 10_000
@@ -43,8 +43,9 @@ class Wanted:
         self._tried: Lru[str, Backoff] = Lru(_REMEMBERED_MAX)
 
     def add(self, name: str, principal: str, now_s: float) -> bool:
-        """Whether it is to be asked for: it was not a moment ago, and there is room."""
-        if name in self._waiting or len(self._waiting) >= WAITING_MAX:
+        """Whether it is to be asked for: it was not a moment ago, and there is room. What a broker
+        needs itself (no ``principal``) is always heard, whatever clients name."""
+        if name in self._waiting or (principal and len(self._waiting) >= WAITING_MAX):
             return False
         tried = self._tried.get(name)
         if tried is not None and not tried.ready(now_s):
@@ -53,9 +54,11 @@ class Wanted:
         return True
 
     def take(self, now_s: float) -> dict[str, str]:
-        """Those of the next message, first come, with who wants them. They are not asked for again
-        until their pause is over, which :meth:`succeeded` makes the shortest again."""
-        taken = dict(list(self._waiting.items())[:CHANGES_MAX])
+        """Those of the next message, with who wants them: what a broker needs, then first come.
+        They are not asked for again until their pause is over, which :meth:`succeeded` makes the
+        shortest again."""
+        in_turn = sorted(self._waiting.items(), key=lambda each: each[1] != "")
+        taken = dict(in_turn[:CHANGES_MAX])
         for name in taken:
             del self._waiting[name]
             self._tried.put(name, (self._tried.get(name) or _FIRST).failed(now_s))

@@ -1,6 +1,7 @@
 """A state machine in a partition of a real log: loading, appends, commits, roles that change."""
 
 import asyncio
+import time
 import weakref
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -318,3 +319,27 @@ async def test_who_waits_no_more_for_a_commit_is_forgotten_though_nothing_is_com
         log.append([CoordinatorRecord(b"k", b"v")])
         async with asyncio.timeout(5):
             await kept
+
+
+async def test_much_that_is_due_at_once_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        done: list[Hashable] = []
+
+        def expired(key: Hashable, now_s: float) -> None:
+            time.sleep(0.002)
+            done.append(key)
+
+        monkeypatch.setattr(table, "expired", expired)
+        for number in range(100):
+            table.deadlines.schedule(number, made.node.now_s)
+        at_once, before = 0, 0
+        async with asyncio.timeout(10):
+            while len(done) < 100:
+                await asyncio.sleep(0)
+                at_once, before = max(at_once, len(done) - before), len(done)
+        assert at_once <= 5
+        assert sorted(map(str, done)) == sorted(map(str, range(100)))

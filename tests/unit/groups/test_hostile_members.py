@@ -1,6 +1,8 @@
 """Members that write what they like: nothing of it grows without limit, or reads as what it is
 not."""
 
+import logging
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -89,6 +91,18 @@ def test_a_full_broker_keeps_no_longer_text_and_no_further_transaction_of_an_off
     assert world.commit(metadata="longer text") == [ErrorCode.invalid_commit_offset_size]
     assert world.commit(producer=P1) == [ErrorCode.invalid_commit_offset_size]
     assert world.room.used_bytes == world.room.limit_bytes
+
+
+def test_a_name_is_one_short_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    name = "g\n2026-11-23 ERROR tidemark: all is lost\x1b[2J" + "x" * 30_000
+    world.join(group_id=name, instance_id=name)
+    world.after(3_600_000)
+    assert any("nothing was heard of" in line for line in caplog.messages)
+    assert any("generation 1 of 1 members" in line for line in caplog.messages)
+    assert max(map(len, caplog.messages)) < 1000
+    assert all(line.isprintable() for line in caplog.messages)
 
 
 def test_ten_thousand_open_transactions_end_one_by_one() -> None:

@@ -257,6 +257,34 @@ def test_the_logs_of_a_broker_share_a_limit() -> None:
     assert limit.count == 2
 
 
+def test_the_logs_of_a_broker_share_a_limit_of_verifications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client asks for them at no cost, in as many partitions as there are."""
+    monkeypatch.setattr(producer_states, "VERIFICATIONS_MAX", 50)
+    limit = ProducerLimit()
+    logs = [ProducerStates(limit) for _ in range(3)]
+    guards = {}
+    for number in range(200):
+        for states in logs:
+            batch = data(0, number, producer=number, transactional=True)
+            guards[states, number] = states.begin_verification(batch, 0, supports_epoch_bump=True)
+    assert limit.verifications == 3 * 20
+    for states in logs:
+        last = data(0, 0, producer=199, transactional=True)
+        assert states.check(last, AppendOrigin.CLIENT, guards[states, 199]) is None
+        states.note(last)
+        lost = data(0, 0, producer=0, transactional=True)
+        with pytest.raises(errors.InvalidTransactionState):
+            states.check(lost, AppendOrigin.CLIENT, guards[states, 0])
+        states.note(end(1, producer=198))
+    assert limit.verifications == 3 * 18
+    logs[0].expire(10, 10)
+    logs[1].clear()
+    logs[2].forget()
+    assert limit.verifications == 0
+
+
 def test_a_snapshot_holds_what_kafka_keeps() -> None:
     states = having(
         data(0, 0, count=2, at_ms=5), data(2, 2, count=3, at_ms=6), end(5, coordinator=4),

@@ -133,10 +133,10 @@ async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) 
 
 def test_names_that_wait_have_a_limit() -> None:
     wanted = Wanted()
-    heard = [wanted.add(f"t{number}", "", 0.0) for number in range(WAITING_MAX + 5)]
+    heard = [wanted.add(f"t{number}", "User:alice", 0.0) for number in range(WAITING_MAX + 5)]
     assert sum(heard) == WAITING_MAX
     assert len(wanted.take(0.0)) == CHANGES_MAX
-    assert wanted.add("more", "", 0.0)
+    assert wanted.add("more", "User:alice", 0.0)
 
 
 def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
@@ -160,3 +160,14 @@ def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
     assert (groups.partitions, groups.replication_factor) == (50, 3)
     with pytest.raises(ConfigError, match=r"offsets[.]topic[.]num[.]partitions='none'"):
         creation_of(GROUPS, {"offsets.topic.num.partitions": "none"})
+
+
+def test_what_a_broker_needs_does_not_wait_behind_what_clients_name() -> None:
+    wanted = Wanted()
+    for number in range(WAITING_MAX):
+        assert wanted.add(f"t{number}", "User:alice", 100.0)
+    assert not wanted.add("one-more", "User:bob", 100.0)
+    assert wanted.add(GROUPS, "", 100.0)
+    taken = wanted.take(100.0)
+    assert list(taken)[:2] == [GROUPS, "t0"]
+    assert len(taken) == CHANGES_MAX

@@ -29,6 +29,7 @@ from tidemark_broker.groups.core.values import (
     JoinRequest,
     SyncAnswer,
     SyncRequest,
+    shown,
 )
 
 logger = logging.getLogger(__name__)
@@ -372,9 +373,9 @@ class Rebalancing:
         group.transition_to(GroupState.PREPARING_REBALANCE, now.ms)
         logger.info(
             "group %s: rebalances after generation %d, for %s",
-            group.group_id,
+            shown(group.group_id),
             group.generation_id,
-            reason,
+            shown(reason),
         )
         if is_initial:
             delay_ms = self._settings.initial_rebalance_delay_ms
@@ -422,7 +423,7 @@ class Rebalancing:
         self._room.weigh(group)
         logger.info(
             "group %s: generation %d of %d members",
-            group.group_id,
+            shown(group.group_id),
             group.generation_id,
             len(group.members),
         )
@@ -442,7 +443,8 @@ class Rebalancing:
         try:
             self._record(group, group.empty_metadata())
         except CoordinatorError as error:  # a later coordinator hears of members that are gone
-            logger.warning("group %s: that it is empty is not on record: %s", group.group_id, error)
+            name = shown(group.group_id)
+            logger.warning("group %s: that it is empty is not on record: %s", name, error)
 
     def _sync_over(self, group_id: str, now: Now) -> None:
         group = self._groups.get(group_id)
@@ -637,7 +639,8 @@ class Rebalancing:
         waits = member is not None and (member.join is not None or member.sync is not None)
         if waits and member is not None and not member.is_new:
             return  # it is there; its session begins anew with the answer
-        logger.info("group %s: nothing was heard of %s in time", group.group_id, member_id)
+        name = shown(group.group_id)
+        logger.info("group %s: nothing was heard of %s in time", name, shown(member_id))
         self._drop(group, member_id)
         self._room.weigh(group)
         if member is None:

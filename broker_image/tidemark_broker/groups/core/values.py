@@ -15,6 +15,13 @@ UNKNOWN_MEMBER_ID = ""
 NO_GENERATION = -1
 #: What a protocol of a member weighs beside its name and metadata.
 _PROTOCOL_BYTES = 250
+#: Of a name in a log line; those of clients may have 32 KiB.
+_SHOWN_MAX = 200
+
+
+def shown(text: str) -> str:
+    """A name that a client has made up, as log lines have it: in one line, and not too long."""
+    return repr(text[:_SHOWN_MAX])[1:-1]
 
 
 class GroupState(enum.StrEnum):
