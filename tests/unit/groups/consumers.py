@@ -143,15 +143,15 @@ class World:
     def group(self) -> ConsumerGroup:
         return self.shard.consumer_groups[GROUP]
 
-    def failover(self) -> "World":
-        """Another coordinator takes over."""
-        other = self.replayed()
+    def failover(self, kept: int | None = None) -> "World":
+        """Another coordinator takes over, with so many records, all where ``kept`` is None."""
+        other = self.replayed(kept)
         self.shard.resigned()
         return other
 
-    def replayed(self) -> "World":
+    def replayed(self, kept: int | None = None) -> "World":
         """Another coordinator, with what is on record."""
-        log = ListLog(self.log.records)
+        log = ListLog(self.log.records[:kept])
         known = {name: getattr(self.settings, name) for name in SETTINGS.__dataclass_fields__}
         other = World(log, **known)
         other.topics, other.version, other.now = self.topics, self.version, self.now
@@ -182,21 +182,23 @@ class Client:
         self.world, self.name, self.names, self.more = world, name, names or ("t",), more
         self.epoch = 0
         self.owned: dict[uuid.UUID, frozenset[int]] = {}
-        self._said: dict[uuid.UUID, frozenset[int]] | None = None
+        self.said: dict[uuid.UUID, frozenset[int]] | None = None
 
     def beat(self) -> HeartbeatAnswer:
         if self.epoch == 0:
             self.owned = {}
             answer = self.world.join(self.name, *self.names, **self.more)
         else:
-            changed = self.owned != self._said
-            answer = self.world.beat(
-                self.name,
-                self.epoch,
-                owned=dict(self.owned) if changed else None,
-                instance_id=self.more.get("instance_id"),
-            )
-        self._said = dict(self.owned)
+            changed = self.owned != self.said
+            full: dict[str, Any] = {}
+            if self.said is None:  # an answer was lost: it says everything, to be told everything
+                full = {"rebalance_timeout_ms": 60_000, "topic_names": self.names} | self.more
+            fields = {
+                "owned": dict(self.owned) if changed else None,
+                "instance_id": self.more.get("instance_id"),
+            }
+            answer = self.world.beat(self.name, self.epoch, **(full | fields))
+        self.said = dict(self.owned)
         self.heard(answer)
         return answer
 

@@ -297,6 +297,7 @@ def test_expressions_are_what_their_topics_are() -> None:
     world.version = 2
     world.after(10_000)
     assert world.shard.consumers.unresolved("g", None, 2, world.now) == ["t.*"]
+    assert world.shard.consumers.unresolved("g", None, 2, world.now) == []  # one is enough
     found = {"t.*": frozenset({"t1", "t2", "t3"})}
     answer = world.beat("a", answer.member_epoch, resolved=found)
     assert answer.assignment is not None

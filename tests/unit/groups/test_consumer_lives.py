@@ -1,5 +1,5 @@
 """Groups of KIP-848's protocol with members that crash, answers that are lost, logs that take
-nothing, coordinators that change, topics that grow: from a seed.
+nothing, coordinators that change and forget what was not committed, topics that grow: from a seed.
 
 What must hold: no partition is ever held by two members that are in the group; and once all is well
 again, everything is held by somebody, in the group's epoch.
@@ -23,6 +23,8 @@ class Lives:
         self.world = World(consumer_assignment_interval_ms=1000)
         self.world.topics = topics(t=4, u=3)
         self.losses = 0.2
+        #: So many records are committed, all where it is None; nobody is told of the others.
+        self.committed: int | None = None
         self.count = 0
         self.clients = [self.born(number) for number in range(4)]
 
@@ -43,14 +45,17 @@ class Lives:
             self.world.change_topics(t=4, u=count)
         elif chance < 0.05:
             self.fail_over()
-        elif chance < 0.08:
+        elif chance < 0.10:
+            self.committed = len(self.world.log.records) if self.committed is None else None
+        elif chance < 0.13:
             refuses = self.world.log.refuses
             self.world.log.refuses = None if refuses else ErrorCode.coordinator_not_available
         self.run()
 
     def fail_over(self) -> None:
         self.world.log.refuses = None
-        self.world = self.world.failover()
+        self.world = self.world.failover(self.committed)
+        self.committed = None
         for each in self.clients:
             each.world = self.world
 
@@ -63,17 +68,17 @@ class Lives:
         self.check()
 
     def beat(self, client: Client) -> None:
-        before = client.epoch, dict(client.owned), client._said
+        before = client.epoch, dict(client.owned), client.said
         try:
             client.beat()
         except CoordinatorError as error:
             if error.error_code in ANEW:
-                client.epoch, client.owned, client._said = 0, {}, None
+                client.epoch, client.owned, client.said = 0, {}, None
             else:
-                client.epoch, client.owned, client._said = before
+                client.epoch, client.owned, client.said = before
             return
-        if self.random.random() < self.losses:
-            client.epoch, client.owned, client._said = before[0], before[1], None
+        if self.committed is not None or self.random.random() < self.losses:
+            client.epoch, client.owned, client.said = before[0], before[1], None
 
     def check(self) -> None:
         group = self.world.shard.consumer_groups.get("g")
@@ -111,7 +116,7 @@ def test_a_group_lives_through_it(seed: int) -> None:
     lives = Lives(seed)
     for _ in range(STEPS):
         lives.step()
-    lives.losses = 0.0
+    lives.losses, lives.committed = 0.0, None
     lives.world.log.refuses = None
     for _ in range(400):
         lives.run()

@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 #: Members whose targets come into force at a time: a slice of the loop's time.
 TARGETS_AT_ONCE = 250
-#: Members and partitions that are assigned at once; more of them elsewhere.
-ASSIGNED_INLINE_MAX = 1000
+#: The size of a group whose targets are made at once; those of a larger one elsewhere.
+ASSIGNED_INLINE_MAX = 4000
 #: Different expressions in one group: each is looked up in all topics.
 REGEXES_MAX = 50
 #: Expressions are looked up again this long after the last time where topics have changed (Kafka's
@@ -207,6 +207,7 @@ class ConsumerGroups:
         changed = group.regexes_version != topics_version
         pause_ms = _REGEXES_PAUSE_MS if changed else self._settings.regex_refresh_ms
         if now.ms - group.regexes_checked_ms >= pause_ms:
+            group.regexes_checked_ms = now.ms  # by this member, not by all that are heard of now
             return list(wanted)
         return [each for each in wanted if each not in group.regexes]
 
