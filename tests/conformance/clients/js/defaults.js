@@ -2,6 +2,8 @@
 const { Kafka } = require('kafkajs')
 
 const [address, topic, groupId, name, count] = process.argv.slice(2)
+// KafkaJS logs with these; what was heard goes to stdout alone.
+console.log = console.info = console.error
 const pause = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds))
 
 async function main() {
@@ -19,7 +21,7 @@ async function main() {
     eachMessage: async ({ message }) => {
       hears = true
       const value = message.value.toString()
-      console.log(value)
+      process.stdout.write(`${value}\n`)
       if (value === last) done()
     },
   })
