@@ -196,26 +196,31 @@ class GroupShard:
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> HeartbeatAnswer:
         """A member of KIP-848's protocol; an empty group of the classic one makes way for it.
         Raises :class:`CoordinatorError`."""
-        is_known = request.group_id in self.consumer_groups
-        if request.group_id in self.groups:
-            self._make_way(self.groups[request.group_id], request)
+        group_id = request.group_id
+        is_known, end_offset = group_id in self.consumer_groups, 0
+        if group_id in self.groups:
+            end_offset = self._make_way(self.groups[group_id], request)
         try:
             answer = self.consumers.heartbeat(request, now)
         finally:
-            if not is_known and request.group_id in self.consumer_groups:
-                self.rebalancing.check_later(request.group_id, now)
-            elif not is_known and self.offsets.of_group(request.group_id):
-                self.groups[request.group_id] = ClassicGroup(request.group_id, now.ms)
-                self.rebalancing.check_later(request.group_id, now)
+            if not is_known and group_id in self.consumer_groups:
+                self.rebalancing.check_later(group_id, now)
+            elif end_offset and group_id not in self.consumer_groups:  # nobody took its place
+                classic = self.groups[group_id] = ClassicGroup(group_id, now.ms)
+                classic.recorded_below = end_offset
+                self._room.weigh(classic)
+                self.rebalancing.check_later(group_id, now)
         return answer
 
-    def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest) -> None:
+    def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest) -> int:
         if not classic.is_empty or classic.pending_join or request.member_epoch != JOIN:
             wrong = f"Group {shown(request.group_id)} is not a consumer group."
             raise CoordinatorError(ErrorCode.group_id_not_found, wrong)
         self.consumers.check(request)
-        self._journal.append([record_of(GroupMetadataKey(group=request.group_id), None)])
+        key = GroupMetadataKey(group=request.group_id)
+        end_offset = self._journal.append([record_of(key, None)])
         self.rebalancing.forget(classic)
+        return end_offset
 
 
 class _Journal:

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.groups.consumers import Client, World, held, settle, topics
 from tests.unit.groups.members import T0_MS
+from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.consumer_values import LEAVE, LEAVE_FOR_NOW
 
 NONE = ErrorCode.none
@@ -389,3 +390,16 @@ def test_the_protocol_changes_where_nobody_is_a_member() -> None:
     assert world.now.ms >= T0_MS
     world.beat("a", LEAVE)
     assert world.group.is_empty
+
+
+def test_a_group_that_made_way_for_nobody_keeps_its_offsets() -> None:
+    world = World(consumer_size_max=0)
+    assert world.commit("", -1) is NONE
+    with pytest.raises(CoordinatorError, match="maximum capacity"):
+        world.join("a")
+    assert not world.shard.consumer_groups
+    assert world.shard.groups["g"].recorded_below == len(world.log.records)
+    assert list(world.shard.offsets.of_group("g"))
+    world.after(1_200_000)
+    assert not world.shard.groups
+    assert world.room.used_bytes == 0
