@@ -165,6 +165,12 @@ def test_limits() -> None:
     assert world.error(world.join, "a") is NONE
     world = World(bytes_max=1000)
     assert world.error(world.join, "a", "x" * 200) is ErrorCode.group_max_size_reached
+    world = World()
+    world.join("a")
+    world.room.limit_bytes = 0
+    assert world.error(world.join, "a") is NONE  # what there is goes on
+    assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
+    assert world.error(world.join, "a", "u") is ErrorCode.group_max_size_reached
 
 
 def test_nothing_changes_where_nothing_is_recorded() -> None:

@@ -258,12 +258,16 @@ class ConsumerGroups:
         entries = self._no_longer_used(group, member, regex)
         if member is not None and takes_over:
             entries += self._replacement(group, member, request.member_id, metadata)
-        elif member is None or metadata != member.metadata:
+        elif member is None or metadata is not member.metadata:
             entries.append((self._member_key(group, request.member_id), metadata))
         resolved = self._resolved(group, request, now)
         before = None if member is None else member.subscription
-        wants_others = before is not None and (
-            before.regex != regex or before.names != frozenset(metadata.subscribed_topic_names)
+        wants_others = (
+            before is not None
+            and request.says_more
+            and (
+                before.regex != regex or before.names != frozenset(metadata.subscribed_topic_names)
+            )
         )
         bump = member is None or wants_others or bool(resolved)
         self._change(group, [*entries, *resolved], request.topics_version, bump=bump)
@@ -378,9 +382,8 @@ class ConsumerGroups:
         if member is None and len(group.members) >= size_max:
             wrong = f"The group has reached its maximum capacity of {size_max} members."
             raise _refused(ErrorCode.group_max_size_reached, wrong)
-        if (member is None or metadata != member.metadata) and self._room.lacks(
-            weight_of(metadata)
-        ):
+        is_new = member is None or metadata is not member.metadata
+        if is_new and self._room.lacks(weight_of(metadata)):
             wrong = "The groups of this broker have reached tidemark.groups.bytes.max."
             raise _refused(ErrorCode.group_max_size_reached, wrong)
         regex = request.regex
@@ -683,7 +686,13 @@ def _owns_no_more(owned: Assignment | None, position: Position) -> bool:
 def _described(
     request: HeartbeatRequest, known: records.ConsumerGroupMemberMetadataValue | None
 ) -> records.ConsumerGroupMemberMetadataValue:
-    """What a member says of itself by now."""
+    """What a member says of itself by now: the same object where that is nothing new."""
+    if (
+        known is not None
+        and not request.says_more
+        and (known.client_id, known.client_host) == (request.client_id, request.client_host)
+    ):
+        return known
     names = () if known is None else known.subscribed_topic_names
     if request.topic_names is not None:
         names = tuple(sorted(set(request.topic_names)))
@@ -694,7 +703,7 @@ def _described(
     if timeout_ms == NO_TIMEOUT and known is not None:
         timeout_ms = known.rebalance_timeout_ms
     former = UNKNOWN if known is None else known
-    return records.ConsumerGroupMemberMetadataValue(
+    made = records.ConsumerGroupMemberMetadataValue(
         instance_id=request.instance_id or former.instance_id,
         rack_id=request.rack_id or former.rack_id,
         client_id=request.client_id,
@@ -704,6 +713,7 @@ def _described(
         rebalance_timeout_ms=timeout_ms,
         server_assignor=request.server_assignor or former.server_assignor,
     )
+    return known if made == known and known is not None else made
 
 
 def _assignment(position: Position) -> Assignment:

@@ -51,6 +51,20 @@ class HeartbeatRequest:
     topics_version: int = 0
 
     @property
+    def says_more(self) -> bool:
+        """Does the member say anything of itself, but that it is there?"""
+        return self.rebalance_timeout_ms != NO_TIMEOUT or any(
+            each is not None
+            for each in (
+                self.instance_id,
+                self.rack_id,
+                self.topic_names,
+                self.regex,
+                self.server_assignor,
+            )
+        )
+
+    @property
     def is_full(self) -> bool:
         """Does the member say everything? Then it is told everything."""
         return self.member_epoch == JOIN or (
