@@ -11,7 +11,7 @@ ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-scale simulate fuzz \
-  release sbom pins crds pages docs
+  histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -62,9 +62,21 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
+	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
+# Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
+# whose names have this; SIDE=kafka: Apache Kafka itself.
+conformance: $(ALL)
+	$(if $(filter oracle,$(SUITE)),,@$(BIN)/python -m tests.suites $(SUITE) $(if $(ONLY),--only '$(ONLY)') $(if $(filter kafka,$(SIDE)),--kafka))
+	$(if $(filter-out oracle,$(SUITE)),,@$(BIN)/python -m tests.conformance.oracle $(if $(ONLY),--only '$(ONLY)'))
+
+# docs/compatibility.md, from what the runs of whole suites have left.
+compatibility: $(ALL)
+	@$(BIN)/python -m tests.suites.page docs/compatibility.md
+
+# Beside Apache Kafka, in turn. ONLY: measures whose names have this, such as ONLY='RF 3'.
 bench: $(ALL)
-	@$(BIN)/python -m tests.benchmarks.brokers
+	@$(BIN)/python -m tests.benchmarks.brokers $(if $(ONLY),--only '$(ONLY)')
 
 # Clients and replication in clear and in TLS, beside Apache Kafka.
 bench-encryption: $(ALL)
@@ -78,6 +90,11 @@ simulate: $(ALL)
 # SECONDS: how long bytes are made up that nobody should send (60).
 fuzz: $(ALL)
 	@$(BIN)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS))
+
+# MINUTES: how long stock clients work on three brokers that are disturbed, seed after seed (5). SEED: one round again.
+# KAFKA=1: on Apache Kafka's brokers.
+histories: $(ALL)
+	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
 
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)

@@ -19,10 +19,7 @@ TIMEOUT_S = 60
 
 def send(topic: str, count: int, year: str = "") -> None:
     """Send ``count`` records and wait until each is acknowledged by all in-sync replicas."""
-    # There are no producer ids yet, so no idempotence.
-    producer = Producer(
-        {"bootstrap.servers": os.environ["BOOTSTRAP"], "acks": "all", "enable.idempotence": False}
-    )
+    producer = Producer({"bootstrap.servers": os.environ["BOOTSTRAP"], "enable.idempotence": True})
     stamps = times_ms(count, int(year)) if year else [int(time.time() * 1000)] * count
     for number, stamp in enumerate(stamps):
         value = {"carrier": ("AA", "DL", "UA")[number % 3], "delay": number % 60, "pad": "x" * 900}

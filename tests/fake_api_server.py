@@ -5,7 +5,7 @@ of the CRDs do; an object with finalizers stays until the last of them is gone. 
 the unit tests of the operator's shell run against it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, NotFound, Unavailable
@@ -23,6 +23,8 @@ class FakeApiServer:
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], Json] = {}
         self._version = 100
+        #: Who holds which fields, of objects that somebody applied.
+        self._held: dict[tuple[str, str], dict[str, set[tuple[str, ...]]]] = {}
         self.watchers: list[Callable[[Json, bool], None]] = []
 
     def written(self, who: str, old: Json | None, new: Json) -> None:
@@ -64,6 +66,9 @@ class FakeApiServer:
         return self._store(who, None, made)
 
     def get(self, who: str, kind: Kind, name: str) -> Json:
+        return self._managed(self._present(kind, name))
+
+    def _present(self, kind: Kind, name: str) -> Json:
         body = self._objects.get((kind.kind, name))
         if body is None:
             raise NotFound(404, f"{kind.kind} {name} does not exist")
@@ -93,7 +98,7 @@ class FakeApiServer:
 
     def apply(self, who: str, kind: Kind, name: str, patch: Json) -> Json:
         """Server-side apply of finalizers."""
-        old = self.get(who, kind, name)
+        old = self._present(kind, name)
         if patch["metadata"]["uid"] != old["metadata"]["uid"]:
             raise Conflict(409, "another uid")
         wanted = patch["metadata"].get("finalizers") or []
@@ -103,9 +108,57 @@ class FakeApiServer:
         merged = list(dict.fromkeys([*held, *wanted])) if wanted else held
         return old if merged == held else self._finalizers(who, old, merged)
 
+    def apply_fields(self, who: str, kind: Kind, name: str, patch: Json, manager: str) -> Json:
+        """Server-side apply of a spec, without force: what another holds and is to be otherwise is
+        a conflict; what the manager held and leaves out goes, unless another holds it too."""
+        held = self._held.setdefault((kind.kind, name), {})
+        old = self._objects.get((kind.kind, name))
+        if old is None and "uid" in patch["metadata"]:
+            raise Conflict(409, "the object is gone")
+        wanted = dict(_leaves({"spec": patch["spec"]}))
+        wanted |= dict(_leaves({"metadata": _user_metadata(patch)}))
+        present = {} if old is None else dict(_leaves({"spec": old["spec"]}))
+        if old is not None:
+            present |= dict(_leaves({"metadata": _user_metadata(old)}))
+        for path, value in wanted.items():
+            for other, paths in held.items():
+                if other != manager and path in paths and present.get(path) != value:
+                    field = ".".join(path)
+                    raise Conflict(
+                        409, f'Apply failed with 1 conflict: conflict with "{other}": .{field}'
+                    )
+        others = set().union(*(paths for other, paths in held.items() if other != manager))
+        gone = held.get(manager, set()) - set(wanted) - others
+        fields = {path: value for path, value in {**present, **wanted}.items() if path not in gone}
+        held[manager] = set(wanted)
+        merged = _tree(fields)
+        if old is None:
+            meta = {**merged.get("metadata", {}), "name": name}
+            namespace = patch["metadata"]["namespace"]
+            return self.create(who, kind, namespace, {"metadata": meta, "spec": merged["spec"]})
+        generation = old["metadata"]["generation"] + (merged["spec"] != old["spec"])
+        kept = {k: v for k, v in old["metadata"].items() if k not in ("labels", "annotations")}
+        meta = {**kept, **merged.get("metadata", {}), "generation": generation}
+        return self._store(who, old, {**old, "metadata": meta, "spec": merged["spec"]})
+
+    def hold(self, kind: Kind, name: str, manager: str, *paths: tuple[str, ...]) -> None:
+        """Fields of an object are described by somebody's manifest."""
+        self._held.setdefault((kind.kind, name), {}).setdefault(manager, set()).update(paths)
+
+    def _managed(self, body: Json) -> Json:
+        """With who holds which field."""
+        held = self._held.get((body["kind"], body["metadata"]["name"]))
+        if not held:
+            return body
+        entries = [
+            {"manager": manager, "operation": "Apply", "fieldsV1": _fields_v1(paths)}
+            for manager, paths in held.items()
+        ]
+        return {**body, "metadata": {**body["metadata"], "managedFields": entries}}
+
     def json_patch(self, who: str, kind: Kind, name: str, patch: list[Json]) -> Json:
         """Removal of one finalizer, under tests of its place and of the uid."""
-        old = self.get(who, kind, name)
+        old = self._present(kind, name)
         held = list(old["metadata"].get("finalizers") or [])
         uid, finalizer, removal = patch
         index = int(removal["path"].rpartition("/")[2])
@@ -114,7 +167,7 @@ class FakeApiServer:
         return self._finalizers(who, old, [*held[:index], *held[index + 1 :]])
 
     def delete(self, who: str, kind: Kind, name: str, uid: str = "") -> Json:
-        old = self.get(who, kind, name)
+        old = self._present(kind, name)
         if uid and uid != old["metadata"]["uid"]:
             raise Conflict(409, "another uid")
         if not old["metadata"].get("finalizers"):
@@ -133,12 +186,13 @@ class FakeApiServer:
 
     def _remove(self, body: Json) -> Json:
         del self._objects[body["kind"], body["metadata"]["name"]]
+        self._held.pop((body["kind"], body["metadata"]["name"]), None)
         for watcher in self.watchers:
             watcher(body, True)
         return body
 
     def _current(self, kind: Kind, body: Json) -> Json:
-        old = self.get("", kind, body["metadata"]["name"])
+        old = self._present(kind, body["metadata"]["name"])
         if body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
             raise Conflict(409, "the object has been modified")
         return old
@@ -152,6 +206,32 @@ class FakeApiServer:
         self._objects[new["kind"], meta["name"]] = new
         self.written(who, old, new)
         return new
+
+
+def _user_metadata(body: Json) -> Json:
+    return {k: v for k, v in body["metadata"].items() if k in ("labels", "annotations")}
+
+
+def _leaves(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, (*path, name))
+        else:
+            yield (*path, name), inner
+
+
+def _tree(leaves: dict[tuple[str, ...], Any]) -> Json:
+    made: Json = {}
+    for path, value in leaves.items():
+        place = made
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return made
+
+
+def _fields_v1(paths: set[tuple[str, ...]]) -> Json:
+    return _tree({tuple(f"f:{name}" for name in path): {} for path in sorted(paths)})
 
 
 def _check_status(new: Json, old: Json) -> None:
@@ -193,7 +273,7 @@ class FakeKubeApi:
         failure = (call, error or Unavailable(0, "no answer"), after)
         self._failures += [failure] * times
 
-    async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool) -> Any:
+    async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool, who: str = "") -> Any:
         kind, *rest = args
         bodies = (each for each in rest if isinstance(each, dict))
         name = next((body["metadata"]["name"] for body in bodies), rest[0])
@@ -226,8 +306,21 @@ class FakeKubeApi:
         return await self._call(self.server.replace_status, kind, body, writes=True)
 
     async def apply(
-        self, kind: Kind, namespace: str, name: str, body: Json, *, manager: str, force: bool
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        body: Json,
+        *,
+        manager: str,
+        force: bool,
+        dry_run: bool = False,
     ) -> Json:
+        if dry_run:
+            return {**body, "metadata": {**body["metadata"], "uid": "dry-run"}}
+        if "spec" in body:
+            fields = self.server.apply_fields
+            return await self._call(fields, kind, name, body, manager, writes=True)
         return await self._call(self.server.apply, kind, name, body, writes=True)
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:

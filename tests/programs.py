@@ -3,13 +3,17 @@ test.
 
 Building the control plane or MinIO takes minutes on a machine that has done neither, longer than a
 test may take; and two tests side by side would wait for one another's build. What is in the cache
-costs nothing. Kafka's jars are left out where there is no Java or Maven: their tests say so.
+costs nothing. Kafka's jars are left out where there is no Java or Maven, clients where there is no
+Node: their tests say so.
 """
 
 import contextlib
 
 from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
+from tests.suites.packages import Missing
+from tests.suites.short import ensure_short
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 
 
@@ -20,6 +24,9 @@ def main() -> None:
     ensure_kcat()
     with contextlib.suppress(KafkaMissing):
         ensure_jars()
+    with contextlib.suppress(Missing):
+        ensure_clients()
+        ensure_short()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from tidemark.configuration.broker_keys import REPLICA_SELECTOR
 from tidemark.http_page import HttpPage
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
@@ -22,8 +24,10 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
+from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.services import Services, Settings
 from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.control.client import ControlClient, Identity
@@ -32,12 +36,17 @@ from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.entries import accepted
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
+from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
 from tidemark_broker.metrics import BrokerCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -53,6 +62,20 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Forwarder
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.marker_writer import MarkerWriter
+from tidemark_broker.transactions.metrics import TransactionsCollector
+from tidemark_broker.transactions.shard import Limits
+from tidemark_broker.transactions.wire import (
+    ASK_COORDINATOR,
+    WRITE_MARKERS,
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
 from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -94,6 +117,18 @@ def api_settings(config: BrokerConfig) -> Settings:
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
+        replica_selector=accepted(config.entries, REPLICA_SELECTOR),
+        partitions_described_max=config.integer("max.request.partition.size.limit"),
+        log_dir=config.log_dir.absolute(),
+    )
+
+
+def transaction_limits(config: BrokerConfig) -> Limits:
+    """What the transaction coordinator reads of the configuration."""
+    return Limits(
+        timeout_max_ms=config.integer("transaction.max.timeout.ms"),
+        expiration_ms=config.integer("transactional.id.expiration.ms"),
+        bytes_max=config.integer("tidemark.transactions.bytes.max"),
     )
 
 
@@ -109,6 +144,7 @@ class Broker:
         self.purgatory = Purgatory()
         self.clock = LoopClock()
         self.isr_changes = IsrChanges()
+        self.producer_ids = ProducerIds()
         self.context = ReplicaContext(
             node_id=config.node_id,
             metadata=self.metadata,
@@ -141,12 +177,31 @@ class Broker:
         self.registry = CollectorRegistry()
         self.net_metrics = NetMetrics(self.registry)
         self.users = user_store(config)
+        self.changes = Forwarder(lambda: self.client.link)
+        self.creations = Creations(self.changes, self.metadata, config.entries)
+        self.groups = self._group_coordinator()
+        self.context.role_changed.append(self.groups.coordinators.role_changed)
+        self.marker_writer = MarkerWriter(self.manager, {GROUP_OFFSETS_TOPIC: self.groups})
+        self.transactions = TransactionCoordinator(
+            self.context,
+            limits=transaction_limits(config),
+            dialer_of=self._dialer_of,
+            want=self.creations.want,
+            producer_ids=self.producer_ids,
+            write_markers=self.marker_writer.write,
+        )
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
         self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
         self.upkeep = Upkeep(log_directory, self.manager)
+        self.cleaner = LogCleaner(
+            config,
+            lambda: self.manager.partitions,
+            monotonic=self.context.monotonic,
+            wall_ms=self.context.wall_ms,
+        )
         self._caught_up, self._listens = asyncio.Event(), asyncio.Event()
         self.client = self._control_client()
 
@@ -158,15 +213,31 @@ class Broker:
         )
 
     def _replication_server(self) -> ReplicationServer:
-        fetch = PrivateApi(
-            key=REPLICA_FETCH,
-            name="ReplicaFetch",
-            request=ReplicaFetchRequest,
-            answer=ReplicaFetchResponse,
-            handler=self.fetch_service.handle,
+        apis = (
+            PrivateApi(
+                key=REPLICA_FETCH,
+                name="ReplicaFetch",
+                request=ReplicaFetchRequest,
+                answer=ReplicaFetchResponse,
+                handler=self.fetch_service.handle,
+            ),
+            PrivateApi(
+                key=WRITE_MARKERS,
+                name="WriteMarkers",
+                request=WriteMarkersRequest,
+                answer=WriteMarkersResponse,
+                handler=self.marker_writer.serve,
+            ),
+            PrivateApi(
+                key=ASK_COORDINATOR,
+                name="AskCoordinator",
+                request=AskCoordinatorRequest,
+                answer=AskCoordinatorResponse,
+                handler=self.transactions.serve,
+            ),
         )
         return ReplicationServer(
-            PrivateDispatcher([fetch], self.net_metrics).serve,
+            PrivateDispatcher(apis, self.net_metrics).serve,
             me=tls_identity.Identity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,
@@ -182,8 +253,28 @@ class Broker:
                 purgatory=self.purgatory,
                 settings=api_settings(self.config),
                 users=self.users,
+                fetch_sessions=FetchSessionCache(
+                    slots=self.config.integer("max.incremental.fetch.session.cache.slots")
+                ),
+                changes=self.changes,
+                creations=self.creations,
+                producer_ids=self.producer_ids,
+                entries=self.config.entries,
+                groups=self.groups,
+                transactions=self.transactions,
+                marker_writer=self.marker_writer,
             ),
             metrics=self.net_metrics,
+        )
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        context = self.context
+        return GroupCoordinator(
+            GroupSettings.of(self.config),
+            cluster=self.metadata,
+            purgatory=self.purgatory,
+            want=self.creations.want,
+            clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
@@ -225,6 +316,9 @@ class Broker:
         return [
             self.clock.run(),
             self.client.run(),
+            self.creations.run(),
+            self.groups.run(),
+            self.transactions.run(),
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
@@ -236,6 +330,11 @@ class Broker:
                 self.upkeep.checkpoint,
             ),
             every(config.seconds("log.flush.scheduler.interval.ms"), self.upkeep.flush),
+            every(
+                config.seconds("producer.id.expiration.check.interval.ms"),
+                lambda: self.upkeep.expire_producers(config.integer("producer.id.expiration.ms")),
+            ),
+            self.cleaner.run(),
         ]
 
     async def _shrink_isrs(self) -> None:
@@ -266,6 +365,7 @@ class Broker:
     async def _shut_down(self) -> bool:
         """Leaders move away while the controller answers; then nothing more is served. True once
         nothing is asked of the store any more."""
+        self.cleaner.stop()
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
         if self.client.connected and not self.client.fenced:
             logger.info("shutting down: asking the controller to move leaders away")
@@ -276,10 +376,13 @@ class Broker:
             except TimeoutError:
                 logger.warning("leaders did not move away within %.0f s", limit_s)
         await self.disablements.close()
+        await self.groups.close()
+        await self.transactions.close()
         await self.manager.close()
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
         )
+        await self.changes.close()
         return store_is_left
 
     async def _leave_store(self) -> bool:
@@ -319,6 +422,7 @@ class Broker:
             ),
             epoch=self.epoch,
             isr_changes=self.isr_changes,
+            producer_ids=self.producer_ids,
             clock=self.clock,
             storage_error=self.log_directory.error,
             clean_broker_epoch=self.log_directory.clean_broker_epoch,
@@ -334,8 +438,11 @@ class Broker:
                 loop_age_ms=self.clock.age_ms,
             )
         )
+        self.registry.register(GroupCollector(self.groups))
         if self.context.remote is not None:
             self.registry.register(self.context.remote.collector())
+        self.registry.register(CleanerCollector(self.cleaner))
+        self.registry.register(TransactionsCollector(self.transactions))
         ProcessCollector(registry=self.registry)
 
         def health() -> tuple[bool, str]:

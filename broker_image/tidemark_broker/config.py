@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.wire.control import Endpoint
-from tidemark_broker.entries import ConfigError, integer_of, text_of
+from tidemark_broker.entries import ConfigError, accepted, integer_of, number_of, text_of
 from tidemark_broker.listeners import (
     REPLICATION,
     Address,
@@ -75,6 +75,14 @@ class BrokerConfig:
     def integer(self, name: str) -> int:
         """See :func:`integer_of`."""
         return integer_of(self.entries, name)
+
+    def number(self, name: str) -> float:
+        """See :func:`number_of`."""
+        return number_of(self.entries, name)
+
+    def boolean(self, name: str) -> bool:
+        """``true`` or ``false``."""
+        return accepted(self.entries, name).lower() == "true"
 
     def seconds(self, name: str) -> float:
         """A duration given in ms, in seconds."""

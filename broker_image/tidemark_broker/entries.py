@@ -34,6 +34,11 @@ def accepted(entries: Mapping[str, str], name: str) -> str:
     return text
 
 
+def number_of(entries: Mapping[str, str], name: str) -> float:
+    """A number that may have a fraction; raises :class:`ConfigError`."""
+    return float(accepted(entries, name))
+
+
 def integer_of(entries: Mapping[str, str], name: str) -> int:
     """A whole number of ``entries``, else the table's default; raises :class:`ConfigError` that
     names the key, KeyError for one that is not in the table."""

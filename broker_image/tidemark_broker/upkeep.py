@@ -42,6 +42,12 @@ class Upkeep:
             if not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
+    async def expire_producers(self, idle_ms: int) -> None:
+        """Forget producers that wrote nothing for so long."""
+        for partition in self._manager.partitions:
+            partition.log.expire_producers(partition.context.wall_ms(), idle_ms)
+            await asyncio.sleep(0)
+
     async def apply_retention(self) -> None:
         """Let go of what each topic's configuration and the state of its tiering allow."""
         for partition in self._manager.partitions:

@@ -20,6 +20,7 @@ from tidemark.records.batch import (
     iter_headers,
 )
 from tidemark.records.codecs import decompress
+from tidemark.records.committed import AbortedProducers, committed
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark_pipeline import scan
 from tidemark_pipeline.errors import CorruptData
@@ -64,18 +65,23 @@ class Source:
     to_offset_inclusive: int
 
 
-def decode(data: bytes, source: Source) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the record batches in ``data`` that hold wanted records, in order.
+def decode(
+    data: bytes, source: Source, aborted: Iterable[tuple[int, int]] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the record batches in ``data`` that hold wanted records, in order, without
+    those of ``aborted`` transactions (producer id, first offset).
 
     ``data`` begins at a batch; what is left of a partial batch at its end is not looked at.
     Raises :class:`CorruptData` where a checksum or a record's structure does not hold.
     """
-    yield from decode_batches(data, _headers_of(data, source), source)
+    yield from decode_batches(data, _headers_of(data, source, aborted), source)
 
 
-def _headers_of(data: bytes, source: Source) -> Iterator[tuple[int, BatchHeader]]:
+def _headers_of(
+    data: bytes, source: Source, aborted: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, BatchHeader]]:
     try:
-        yield from iter_headers(data)
+        yield from committed(data, iter_headers(data), AbortedProducers(aborted))
     except CorruptBatch as error:
         raise CorruptData(
             f"{source.topic}-{source.partition}, among the offsets {source.from_offset} to "

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers
+from tidemark.records.committed import AbortedProducers, committed
+from tidemark.tier.auxiliary import Aux
 from tidemark.tier.integrity import BatchLine, CheckedStream, ObjectDamaged, damaged
 from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
@@ -51,15 +53,18 @@ def read_task(
 def _read_range(tier: Tier, part: SegmentRange, source: Source) -> Iterator[pa.RecordBatch]:
     """A segment is always read whole, so that all of it is checked."""
     line = BatchLine(part.entry, tier.segments.describe(part.entry))
+    aux = None if part.entry.digests is None else tier.segments.fetch_aux(part.entry)
+    transactions = () if aux is None else aux.aborted.transactions
+    aborted = AbortedProducers((each.producer_id, each.first_offset) for each in transactions)
     planned = rows = 0
-    for position, data, headers in _whole_batches(tier, part.entry):
+    for position, data, headers in _whole_batches(tier, part.entry, aux):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
-            if not header.is_control:
-                planned += _rows_planned(header, source)
-        for batch in decode_batches(data, headers, source):
+        read = list(committed(data, headers, aborted))
+        planned += sum(_rows_planned(header, source) for _, header in read)
+        for batch in decode_batches(data, read, source):
             rows += batch.num_rows
             yield batch
     line.finish()
@@ -78,10 +83,10 @@ def _rows_planned(header: BatchHeader, source: Source) -> int:
 
 
 def _whole_batches(
-    tier: Tier, entry: SegmentEntry
+    tier: Tier, entry: SegmentEntry, aux: Aux | None
 ) -> Iterator[tuple[int, bytes, list[tuple[int, BatchHeader]]]]:
     """(position, bytes, headers in them) of whole batches, checked as far as digests go."""
-    pieces = () if entry.digests is None else tier.segments.fetch_aux(entry).pieces
+    pieces = () if aux is None else aux.pieces
     stream = CheckedStream(entry, pieces, tier.segments.describe(entry))
     position, held = 0, b""
     for begin in range(0, entry.size_bytes, PIECE_BYTES):

@@ -82,10 +82,10 @@ class TidemarkReader(DataSourceReader):
             options.topic, task.partition, "local", task.start_offset, task.end_offset - 1
         )
         try:
-            for data in tail.read(
+            for data, aborted in tail.read(
                 options.bootstrap, options.topic, task.partition, task.start_offset, task.end_offset
             ):
-                yield from decode(data, source)
+                yield from decode(data, source, aborted)
         except tail.OutOfRange as error:
             if options.fail_on_data_loss:
                 raise remote.DataLoss(str(error)) from error

@@ -10,7 +10,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
@@ -96,9 +96,16 @@ def list_offsets(
     }
 
 
+class Fetched(NamedTuple):
+    """Raw batches, and the aborted transactions with records in them: producer id, first offset."""
+
+    data: bytes
+    aborted: tuple[tuple[int, int], ...]
+
+
 def read(
     bootstrap: Sequence[str], topic: str, partition: int, start: int, end: int
-) -> Iterator[bytes]:
+) -> Iterator[Fetched]:
     """Raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
 
     Raises :class:`OutOfRange` when ``start`` has left the log meanwhile, :class:`CorruptData` for
@@ -106,9 +113,9 @@ def read(
     """
     position = start
     while position < end:
-        data = _retry(lambda: _fetch(bootstrap, topic, partition, position))  # noqa: B023
-        position = position_behind(data, f"{topic}-{partition}", position)
-        yield data
+        fetched = _retry(lambda: _fetch(bootstrap, topic, partition, position))  # noqa: B023
+        position = position_behind(fetched.data, f"{topic}-{partition}", position)
+        yield fetched
 
 
 def position_behind(data: bytes, name: str, position: int) -> int:
@@ -192,7 +199,7 @@ def _list_offset(bootstrap: Sequence[str], topic: str, partition: int, timestamp
     return int(result.offset)
 
 
-def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) -> bytes:
+def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) -> Fetched:
     connection, leader = _connect(bootstrap, topic, partition)
     request = fetch_request.FetchRequest(
         max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
@@ -220,7 +227,11 @@ def _fetch(bootstrap: Sequence[str], topic: str, partition: int, offset: int) ->
     if result.error_code == ErrorCode.offset_out_of_range:
         raise OutOfRange(f"{topic}-{partition}: offset {offset} is no longer in the log")
     _check(result.error_code, topic, partition)
-    return bytes(result.records or b"")
+    aborted = tuple(
+        (int(each.producer_id), int(each.first_offset))
+        for each in result.aborted_transactions or ()
+    )
+    return Fetched(bytes(result.records or b""), aborted)
 
 
 def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:

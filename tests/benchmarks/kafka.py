@@ -7,7 +7,8 @@ import socket
 import subprocess
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.security.client_certificates import Leaf
@@ -16,6 +17,10 @@ from tidemark_cli.ports import free_ports
 VERSION = "4.3.1"
 _POM = Path(__file__).with_name("kafka-pom.xml")
 _START_TIMEOUT_S = 60.0
+_SETTINGS = "server.properties"
+_JAVA = ("java", "-Xmx1g", "-Xms1g")
+#: The id of a controller that is no broker.
+_CONTROLLER = 100
 
 
 class KafkaMissing(RuntimeError):
@@ -24,25 +29,36 @@ class KafkaMissing(RuntimeError):
 
 @dataclass(slots=True)
 class ApacheKafka:
-    """Running brokers, and where clients reach each."""
+    """Running brokers, broker 1 first, and where clients reach each. ``controller``: its process
+    where it is none of theirs."""
 
+    jars: Path
+    folders: list[Path]
     processes: "list[subprocess.Popen[bytes]]"
     listeners: list[str]
+    controller: "subprocess.Popen[bytes] | None" = None
 
     @property
     def bootstrap(self) -> str:
         """All of them."""
         return ",".join(self.listeners)
 
+    def stop_broker(self, node: int) -> None:
+        """Shut one down cleanly."""
+        _stop(self.processes[node - 1])
+
+    def start_broker(self, node: int) -> None:
+        """Start one that was stopped, and wait until it listens."""
+        process = _run(self.jars, self.folders[node - 1])
+        self.processes[node - 1] = process
+        _await_port(process, int(self.listeners[node - 1].rpartition(":")[2]))
+
     def stop(self) -> None:
         """Stop them and wait, the controller last."""
         for process in reversed(self.processes):
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _stop(process)
+        if self.controller is not None:
+            _stop(self.controller)
 
 
 def ensure_jars() -> Path:
@@ -80,24 +96,57 @@ class Security:
     replication: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
+    broker 1 first (none: free ones); ``advertised``: the ports that clients are told instead;
+    ``racks``: each broker is in one of its own, named by its id."""
+
+    entries: Mapping[str, str] = field(default_factory=dict)
+    ports: Sequence[int] = ()
+    advertised: Sequence[int] = ()
+    racks: bool = False
+    own_controller: bool = False
+
+
 def start(
-    jars: Path, folder: Path, *, brokers: int = 1, security: Security | None = None
+    jars: Path,
+    folder: Path,
+    *,
+    brokers: int = 1,
+    security: Security | None = None,
+    setting: Setting | None = None,
 ) -> ApacheKafka:
-    """Format log folders and start brokers on free loopback ports; waits until they listen. The
-    first one is the controller, too."""
+    """Format log folders and start brokers on loopback ports; waits until they listen. The first
+    one is the controller, too, unless that has a process of its own."""
+    wanted = setting or Setting()
     (controller,) = free_ports(1)
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    started = ApacheKafka([], [])
+    started = ApacheKafka(jars, [], [], [])
+    roles = _Roles(controller, _CONTROLLER if wanted.own_controller else 1, brokers)
     try:
+        if wanted.own_controller:
+            own = folder / "kafka-controller"
+            own.mkdir()
+            _format(jars, own, cluster_id, _controller_entries(own, roles))
+            started.controller = _run(jars, own)
         for node in range(1, brokers + 1):
             own = folder / f"kafka-{node}"
             own.mkdir()
             client, replication = free_ports(2)
-            entries = _entries(own, node, controller, client, replication, brokers)
+            client = wanted.ports[node - 1] if wanted.ports else client
+            entries = _entries(own, node, roles, client, replication)
+            if wanted.advertised:
+                told = {"CLIENTS": wanted.advertised[node - 1], "REPLICATION": replication}
+                entries["advertised.listeners"] = _addresses(told)
+            if wanted.racks:
+                entries["broker.rack"] = str(node)
             if security is not None:
                 entries |= _tls(own, security)
-            started.processes.append(_start_one(jars, own, cluster_id, entries))
+            _format(jars, own, cluster_id, {**entries, **wanted.entries})
+            started.folders.append(own)
             started.listeners.append(f"127.0.0.1:{client}")
+            started.processes.append(_run(jars, own))
         for process, listener in zip(started.processes, started.listeners, strict=True):
             _await_port(process, int(listener.rpartition(":")[2]))
     except BaseException:
@@ -106,22 +155,48 @@ def start(
     return started
 
 
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Where the controller listens, which node it is, and how many brokers there are."""
+
+    port: int
+    node: int
+    brokers: int
+
+
+def _controller_entries(folder: Path, roles: _Roles) -> dict[str, str]:
+    return {
+        "process.roles": "controller",
+        "node.id": str(roles.node),
+        "controller.quorum.voters": f"{roles.node}@127.0.0.1:{roles.port}",
+        "listeners": _addresses({"CONTROLLER": roles.port}),
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": _protocols(),
+        "log.dirs": str(folder / "logs"),
+    }
+
+
 def _entries(
-    folder: Path, node: int, controller: int, client: int, replication: int, brokers: int
+    folder: Path, node: int, roles: _Roles, client: int, replication: int
 ) -> dict[str, str]:
     listeners = {"CLIENTS": client, "REPLICATION": replication}
-    own = {"CONTROLLER": controller} if node == 1 else {}
+    own = {"CONTROLLER": roles.port} if node == roles.node else {}
+    replicas = str(min(3, roles.brokers))
     return {
-        "process.roles": "broker,controller" if node == 1 else "broker",
+        "process.roles": "broker,controller" if own else "broker",
         "node.id": str(node),
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.quorum.voters": f"{roles.node}@127.0.0.1:{roles.port}",
         "listeners": _addresses(listeners | own),
         "advertised.listeners": _addresses(listeners),
         "inter.broker.listener.name": "REPLICATION",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": _protocols(),
         "log.dirs": str(folder / "logs"),
-        "offsets.topic.replication.factor": str(min(3, brokers)),
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, roles.brokers)),
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": str(min(2, roles.brokers)),
         "auto.create.topics.enable": "false",
     }
 
@@ -150,29 +225,34 @@ def _tls(folder: Path, security: Security) -> dict[str, str]:
     }
 
 
-def _start_one(
-    jars: Path, folder: Path, cluster_id: str, entries: dict[str, str]
-) -> "subprocess.Popen[bytes]":
-    settings = folder / "server.properties"
+def _format(jars: Path, folder: Path, cluster_id: str, entries: Mapping[str, str]) -> None:
+    """Write a node's configuration and make its log folder."""
+    settings = folder / _SETTINGS
     lines = (f"{key}={value}" for key, value in entries.items())
     settings.write_text("\n".join(lines), encoding="utf-8")
-    java = ["java", "-Xmx1g", "-Xms1g", "-cp", f"{jars}/*"]
     subprocess.run(
         [
-            *java,
-            "kafka.tools.StorageTool",
-            "format",
-            f"--cluster-id={cluster_id}",
-            "-c",
-            str(settings),
+            *(*_JAVA, "-cp", f"{jars}/*", "kafka.tools.StorageTool"),
+            *("format", f"--cluster-id={cluster_id}", "-c", str(settings)),
         ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    with (folder / "kafka.log").open("wb") as log:
-        return subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT
-        )
+
+
+def _run(jars: Path, folder: Path) -> "subprocess.Popen[bytes]":
+    command = [*_JAVA, "-cp", f"{jars}/*", "kafka.Kafka", str(folder / _SETTINGS)]
+    with (folder / "kafka.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _await_port(process: "subprocess.Popen[bytes]", port: int) -> None:

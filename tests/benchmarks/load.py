@@ -1,32 +1,64 @@
-"""The client of the comparison, in a process of its own: ``python -m tests.benchmarks.load``.
+"""The client of the comparison, in a process of its own: ``python -m tests.benchmarks.load JSON``.
 
-Produces or fetches a fixed number of 1 KiB records with librdkafka and prints one JSON line.
+Produces, fetches or reads as a group with librdkafka, as a :class:`Load` says, and prints one JSON
+line with what came of it. Times are of the clock that all processes of the machine share.
 """
 
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 RECORD_BYTES = 1024
+_TIMEOUT_S = 300
+_WARM_UP_S = 2.0
 
 
-def _security(trusted: str) -> dict[str, object]:
-    """TLS where there is a certificate to trust."""
-    return {"security.protocol": "SSL", "ssl.ca.location": trusted} if trusted else {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one client does. ``records``: to produce, or those of a topic to be read by a group.
+    ``rate``: records a second, 0: as fast as it goes. ``trusted``: TLS, with that certificate.
+    ``share``: (which, of how many) clients, for partitions to be read."""
+
+    kind: str
+    bootstrap: str
+    topic: str
+    records: int
+    record_bytes: int = RECORD_BYTES
+    partitions: int = 1
+    acks: str = "all"
+    idempotent: bool = False
+    rate: int = 0
+    members: int = 1
+    share: tuple[int, int] = (0, 1)
+    trusted: str = ""
+
+    def as_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
 
 
-def produce(bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
-    """Seconds from the first record to the last acknowledgement (acks=all)."""
+Answer = Mapping[str, float]
+
+
+def _common(load: Load) -> dict[str, object]:
+    tls = {"security.protocol": "SSL", "ssl.ca.location": load.trusted} if load.trusted else {}
+    return {"bootstrap.servers": load.bootstrap, **tls}
+
+
+def produce(load: Load) -> Answer:
+    """From the first record to the last acknowledgement."""
     failures: list[str] = []
     producer = Producer(
-        _security(trusted)
+        _common(load)
         | {
-            "bootstrap.servers": bootstrap,
-            "acks": "all",
-            "enable.idempotence": False,
+            "acks": load.acks,
+            "enable.idempotence": load.idempotent,
             "linger.ms": 5,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
@@ -34,12 +66,14 @@ def produce(bootstrap: str, topic: str, records: int, trusted: str = "") -> floa
             "error_cb": lambda error: failures.append(str(error)),
         }
     )
-    payloads = [os.urandom(RECORD_BYTES) for _ in range(64)]
+    payloads = [os.urandom(load.record_bytes) for _ in range(64)]
     began = time.monotonic()
-    for number in range(records):
+    for number in range(load.records):
         while True:
             try:
-                producer.produce(topic, payloads[number & 63], partition=0)
+                producer.produce(
+                    load.topic, payloads[number & 63], partition=number % load.partitions
+                )
             except BufferError:
                 producer.poll(0.01)
             else:
@@ -47,40 +81,144 @@ def produce(bootstrap: str, topic: str, records: int, trusted: str = "") -> floa
         if number & 1023 == 0:
             producer.poll(0)
     left = producer.flush(120)
-    seconds = time.monotonic() - began
+    ended = time.monotonic()
     if left or failures:
         raise SystemExit(f"{left} records not acknowledged; {failures[:3]}")
-    return seconds
+    return {"began": began, "ended": ended, "records": load.records}
 
 
-def fetch(bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
-    """Seconds to read all records from the start of the partition."""
-    consumer = Consumer(
-        _security(trusted)
+def latency(load: Load) -> Answer:
+    """Milliseconds from handing over a record to its acknowledgement, at a steady rate."""
+    producer = Producer(
+        _common(load) | {"acks": load.acks, "enable.idempotence": load.idempotent, "linger.ms": 0}
+    )
+    payload = os.urandom(load.record_bytes)
+    taken: list[float] = []
+    failed: list[str] = []
+    began = time.monotonic()
+    for number in range(load.records):
+        due = began + number / load.rate
+        while (left := due - time.monotonic()) > 0:
+            producer.poll(left)
+        warm = due - began >= _WARM_UP_S
+        producer.produce(
+            load.topic,
+            payload,
+            partition=number % load.partitions,
+            on_delivery=_noting(time.monotonic(), taken if warm else [], failed),
+        )
+    if producer.flush(60) or failed:
+        raise SystemExit(f"records were not acknowledged: {failed[:3]}")
+    taken.sort()
+    return {f"p{share}": taken[int(len(taken) * share / 100)] * 1000 for share in (50, 99, 99.9)}
+
+
+def _noting(
+    since: float, taken: list[float], failed: list[str]
+) -> Callable[[KafkaError | None, Message], None]:
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        taken.append(time.monotonic() - since)
+        if error is not None:
+            failed.append(str(error))
+
+    return delivered
+
+
+def _consumer(load: Load, **more: object) -> Consumer:
+    return Consumer(
+        _common(load)
         | {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
+            "group.id": f"bench-{load.topic}",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": 8_000_000,
             "queued.max.messages.kbytes": 512_000,
+            **more,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+
+
+def fetch(load: Load) -> Answer:
+    """To read all records of this client's share of the partitions, from their start."""
+    consumer = _consumer(load)
+    which, of = load.share
+    mine = [TopicPartition(load.topic, each, 0) for each in range(which, load.partitions, of)]
+    wanted = sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in mine)
     seen = 0
     began = time.monotonic()
-    while seen < records and time.monotonic() - began < 300:
-        for message in consumer.consume(10_000, 1.0):
-            if message.error() is not None:
-                raise SystemExit(str(message.error()))
-            seen += 1
-    seconds = time.monotonic() - began
+    consumer.assign(mine)
+    while seen < wanted and time.monotonic() - began < _TIMEOUT_S:
+        seen += _taken(consumer, 1.0)
+    ended = time.monotonic()
     consumer.close()
-    if seen < records:
-        raise SystemExit(f"only {seen} of {records} records came back")
-    return seconds
+    if seen < wanted:
+        raise SystemExit(f"only {seen} of {wanted} records came back")
+    return {"began": began, "ended": ended, "records": seen}
 
+
+def group(load: Load) -> Answer:
+    """To read all records as members of one group: from the first of them that anybody has; and
+    until all partitions were given to somebody."""
+    counted = threading.Lock()
+    seen = {"records": 0, "assigned": 0}
+    times: dict[str, float] = {}
+    began = time.monotonic()
+
+    def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+        with counted:
+            seen["assigned"] += len(partitions)
+            if seen["assigned"] >= load.partitions:
+                times.setdefault("joined", time.monotonic() - began)
+
+    def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
+        with counted:
+            seen["assigned"] -= len(partitions)
+            times.pop("joined", None)
+
+    def member() -> None:
+        consumer = _consumer(load, **{"queued.max.messages.kbytes": 16_000})
+        consumer.subscribe([load.topic], on_assign=assigned, on_revoke=revoked)
+        while seen["records"] < load.records and time.monotonic() - began < _TIMEOUT_S:
+            taken = _taken(consumer, 0.2)
+            if taken:
+                with counted:
+                    times.setdefault("first", time.monotonic())
+                    seen["records"] += taken
+                    times["last"] = time.monotonic()
+        with counted:
+            times.setdefault("joined", time.monotonic() - began)
+        consumer.close()
+
+    threads = [threading.Thread(target=member) for _ in range(load.members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if seen["records"] < load.records:
+        raise SystemExit(f"only {seen['records']} of {load.records} records came back")
+    return {
+        "began": times["first"],
+        "ended": times["last"],
+        "records": seen["records"],
+        "joined": times["joined"],
+    }
+
+
+def _taken(consumer: Consumer, timeout_s: float) -> int:
+    messages = consumer.consume(10_000, timeout_s)
+    for message in messages:
+        if message.error() is not None:
+            raise SystemExit(str(message.error()))
+    return len(messages)
+
+
+KINDS: dict[str, Callable[[Load], Answer]] = {
+    "produce": produce,
+    "fetch": fetch,
+    "latency": latency,
+    "group": group,
+}
 
 if __name__ == "__main__":
-    kind, address, name, count, *trusted = sys.argv[1:]
-    run = {"produce": produce, "fetch": fetch}[kind]
-    print(json.dumps({"seconds": run(address, name, int(count), *trusted)}))
+    asked = Load(**json.loads(sys.argv[1]))
+    print(json.dumps(KINDS[asked.kind](asked)))

@@ -1,19 +1,54 @@
-"""Runs :mod:`tests.benchmarks.load` in a process of its own."""
+"""Runs :mod:`tests.benchmarks.load` in processes of their own."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.benchmarks.load import Answer, Load
+
+
+def run(load: Load, clients: int = 1) -> Answer:
+    """What came of it. Of several clients, which share the records: from the beginning of the first
+    to the end of the last."""
+    shares = [
+        replace(load, records=load.records // clients, share=(which, clients))
+        for which in range(clients)
+    ]
+    return together(_run_all(shares))
+
+
+def _run_all(loads: Sequence[Load]) -> list[Answer]:
+    command = (sys.executable, "-m", "tests.benchmarks.load")
+    processes = [
+        subprocess.Popen([*command, load.as_json()], stdout=subprocess.PIPE) for load in loads
+    ]
+    try:
+        said = [process.communicate()[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, load in zip(processes, loads, strict=True):
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, [*command, load.as_json()])
+    return [json.loads(each) for each in said]
+
+
+def together(answers: Sequence[Answer]) -> Answer:
+    """One answer for all: from the first beginning to the last end."""
+    if len(answers) == 1:
+        return answers[0]
+    return {
+        "began": min(answer["began"] for answer in answers),
+        "ended": max(answer["ended"] for answer in answers),
+        "records": sum(answer["records"] for answer in answers),
+    }
 
 
 def run_load(kind: str, bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
-    """Seconds as the client saw them; ``trusted``: TLS, with that certificate."""
-    more = [trusted] if trusted else []
-    answer = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.benchmarks.load"),
-            *(kind, bootstrap, topic, str(records), *more),
-        ],
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    return float(json.loads(answer.stdout)["seconds"])
+    """Seconds that one client took; ``trusted``: TLS, with that certificate."""
+    load = Load(kind=kind, bootstrap=bootstrap, topic=topic, records=records, trusted=trusted)
+    answer = run(load)
+    return answer["ended"] - answer["began"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.answers import room
 from tests.integration.remote_log.tiered_host import TieredHost
+from tests.services import services
 from tests.unit.replication.replica_nodes import (
     TOPIC,
     TOPIC_ID,
@@ -33,8 +34,8 @@ from tidemark.wire.framing import (
 )
 from tidemark_broker.api import fetch_wait
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.fetch_read import PartitionRequest
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.fetch_read import FetchParams
+from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
@@ -43,7 +44,6 @@ from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
-from tidemark_broker.security.user_store import UserStore
 
 NOW_MS = 1_700_000_000_000
 Work = Callable[[], Awaitable[object]]
@@ -211,13 +211,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
     """A Fetch of so many partitions waits for more than comes; one of them advances."""
     async with _pair(folder, count) as (one, _):
         purgatory = one.context.purgatory
-        services = Services(
-            replicas=one.manager,
-            cluster=one.context.metadata,
-            purgatory=purgatory,
-            settings=Settings(),
-            users=UserStore(),
-        )
+        shared = services(one.context.metadata, replicas=one.manager, purgatory=purgatory)
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)
             for n in range(count)
@@ -225,10 +219,8 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         waiting = asyncio.create_task(
             fetch_wait.read_until_enough(
                 asked,
-                Call(services, 12, Client("", ""), room()),
-                max_bytes=1 << 30,
-                min_bytes=1 << 30,
-                max_wait_s=600.0,
+                Call(shared, 12, Client("", ""), room()),
+                FetchParams(max_bytes=1 << 30, min_bytes=1 << 30, max_wait_s=600.0),
             )
         )
         while not purgatory.size:  # noqa: ASYNC110 - until it waits

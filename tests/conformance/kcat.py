@@ -17,16 +17,21 @@ class Kcat:
     program: str
     libraries: str
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """To run it in."""
+        own = {"LD_LIBRARY_PATH": self.libraries} if self.libraries else {}
+        return {**os.environ, **own}
+
     def run(self, *arguments: str, stdin: bytes = b"", timeout_s: float = 60) -> bytes:
         """Run it; its standard output. Raises CalledProcessError with what it said."""
-        environment = {**os.environ, "LD_LIBRARY_PATH": self.libraries} if self.libraries else None
         return subprocess.run(
             [self.program, *arguments],
             input=stdin,
             capture_output=True,
             check=True,
             timeout=timeout_s,
-            env=environment,
+            env=self.environment,
         ).stdout
 
 

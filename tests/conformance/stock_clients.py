@@ -1,6 +1,6 @@
 """The four stock clients behind two functions each: produce values, consume values.
 
-No consumer groups and no idempotent producers: the brokers do not serve them yet.
+No consumer groups, and producers that number nothing (:mod:`test_idempotence` has those that do).
 """
 
 import asyncio

@@ -13,6 +13,9 @@ from confluent_kafka import Producer
 from local_cluster import Cluster, wait
 
 from tests.kafka_programs import java, kafka_jars
+from tests.unit.log.conftest import LogBench
+from tests.unit.log.test_producers_of_a_log import finish
+from tests.unit.log.test_producers_of_a_log import produce as produce_in
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -69,6 +72,25 @@ def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bo
     text = dump(jars, files)
     assert not TROUBLE.findall(text), text
     assert sorted(map(int, RECORD.findall(text))) == list(range(2500))
+
+
+def test_kafka_reads_what_we_know_of_producers(jars: Path, tmp_path: Path) -> None:
+    bench = LogBench(tmp_path / "t-0")
+    log = bench.create()
+    produce_in(log, 7, 0, 3, transactional=True)
+    produce_in(log, 8, 0, 2)
+    finish(log, 7, commit=False)
+    bench.fill(log, [1])
+    log.advance_high_watermark(log.next_offset)  # or there is a marker that may yet go
+    log.close()
+    folder = bench.directory
+    text = dump(
+        jars, [*folder.glob("*.log"), *folder.glob("*.txnindex"), *folder.glob("*.snapshot")]
+    )
+    assert not TROUBLE.findall(text), text
+    assert "endTxnMarker: ABORT" in text
+    assert re.search(r"producerId: 7 firstOffset: 0 lastOffset: 5 lastStableOffset: 6", text), text
+    assert re.search(r"producerId: 8 producerEpoch: 0 .*lastSequence: 1\b", text), text
 
 
 def test_kafka_finds_the_segments_in_the_tier_valid(

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.frames import spoil
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.tier import auxiliary, codec
-from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux
+from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Mark, Page, PageRef, new_head
 from tidemark.tier.segment import Digests, SegmentEntry, new_segment

@@ -6,7 +6,16 @@ own.
 """
 
 from tidemark.configuration.key import ConfigKey, Scope
-from tidemark.configuration.values import BOOLEAN, INT64_MAX, TEXT, ValueType, integer, long, one_of
+from tidemark.configuration.values import (
+    BOOLEAN,
+    INT64_MAX,
+    RATIO,
+    TEXT,
+    ValueType,
+    integer,
+    long,
+    one_of,
+)
 
 _CLUSTER = frozenset({Scope.CLUSTER})
 _BOTH = frozenset({Scope.CLUSTER, Scope.BROKER})
@@ -18,6 +27,12 @@ TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+REPLICA_SELECTOR = "replica.selector.class"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+AUTO_CREATE_TOPICS = "auto.create.topics.enable"
+NUM_PARTITIONS = "num.partitions"
+DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
+DELETE_TOPICS = "delete.topic.enable"
 
 
 def _key(
@@ -45,6 +60,15 @@ CLUSTER_KEYS = (
     _key(_CLUSTER, UNDER_REPLICATED_CREATION, BOOLEAN, "false",
         "Create topics while brokers are missing; the missing replicas are placeholders "
         "(KIP-409)."),
+    _key(_CLUSTER, AUTO_CREATE_TOPICS, BOOLEAN, "false",
+        "Whether a topic is created because a client asks for its metadata and lets it be.",
+        "true"),
+    _key(_CLUSTER, NUM_PARTITIONS, integer(1), 1,
+        "Partitions of a topic that a client creates without saying how many."),
+    _key(_CLUSTER, DEFAULT_REPLICATION_FACTOR, integer(1, 32767), 1,
+        "Replicas of a topic that a client creates without saying how many."),
+    _key(_CLUSTER, DELETE_TOPICS, BOOLEAN, "true",
+        "Whether clients may delete topics."),
     _key(_CLUSTER, TIERING_SYSTEM, BOOLEAN, "false",
         "Whether topics of the cluster may be tiered."),
     _key(_CLUSTER, DISABLE_POLICY, one_of({"retain": "retain", "delete": "delete"}), "retain",
@@ -54,6 +78,9 @@ CLUSTER_KEYS = (
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
         "How long objects outlive the commit that marks them, so that a reader's plan holds; those "
         "of a deleted topic go at once."),
+    _key(_BOTH, REPLICA_SELECTOR, one_of({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}), None,
+        "RackAwareReplicaSelector sends a consumer that tells its rack to a replica there "
+        "(KIP-392). Unset: consumers read from leaders, unless they ask elsewhere."),
 )
 # fmt: on
 
@@ -144,6 +171,10 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ fetching and replication
     _key(_BROKER, "fetch.max.bytes", integer(1024), 57_671_680,
         "The most that one Fetch is given."),
+    _key(_BROKER, "max.request.partition.size.limit", integer(1), 2000,
+        "Partitions in one answer to DescribeTopicPartitions."),
+    _key(_BROKER, "max.incremental.fetch.session.cache.slots", integer(0), 1000,
+        "How many clients' fetch sessions are kept (KIP-227)."),
     _key(_BROKER, "remote.fetch.max.wait.ms", integer(0), 500,
         "How long a Fetch waits for the tier."),
     _key(_BROKER, "replica.fetch.wait.max.ms", integer(0), 500,
@@ -161,11 +192,76 @@ BROKER_KEYS = (
         "After how long behind its leader a follower leaves the ISR."),
     _key(_BROKER, "replica.high.watermark.checkpoint.interval.ms", long(1), 5_000,
         "Pause between checkpoints of high watermarks, log starts and recovery points."),
+    # ------------------------------------------------------------ internal topics
+    _key(_BROKER, "group.initial.rebalance.delay.ms", integer(0), 3000,
+        "How long a group that begins waits for more members."),
+    _key(_BROKER, "group.min.session.timeout.ms", integer(0), 6000,
+        "The shortest session that a member of a group may ask for."),
+    _key(_BROKER, "group.max.session.timeout.ms", integer(0), 1_800_000,
+        "The longest."),
+    _key(_BROKER, "group.max.size", integer(1), 2**31 - 1,
+        "Members of a group at most; never more than 10,000."),
+    _key(_BROKER, "tidemark.groups.bytes.max", long(1024 * 1024), 512 * _MIB,
+        "About what members and offsets of all groups of this broker may take of memory; beyond "
+        "that new members are refused with GROUP_MAX_SIZE_REACHED and new offsets with "
+        "INVALID_COMMIT_OFFSET_SIZE."),
+    _key(_BROKER, "offset.metadata.max.bytes", integer(0), 4096,
+        "The longest text that a client may keep with an offset."),
+    _key(_BROKER, "offsets.retention.minutes", integer(1), 10_080,
+        "How long offsets outlive their group's last member, or the last commit where nobody is a "
+        "member (KIP-211)."),
+    _key(_BROKER, "offsets.retention.check.interval.ms", long(1), 600_000,
+        "How often a group is looked at for offsets that have expired."),
+    _key(_BROKER, "offsets.commit.timeout.ms", integer(1), 5000,
+        "How long a commit of offsets may take to be replicated."),
+    _key(_BROKER, "offsets.topic.num.partitions", integer(1), 50,
+        "Partitions of __consumer_offsets when it is created; at most 10,000."),
+    _key(_BROKER, "offsets.topic.replication.factor", integer(1, 32767), 3,
+        "Its replicas; those for which brokers are missing are filled as these come."),
+    _key(_BROKER, "offsets.topic.segment.bytes", integer(1024 * 1024), 100 * _MIB,
+        "Its segment.bytes."),
+    _key(_BROKER, "transaction.state.log.num.partitions", integer(1), 50,
+        "Partitions of __transaction_state when it is created; at most 10,000."),
+    _key(_BROKER, "transaction.state.log.replication.factor", integer(1, 32767), 3,
+        "Its replicas; those for which brokers are missing are filled as these come."),
+    _key(_BROKER, "transaction.state.log.min.isr", integer(1), 2,
+        "Its min.insync.replicas, as far as there are so many replicas."),
+    _key(_BROKER, "transaction.state.log.segment.bytes", integer(1024 * 1024), 100 * _MIB,
+        "Its segment.bytes."),
+    _key(_BROKER, "transaction.max.timeout.ms", integer(1), 900_000,
+        "The longest transaction.timeout.ms that a producer may ask for."),
+    _key(_BROKER, "transactional.id.expiration.ms", integer(1), 604_800_000,
+        "After how long the coordinator forgets a transactional id that nobody uses."),
+    _key(_BROKER, "tidemark.transactions.bytes.max", long(1024 * 1024), 256 * _MIB,
+        "Memory of a broker for the transactional ids that it coordinates, 600 bytes each, and 100 "
+        "for each partition of their transactions; beyond it nothing is added."),
     # ------------------------------------------------------------ the log
     _key(_BROKER, "log.retention.check.interval.ms", long(1), 300_000,
         "Pause between two looks at what retention may delete."),
     _key(_BROKER, "log.flush.scheduler.interval.ms", long(1), 1_000,
         "Pause between two looks at what is to be made durable.", INT64_MAX),
+    _key(_BROKER, "producer.id.expiration.ms", integer(1), 86_400_000,
+        "After how long a partition forgets a producer that writes nothing (KIP-854)."),
+    _key(_BROKER, "producer.id.expiration.check.interval.ms", integer(1), 600_000,
+        "Pause between two looks at which to forget."),
+    _key(_BROKER, "tidemark.producer.ids.max", integer(1), 200_000,
+        "Producers that the partitions of a broker remember, each for itself; beyond that, and "
+        "beyond 10,000 of one partition, those that wrote nothing for longest are forgotten."),
+    _key(_BROKER, "log.cleaner.enable", BOOLEAN, "true",
+        "Whether topics with cleanup.policy compact are compacted."),
+    _key(_BROKER, "log.cleaner.threads", integer(0), 1, "Logs that are compacted at once."),
+    _key(_BROKER, "log.cleaner.dedupe.buffer.size", long(1), 128 * _MIB,
+        "Memory for the last offset of each key, for all threads together, 24 bytes each; taken "
+        "only as far as it is needed. A log with more keys is compacted in several goes."),
+    _key(_BROKER, "log.cleaner.io.buffer.load.factor", RATIO, "0.9",
+        "How full that memory may become."),
+    _key(_BROKER, "log.cleaner.io.buffer.size", integer(0), 512 * 1024,
+        "How much of a log is read at once, for all threads together."),
+    _key(_BROKER, "log.cleaner.io.max.bytes.per.second", long(1), INT64_MAX,
+        "What compaction reads and writes, in the mean.",
+        kafka_default="1.7976931348623157E308"),
+    _key(_BROKER, "log.cleaner.backoff.ms", long(0), 15_000,
+        "Pause before another look, where there was nothing to compact."),
     _key(_BROKER, "controlled.shutdown.max.ms", long(1), 15_000,
         "How long a shutdown waits for other brokers to lead."),
     _key(_BROKER, "tidemark.health.loop.age.max.ms", integer(100), 10_000,

@@ -10,6 +10,7 @@ from tidemark.configuration.values import (
     BOOLEAN,
     CLEANUP_POLICY,
     INT64_MAX,
+    RATIO,
     Pattern,
     ValueType,
     integer,
@@ -24,12 +25,6 @@ _DAY_MS = 24 * _HOUR_MS
 #: The largest ``long``: no limit.
 _NEVER = str(INT64_MAX)
 
-_RATIO = Pattern(
-    "double",
-    r"(0|1|0?[.][0-9]{1,17}|1[.]0{1,17})",
-    "must be a number from 0 to 1, in quotes",
-    float,
-)
 _THROTTLED = Pattern(
     "list",
     "([*]|[0-9]{1,9}:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?",
@@ -75,16 +70,18 @@ def _not_served(
     return _key(name, type_, default, *synonyms, not_served=why, only=only)
 
 
-_NO_CLEANER = "there is no log cleaner, a compacted topic keeps every record"
 _NO_RECOMPRESSION = "brokers keep batches as the producer compressed them"
 _NO_THROTTLE = "replication has no quotas"
 
 # fmt: off
 TOPIC_KEYS = (
     _served("cleanup.policy", CLEANUP_POLICY, "delete",
-        "Whether retention deletes old segments. Without delete every record is kept; compact "
-        "deletes nothing, because there is no log cleaner. A compacted topic cannot be tiered.",
+        "delete: retention deletes old segments. compact: of each key the last record is kept. "
+        "Without delete nothing goes for its age. A compacted topic cannot be tiered.",
         "log.cleanup.policy"),
+    _served("delete.retention.ms", long(0), str(_DAY_MS),
+        "How long a compacted topic keeps the tombstone of a key, from the first compaction on "
+        "that saw it.", "log.cleaner.delete.retention.ms"),
     _served("flush.messages", long(1), _NEVER,
         "How many records may be not durable yet; looked at every "
         "log.flush.scheduler.interval.ms.", "log.flush.interval.messages"),
@@ -93,6 +90,9 @@ TOPIC_KEYS = (
         "log.flush.scheduler.interval.ms.", "log.flush.interval.ms"),
     _served("index.interval.bytes", integer(0), "4096",
         "Bytes of the log between two entries of its offset index.", "log.index.interval.bytes"),
+    _served("max.compaction.lag.ms", long(1), _NEVER,
+        "After how long a record of a compacted topic is compacted, however little of the log is "
+        "dirty; its segments are closed at that age, too.", "log.cleaner.max.compaction.lag.ms"),
     _served("max.message.bytes", integer(0), "1048588",
         "The largest record batch that is accepted.", "message.max.bytes"),
     _served("message.timestamp.after.max.ms", long(0), str(_HOUR_MS),
@@ -104,6 +104,12 @@ TOPIC_KEYS = (
     _served("message.timestamp.type", one_of(_TIMESTAMP_TYPES), "CreateTime",
         "Whether a record's timestamp is the producer's or that of the append.",
         "log.message.timestamp.type"),
+    _served("min.cleanable.dirty.ratio", RATIO, "0.5",
+        "Share of a compacted topic's bytes that were never compacted, above which they are.",
+        "log.cleaner.min.cleanable.ratio"),
+    _served("min.compaction.lag.ms", long(0), "0",
+        "How long a record of a compacted topic is at least left as it is.",
+        "log.cleaner.min.compaction.lag.ms"),
     _served("min.insync.replicas", integer(1), "1",
         "How many replicas the ISR must have for an acks=all produce to be accepted. The "
         "operator counts with it, too, and does not see brokers' files: set it for the Cluster.",
@@ -147,18 +153,10 @@ TOPIC_KEYS = (
     _not_served("compression.type", one_of(dict.fromkeys(_CODECS)), "producer", _NO_RECOMPRESSION,
         "compression.type", only="producer"),
     _not_served("compression.zstd.level", integer(-131072, 22), "3", _NO_RECOMPRESSION),
-    _not_served("delete.retention.ms", long(0), str(_DAY_MS), _NO_CLEANER,
-        "log.cleaner.delete.retention.ms"),
     _not_served("file.delete.delay.ms", long(0), "60000",
         "files go as soon as nothing reads them", "log.segment.delete.delay.ms"),
     _not_served("follower.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
     _not_served("leader.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
-    _not_served("max.compaction.lag.ms", long(1), _NEVER, _NO_CLEANER,
-        "log.cleaner.max.compaction.lag.ms"),
-    _not_served("min.cleanable.dirty.ratio", _RATIO, "0.5", _NO_CLEANER,
-        "log.cleaner.min.cleanable.ratio"),
-    _not_served("min.compaction.lag.ms", long(0), "0", _NO_CLEANER,
-        "log.cleaner.min.compaction.lag.ms"),
     _not_served("preallocate", BOOLEAN, "false", "files grow as they are written",
         "log.preallocate", only="false"),
     _not_served("segment.jitter.ms", long(0), "0", "segments are closed at segment.ms exactly",

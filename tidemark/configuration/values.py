@@ -103,3 +103,9 @@ CLEANUP_POLICY = Pattern(
     _parts,
 )
 TEXT = Pattern("string", ".+", "must not be empty")
+RATIO = Pattern(
+    "double",
+    r"(0|1|0?[.][0-9]{1,17}|1[.]0{1,17})",
+    "must be a number from 0 to 1, in quotes",
+    float,
+)

@@ -7,7 +7,7 @@ of the open transaction i64 (-1: none).
 
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -22,8 +22,7 @@ class SnapshotFormatError(ValueError):
     """Bytes that are no producer snapshot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """What is kept of one producer; fields in the file's order."""
 
     producer_id: int
@@ -38,8 +37,15 @@ class ProducerEntry:
 
 def encode_snapshot(producers: Sequence[ProducerEntry] = ()) -> bytes:
     """The file's bytes; with no producers an empty, valid snapshot."""
-    body = _COUNT.pack(len(producers)) + b"".join(_ENTRY.pack(*astuple(p)) for p in producers)
+    body = _COUNT.pack(len(producers)) + b"".join(_ENTRY.pack(*each) for each in producers)
     return _FRONT.pack(SNAPSHOT_VERSION, google_crc32c.value(body)) + body
+
+
+def without_transactions(data: bytes) -> bytes:
+    """The same producers, none of them within a transaction."""
+    return encode_snapshot(
+        [each._replace(current_txn_first_offset=-1) for each in decode_snapshot(data)]
+    )
 
 
 def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
@@ -55,16 +61,4 @@ def decode_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
     (count,) = _COUNT.unpack_from(body)
     if len(body) != _COUNT.size + count * _ENTRY.size:
         raise SnapshotFormatError(f"{count} producers do not take {len(body)} bytes")
-    return tuple(
-        ProducerEntry(
-            producer_id=fields[0],
-            producer_epoch=fields[1],
-            last_sequence=fields[2],
-            last_offset=fields[3],
-            offset_delta=fields[4],
-            timestamp_ms=fields[5],
-            coordinator_epoch=fields[6],
-            current_txn_first_offset=fields[7],
-        )
-        for fields in _ENTRY.iter_unpack(body[_COUNT.size :])
-    )
+    return tuple(map(ProducerEntry._make, _ENTRY.iter_unpack(body[_COUNT.size :])))

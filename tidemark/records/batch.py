@@ -147,6 +147,11 @@ def codec_of(batch: Buffer) -> int:
     return batch[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK if len(batch) >= HEADER_BYTES else 0
 
 
+def is_transactional(batch: Buffer) -> bool:
+    """Does the batch say that it is part of a transaction? False where there is no whole header."""
+    return len(batch) >= HEADER_BYTES and bool(batch[ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL)
+
+
 def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch; ends before a partial last one."""
     end = len(buffer)

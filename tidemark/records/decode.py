@@ -66,15 +66,9 @@ def decode_records(
         try:
             record, position = _read_record(payload, position, header)
         except (VarintError, IndexError) as error:
-            raise CorruptBatch(
-                f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
-            ) from error
+            raise _unreadable(header, error) from error
         yield record
-    if position != len(payload):
-        raise CorruptBatch(
-            f"{len(payload) - position} bytes behind the last record "
-            f"of the batch at offset {header.base_offset}"
-        )
+    _check_end(header, payload, position)
 
 
 def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
@@ -83,6 +77,69 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
     :class:`CorruptBatch` for an offset that is not the batch's, and :class:`UnpackedTooLarge` for a
     batch beyond ``limits``, from which what is unpacked is taken."""
     header = parse_header(batch)
+    payload = _unpacked(header, batch, limits)
+    position = 0
+    for _ in range(header.count):
+        try:
+            size, position = read_varint(payload, position)
+            delta, behind = read_varlong(payload, position + 1)
+            offset_delta, behind = read_varint(payload, behind)
+        except VarintError as error:
+            raise _unreadable(header, error) from error
+        position += size
+        if behind > position or position > len(payload):
+            raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise CorruptBatch(
+                f"a record with offset delta {offset_delta} in the batch at offset "
+                f"{header.base_offset}, whose last one is {header.last_offset_delta}"
+            )
+        yield header.base_offset + offset_delta, _timestamp(header, delta)
+    _check_end(header, payload, position)
+
+
+def scan_records(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, bool]]:
+    """(timestamp in ms or -1, whether it has a key) of every record of a batch that a client made:
+    each of its fields is where its length says, and their offsets are those from 0 on without a
+    gap. Raises as :func:`decode_timestamps` does."""
+    header = parse_header(batch)
+    payload = _unpacked(header, batch, limits)
+    position, end_of_all = 0, len(payload)
+    own_times = header.timestamp_type is TimestampType.CREATE_TIME
+    first_ms = header.base_timestamp
+    for number in range(header.count):
+        try:
+            size, position = read_varint(payload, position)
+            end = position + size
+            if end > end_of_all:
+                raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
+            timestamp_delta, behind = read_varlong(payload, position + 1)
+            offset_delta, behind = read_varint(payload, behind)
+            key_bytes, behind = read_varint(payload, behind)
+            if key_bytes > 0:
+                behind += key_bytes
+            value_bytes, behind = read_varint(payload, behind)
+            if value_bytes > 0:
+                behind += value_bytes
+            if behind + 1 == end and not payload[behind]:  # no headers, as most records
+                behind = end
+            else:
+                behind = _behind_headers(payload, behind)
+        except VarintError as error:
+            raise _unreadable(header, error) from error
+        if behind != end:
+            raise CorruptBatch(f"a record of {size} bytes holds fields of {behind - position}")
+        if offset_delta != number:
+            raise CorruptBatch(f"record {number} of the batch has offset delta {offset_delta}")
+        yield (
+            _int64(first_ms + timestamp_delta) if own_times else header.max_timestamp,
+            key_bytes >= 0,
+        )
+        position = end
+    _check_end(header, payload, position)
+
+
+def _unpacked(header: BatchHeader, batch: Buffer, limits: UnpackLimits) -> bytes:
     if header.count > limits.records_left:
         raise UnpackedTooLarge(
             f"a batch of {header.count} records unpacks to more than {limits.records_left}"
@@ -95,30 +152,34 @@ def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int
     )
     limits.bytes_left -= len(payload)
     _check_count(header, payload)
-    position = 0
-    for _ in range(header.count):
-        try:
-            size, position = read_varint(payload, position)
-            delta, behind = read_varlong(payload, position + 1)
-            offset_delta, behind = read_varint(payload, behind)
-        except VarintError as error:
-            raise CorruptBatch(
-                f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
-            ) from error
-        position += size
-        if behind > position or position > len(payload):
-            raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
-        if not 0 <= offset_delta <= header.last_offset_delta:
-            raise CorruptBatch(
-                f"a record with offset delta {offset_delta} in the batch at offset "
-                f"{header.base_offset}, whose last one is {header.last_offset_delta}"
-            )
-        yield header.base_offset + offset_delta, _timestamp(header, delta)
+    return payload
+
+
+def _behind_headers(payload: bytes, position: int) -> int:
+    count, position = read_varint(payload, position)
+    if count < 0 or count > len(payload) - position:
+        raise CorruptBatch(f"{count} headers in {len(payload) - position} bytes")
+    for _ in range(count):
+        name_bytes, position = read_varint(payload, position)
+        if name_bytes < 0:
+            raise CorruptBatch("a header without a name")
+        value_bytes, position = read_varint(payload, position + name_bytes)
+        position += max(value_bytes, 0)
+    return position
+
+
+def _check_end(header: BatchHeader, payload: bytes, position: int) -> None:
     if position != len(payload):
         raise CorruptBatch(
             f"{len(payload) - position} bytes behind the last record "
             f"of the batch at offset {header.base_offset}"
         )
+
+
+def _unreadable(header: BatchHeader, error: Exception) -> CorruptBatch:
+    return CorruptBatch(
+        f"a record of the batch at offset {header.base_offset} cannot be read: {error}"
+    )
 
 
 def _check_count(header: BatchHeader, payload: bytes) -> None:

@@ -25,6 +25,8 @@ def write_varint(out: bytearray, value: int) -> None:
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """(value of 32 bits, position behind it)."""
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:  # most are that short
+        return (byte >> 1) ^ -(byte & 1), position + 1
     raw, position = _read(buffer, position, _INT_BYTES)
     raw &= _INT_MASK
     return (raw >> 1) ^ -(raw & 1), position
@@ -32,6 +34,8 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """(value of 64 bits, position behind it)."""
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     raw, position = _read(buffer, position, _LONG_BYTES)
     raw &= _LONG_MASK
     return (raw >> 1) ^ -(raw & 1), position

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.tier.integrity import ObjectDamaged, split_pieces
 
 _MAGIC = b"TMAX"
@@ -30,16 +31,6 @@ _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 class AuxCorrupt(ObjectDamaged):
     """The packed object is damaged, or of a version this code does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
-    """An entry of Kafka's transaction index: offsets inclusive, of the data and of the marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)

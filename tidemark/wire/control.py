@@ -3,8 +3,9 @@
 Kafka's framing and header, on a listener of the controller. A broker dials every controller
 address it was given and keeps three connections to the one that leads:
 
-* the *request* connection carries BrokerRegistration, AlterPartition and BrokerStatus from broker
-  to controller, in Kafka's manner; BrokerHeartbeat has a connection and a thread of its own;
+* the *request* connection carries BrokerRegistration, AlterPartition, BrokerStatus and
+  AllocateProducerIds from broker to controller, in Kafka's manner; BrokerHeartbeat has a
+  connection and a thread of its own;
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
   ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966), and
@@ -29,6 +30,7 @@ from tidemark.wire.entity import entity, wire
 BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 ALTER_PARTITION = 56
+ALLOCATE_PRODUCER_IDS = 67
 ATTACH = 10000
 PARTITION_STATES = 10001
 DISABLE_REMOTE_TOPIC = 10002
@@ -53,6 +55,25 @@ class LeaderRecoveryState(enum.IntEnum):
 _nested = EntityType.nested
 _request = EntityType.request
 _response = EntityType.response
+
+
+@entity(_request, ALLOCATE_PRODUCER_IDS)
+class AllocateProducerIdsRequest:
+    """Answered only after the block is persisted in the Cluster's status: no id is handed out
+    twice, whoever leads."""
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
+
+
+@entity(_response, ALLOCATE_PRODUCER_IDS)
+class AllocateProducerIdsResponse:
+    """The ids from ``producer_id_start`` on, so many of them, are the broker's."""
+
+    error_code: int = wire("int16")
+    producer_id_start: int = wire("int64")
+    producer_id_len: int = wire("int32")
 
 
 @entity(_nested, BROKER_STATUS)
@@ -284,7 +305,8 @@ class PartitionState:
     ``leader_recovery_state``: a :class:`LeaderRecoveryState`, RECOVERING after an unclean election
     until the leader reports that it has recovered. ``has_eligible_leaders`` (KIP-966): replicas
     outside the ISR are kept as holders of all that is committed; so the leader's high watermark
-    stands still, whatever it believes min.insync.replicas to be."""
+    stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
+    the replicas, those that come and go with a reassignment under way."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -295,6 +317,8 @@ class PartitionState:
     manifest: bool = wire("bool")
     leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
     has_eligible_leaders: bool = wire("bool", default=False, tag=1)
+    adding: tuple[int, ...] = wire("int32", default=(), tag=2)
+    removing: tuple[int, ...] = wire("int32", default=(), tag=3)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -17,6 +17,12 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 
 KEY = 18
+#: Features by name, with their highest level, which is in force: clients that know a feature go by
+#: it. They are the same in all of our brokers, so their epoch never changes.
+FEATURES = {"transaction.version": 2}
+_FEATURES_EPOCH = 0
+#: Older clients cannot read a lowest level of 0: they are not told of the feature's levels.
+_LEVEL_0_SINCE = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 
@@ -30,12 +36,33 @@ class ApiVersion:
 
 
 @dataclass(slots=True, kw_only=True)
+class SupportedFeatureKey:
+    """The levels of a feature (KIP-584) that this broker has, inclusive."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class FinalizedFeatureKey:
+    """The levels that are in force in the cluster."""
+
+    name: str
+    max_version_level: int
+    min_version_level: int
+
+
+@dataclass(slots=True, kw_only=True)
 class ApiVersionsResponse:
     """What is served."""
 
     error_code: ErrorCode
     api_keys: tuple[ApiVersion, ...]
     throttle_time: timedelta = ZERO
+    supported_features: tuple[SupportedFeatureKey, ...] = ()
+    finalized_features_epoch: int = -1
+    finalized_features: tuple[FinalizedFeatureKey, ...] = ()
 
 
 def api_of(
@@ -50,7 +77,7 @@ def api_of(
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             error = ErrorCode.invalid_request
-        return answer(table, error)
+        return answer(table, error, call.version)
 
     return Api(
         key=KEY,
@@ -63,7 +90,9 @@ def api_of(
     )
 
 
-def answer(table: Mapping[int, Api[Any, Any]], error: ErrorCode) -> ApiVersionsResponse:
+def answer(
+    table: Mapping[int, Api[Any, Any]], error: ErrorCode, version: int = 0
+) -> ApiVersionsResponse:
     """What ``table`` has."""
     return ApiVersionsResponse(
         error_code=error,
@@ -74,5 +103,15 @@ def answer(table: Mapping[int, Api[Any, Any]], error: ErrorCode) -> ApiVersionsR
                 max_version=api.version_max,
             )
             for _, api in sorted(table.items())
+        ),
+        supported_features=tuple(
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
+            if version >= _LEVEL_0_SINCE
+        ),
+        finalized_features_epoch=_FEATURES_EPOCH,
+        finalized_features=tuple(
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
         ),
     )

@@ -23,5 +23,10 @@ def cluster_operations(client: Client) -> int:
     return _operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
+def group_operations(client: Client, group_id: str) -> int:
+    """With a group that it may describe."""
+    return _operations(client, ResourceType.GROUP, group_id)
+
+
 def _operations(client: Client, kind: ResourceType, name: str) -> int:
     return bits(each for each in OPERATIONS_OF[kind] if client.may(each, kind, name))

@@ -28,8 +28,8 @@ class Client:
     used up."""
 
     __slots__ = (
-        "_authorizer", "_connection", "_host", "_is_proven", "_permissions", "_users", "listener",
-        "order", "peer", "principal", "sasl",
+        "_authorizer", "_connection", "_host", "_is_proven", "_permissions", "_users",
+        "batches_sent", "listener", "order", "peer", "principal", "sasl",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,8 @@ class Client:
     ) -> None:
         self._connection = connection
         self._is_proven = sasl is None
+        #: Record batches that it has produced.
+        self.batches_sent = 0
         #: Of those that have not begun all of what they ask for.
         self.order = asyncio.Lock()
         self.peer = peer

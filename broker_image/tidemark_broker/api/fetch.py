@@ -1,18 +1,19 @@
-"""Fetch (1): consumers' reads; long poll through the purgatory; the tier for what is only there.
+"""Fetch (1): consumers' reads; sessions; long poll through the purgatory; the tier for what is only
+there.
 
-Sessions are not kept: every answer carries session id 0, which is legal and makes every request a
-full one. Followers of this cluster use an Api of their own. Record bytes go from
+Followers of this cluster use an Api of their own. Record bytes go from
 the log to the socket as one object.
 """
 
+import itertools
 import time
 import uuid
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16 import request as v16
+from kio.schema.fetch.v18 import request as v18
 
 from tidemark_broker.api.endpoints import (
     NO_LEADER,
@@ -21,38 +22,62 @@ from tidemark_broker.api.endpoints import (
     node_endpoints,
 )
 from tidemark_broker.api.fetch_read import (
-    PartitionRequest,
+    FetchParams,
     Read,
-    check_leaders,
+    check_replicas,
     must_wait,
     read_from_disk,
     total_bytes,
 )
 from tidemark_broker.api.fetch_remote import read_remote
+from tidemark_broker.api.fetch_session import FetchContext, FetchMetadata, Key, PartitionRequest
 from tidemark_broker.api.fetch_wait import read_until_enough
+from tidemark_broker.api.replica_selector import rack_of
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import named_twice
 from tidemark_broker.quotas.table import QuotaKind
+from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.security.acls import Operation
 
+_READ_COMMITTED = 1
 #: From this version on a topic is named by its id alone.
 _BY_ID = 13
+#: And KAFKA_STORAGE_ERROR is known to clients; consumers may read from followers, too (KIP-392);
+#: answers say who leads instead (KIP-951).
+_STORAGE_ERROR_SINCE = 6
+_FOLLOWERS_SINCE = 11
+_LEADERS_SINCE = 16
 _LEADER_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
+#: What Kafka finds before it reads, and answers behind all that was read.
+_NOT_READ = frozenset(
+    {
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.topic_authorization_failed,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchTopic(v16.FetchTopic):
+class FetchTopic(v18.FetchTopic):
     """Named until version 12."""
 
     topic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest(v16.FetchRequest):
+class ForgottenTopic(v18.ForgottenTopic):
+    """Named until version 12."""
+
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest(v18.FetchRequest):
     """``replica_id`` stands in ``replica_state`` from version 15 on."""
 
     topics: tuple[FetchTopic, ...]
+    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()
     replica_id: int = -1
 
 
@@ -62,6 +87,14 @@ class EpochEndOffset:
 
     epoch: int = -1
     end_offset: int = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class AbortedTransaction:
+    """From its first offset on what this producer wrote is to be left out, up to the marker."""
+
+    producer_id: int
+    first_offset: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +108,7 @@ class PartitionData:
     log_start_offset: int
     diverging_epoch: EpochEndOffset = EpochEndOffset()
     current_leader: LeaderIdAndEpoch = NO_LEADER
-    aborted_transactions: tuple[()] | None
+    aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: int = -1
     records: bytes
 
@@ -91,10 +124,10 @@ class FetchableTopicResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FetchResponse:
-    """In the order of the request."""
+    """In the order in which they were read."""
 
     error_code: ErrorCode
-    session_id: int = 0
+    session_id: int = NO_SESSION
     responses: tuple[FetchableTopicResponse, ...] = ()
     node_endpoints: tuple[NodeEndpoint, ...] = ()
     throttle_time: timedelta = ZERO
@@ -102,131 +135,183 @@ class FetchResponse:
 
 async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     """Read what is there; wait for more if that is less than asked; fetch from the tier."""
-    refusal = _refusal(request)
-    if refusal is not ErrorCode.none:
-        return FetchResponse(error_code=refusal)
-    services, bytes_max = call.services, _bytes_max(request, call)
-    if bytes_max == 0:
-        return FetchResponse(error_code=ErrorCode.none)
+    services = call.services
+    if max(request.replica_id, request.replica_state.replica_id) >= 0:
+        return FetchResponse(error_code=ErrorCode.invalid_request)
+    context = await _context(request, call)
+    if isinstance(context, ErrorCode):
+        return FetchResponse(error_code=context)
+    room = None if call.quotas is None else call.quotas.room(QuotaKind.FETCH)
+    if room is not None and room < 1:
+        # Clients take an answer without any partition if it says that they are throttled.
+        return FetchResponse(error_code=ErrorCode.none, session_id=context.session_id)
     max_wait_s = call.poll_s(milliseconds(request.max_wait) / 1000)
     deadline_s = time.monotonic() + max_wait_s
-    named = [(topic, *_name_of(topic, call)) for topic in request.topics]
-    denied = await call.denied(Operation.READ, (name for _, name, _ in named if name))
-    requests = await call.turns.all_of(_partition_requests(named, denied))
-    reads = await read_until_enough(
-        requests,
-        call,
-        max_bytes=bytes_max,
+    max_bytes = min(request.max_bytes, services.settings.fetch_bytes_max)
+    params = FetchParams(
+        max_bytes=max_bytes if room is None else min(max_bytes, int(room)),
         min_bytes=request.min_bytes,
         max_wait_s=max_wait_s,
+        leader_only=call.version < _FOLLOWERS_SINCE,
+        rack=rack_of(call, request.rack_id),
+        read_committed=request.isolation_level == _READ_COMMITTED,
     )
+    reads = await read_until_enough(await _checked(context.requests, call), call, params)
     if must_wait(reads):
         await read_from_disk(reads)
         await read_remote(reads, services, deadline_s)
-        check_leaders(reads, services)
+        check_replicas(reads, services, params)
         call.memory.hold(total_bytes(reads))
     if call.quotas is not None:
         call.quotas.use(QuotaKind.FETCH, total_bytes(reads))
+    return await _answer(request, call, context, reads)
+
+
+async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCode:
+    metadata = FetchMetadata(
+        request.session_id, request.session_epoch, call.version >= _BY_ID, call.client.who
+    )
+    named = await _named(request, call)
+    forgotten = [
+        (topic.topic_id or topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+    return call.services.fetch_sessions.context(metadata, named, forgotten, time.monotonic())
+
+
+async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionRequest]:
+    """By what they are named by; of those that are named twice the last counts, as in Kafka."""
+    named: dict[Key, PartitionRequest] = {}
+    for topic in request.topics:
+        name = topic.topic
+        if topic.topic_id is not None:
+            view = call.services.cluster.by_id(topic.topic_id)
+            name = "" if view is None else view.name
+        for part in topic.partitions:
+            made = PartitionRequest(
+                topic=name,
+                topic_id=topic.topic_id,
+                partition=part.partition,
+                offset=part.fetch_offset,
+                max_bytes=part.partition_max_bytes,
+                current_leader_epoch=part.current_leader_epoch,
+                last_fetched_epoch=part.last_fetched_epoch,
+            )
+            named[made.key] = made
+            if call.turns.over:
+                await call.turns.give()
+    return named
+
+
+async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence[PartitionRequest]:
+    """Those of them that cannot be read say why."""
+    if call.version >= _BY_ID and not all(each.topic for each in requests):
+        requests = await call.turns.all_of(_resolved(each, call) for each in requests)
+    denied = await call.denied(Operation.READ, (each.topic for each in requests if each.topic))
+    if not denied:
+        return requests
+    return await call.turns.all_of(_unless_denied(each, denied) for each in requests)
+
+
+def _resolved(request: PartitionRequest, call: Call) -> PartitionRequest:
+    """A topic that nobody knew when a session was told of it may be known by now."""
+    if request.topic:
+        return request
+    view = None if request.topic_id is None else call.services.cluster.by_id(request.topic_id)
+    if view is None:
+        return replace(request, error=ErrorCode.unknown_topic_id)
+    return replace(request, topic=view.name)
+
+
+def _unless_denied(request: PartitionRequest, denied: Set[str]) -> PartitionRequest:
+    if request.topic not in denied:
+        return request
+    return replace(request, error=ErrorCode.topic_authorization_failed)
+
+
+async def _answer(
+    request: FetchRequest, call: Call, context: FetchContext, reads: Sequence[Read]
+) -> FetchResponse:
+    answered = context.answered([(read.request, read.result) for read in reads], time.monotonic())
+    if isinstance(answered, ErrorCode):
+        call.memory.hold(0)
+        return FetchResponse(error_code=answered)
+    session_id, is_told = answered
+    told = [read for read, is_one in zip(reads, is_told, strict=True) if is_one]
+    told.sort(key=_is_not_read)
+    leaders = call.version >= _LEADERS_SINCE
     return FetchResponse(
         error_code=ErrorCode.none,
-        responses=await _topics(request, call, reads),
-        node_endpoints=node_endpoints(call, _leaders(reads)),
+        session_id=session_id,
+        responses=await _topics(request, call, told),
+        node_endpoints=node_endpoints(call, _leaders(told)) if leaders else (),
     )
 
 
-def _refusal(request: FetchRequest) -> ErrorCode:
-    if request.session_id != 0:
-        return ErrorCode.fetch_session_id_not_found
-    if request.session_epoch > 0:
-        return ErrorCode.invalid_fetch_session_epoch
-    replica_id = max(request.replica_id, request.replica_state.replica_id)
-    return ErrorCode.invalid_request if replica_id >= 0 else ErrorCode.none
-
-
-def _bytes_max(request: FetchRequest, call: Call) -> int:
-    """0: the quota is used up. Clients take an answer without any partition if it says that they
-    are throttled."""
-    most = max(1, min(request.max_bytes, call.services.settings.fetch_bytes_max))
-    room = None if call.quotas is None else call.quotas.room(QuotaKind.FETCH)
-    return most if room is None else int(min(most, room))
-
-
-def _partition_requests(
-    named: Sequence[tuple[FetchTopic, str, ErrorCode]], denied: Set[str]
-) -> Iterator[PartitionRequest]:
-    twice = named_twice(
-        [
-            (topic.topic_id or topic.topic, part.partition)
-            for topic, _, _ in named
-            for part in topic.partitions
-        ]
-    )
-    for topic, name, error in named:
-        refused = ErrorCode.topic_authorization_failed if name in denied else error
-        for part in topic.partitions:
-            repeated = twice and (topic.topic_id or topic.topic, part.partition) in twice
-            yield _partition_request(name, part, ErrorCode.invalid_request if repeated else refused)
-
-
-def _name_of(topic: FetchTopic, call: Call) -> tuple[str, ErrorCode]:
-    if call.version < _BY_ID:
-        return topic.topic, ErrorCode.none
-    view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
-    return ("", ErrorCode.unknown_topic_id) if view is None else (view.name, ErrorCode.none)
-
-
-def _partition_request(name: str, part: v16.FetchPartition, error: ErrorCode) -> PartitionRequest:
-    return PartitionRequest(
-        topic=name,
-        partition=part.partition,
-        offset=part.fetch_offset,
-        max_bytes=part.partition_max_bytes,
-        current_leader_epoch=part.current_leader_epoch,
-        last_fetched_epoch=part.last_fetched_epoch,
-        error=error,
-    )
+def _is_not_read(read: Read) -> bool:
+    return read.result.error in _NOT_READ
 
 
 async def _topics(
-    request: FetchRequest, call: Call, reads: list[Read]
+    request: FetchRequest, call: Call, reads: Iterable[Read]
 ) -> tuple[FetchableTopicResponse, ...]:
-    remaining = iter(reads)
+    """One for each run of partitions of the same topic."""
     topics = []
-    for topic in request.topics:
+    for _, run in itertools.groupby(reads, lambda read: read.request.key[0]):
+        of_topic = list(run)
+        named = of_topic[0].request
         parts = await call.turns.all_of(
-            _partition(next(remaining), request.isolation_level) for _ in topic.partitions
+            _partition(read, request.isolation_level, call.version) for read in of_topic
         )
         topics.append(
             FetchableTopicResponse(
-                topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(parts)
+                topic=named.topic, topic_id=named.topic_id, partitions=tuple(parts)
             )
         )
     return tuple(topics)
 
 
-def _partition(read: Read, isolation_level: int) -> PartitionData:
+def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
     result = read.result
     made = PartitionData(
         partition_index=read.request.partition,
-        error_code=result.error,
+        error_code=_error_in(version, result.error),
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        aborted_transactions=() if isolation_level else None,
+        aborted_transactions=_aborted(read, isolation_level),
+        preferred_read_replica=result.preferred_read_replica,
         records=result.data,
     )
     if result.diverging is not None:
         made.diverging_epoch = EpochEndOffset(
             epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
         )
-    if result.error in _LEADER_ERRORS:
+    if version >= _LEADERS_SINCE and result.error in _LEADER_ERRORS:
         made.current_leader = LeaderIdAndEpoch(
             leader_id=result.leader_id, leader_epoch=result.leader_epoch
         )
     return made
 
 
-def _leaders(reads: list[Read]) -> set[int]:
+def _aborted(read: Read, isolation_level: int) -> tuple[AbortedTransaction, ...] | None:
+    if isolation_level != _READ_COMMITTED:
+        return () if _is_not_read(read) else None
+    return tuple(
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in read.result.aborted
+    )
+
+
+def _error_in(version: int, error: ErrorCode) -> ErrorCode:
+    """As Kafka's ``maybeDownConvertStorageError``: to older clients it was unknown."""
+    if error is ErrorCode.kafka_storage_error and version < _STORAGE_ERROR_SINCE:
+        return ErrorCode.not_leader_or_follower
+    return error
+
+
+def _leaders(reads: Iterable[Read]) -> set[int]:
     return {read.result.leader_id for read in reads if read.result.error in _LEADER_ERRORS}
 
 
@@ -234,7 +319,7 @@ API = Api(
     key=1,
     name="Fetch",
     version_min=4,
-    version_max=16,
+    version_max=18,
     request=FetchRequest,
     answer=FetchResponse,
     handler=handle,

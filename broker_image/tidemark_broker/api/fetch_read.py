@@ -1,11 +1,13 @@
 """One pass of a Fetch over its partitions, and how much it found."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api.fetch_session import PartitionRequest
+from tidemark_broker.api.replica_selector import redirected
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
@@ -13,17 +15,18 @@ from tidemark_broker.replication.partition import reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRequest:
-    """One partition of a request. ``error``: known to fail before any partition was looked up."""
+@dataclass(slots=True, kw_only=True)
+class FetchParams:
+    """What a request asks for all its partitions (Kafka's name). ``leader_only``: nothing is read
+    from followers; ``rack``: where the client is, if it is to be sent to a replica there;
+    ``read_committed``: its isolation level."""
 
-    topic: str
-    partition: int
-    offset: int
     max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    error: ErrorCode = ErrorCode.none
+    min_bytes: int
+    max_wait_s: float
+    leader_only: bool = True
+    rack: str = ""
+    read_committed: bool = False
 
 
 @dataclass(slots=True)
@@ -41,18 +44,21 @@ class Read:
         return (
             result.error is not ErrorCode.none
             or result.diverging is not None
+            or result.preferred_read_replica >= 0
             or result.remote is not None
             or result.from_disk is not None
         )
 
 
-async def read_all(requests: Sequence[PartitionRequest], call: Call, max_bytes: int) -> list[Read]:
+async def read_all(
+    requests: Sequence[PartitionRequest], call: Call, params: FetchParams, max_bytes: int
+) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
-    found comes whole, however large (KIP-74)."""
+    found comes whole, however large (KIP-74). Below zero: see :func:`_read`."""
     reads = []
     left = max_bytes
     for one in requests:
-        read = _read(one, call.services, left, min_one=left == max_bytes)
+        read = _read(one, call, params, left, min_one=left == max_bytes)
         left -= _found_bytes(read)
         reads.append(read)
         if call.turns.over:
@@ -87,32 +93,55 @@ async def _fill_from_disk(read: Read) -> None:
         read.result = await partition_reads.read_from_disk(read.partition, read.result)
 
 
-def check_leaders(reads: Sequence[Read], services: Services) -> None:
+def check_replicas(reads: Sequence[Read], services: Services, params: FetchParams) -> None:
     """After a wait for the disk or the tier: of a partition that this broker leads no more, or may
     not lead any more (it stood still for too long), nothing is answered but that."""
     for read in reads:
         if read.partition is None:
             continue
-        error = read.partition.check_leader(read.request.current_leader_epoch)
+        error = may_read(read.partition, params)(read.request.current_leader_epoch)
         if error is not ErrorCode.none:
             read.result = _with_leader(FetchResult(error=error), read.request, services)
 
 
-def _read(request: PartitionRequest, services: Services, left: int, *, min_one: bool) -> Read:
+def may_read(partition: Partition, params: FetchParams) -> Callable[[int], ErrorCode]:
+    """What says why a request cannot be served here."""
+    return partition.check_leader if params.leader_only else partition.check_replica
+
+
+def _read(
+    request: PartitionRequest, call: Call, params: FetchParams, left: int, *, min_one: bool
+) -> Read:
+    services = call.services
     if request.error is not ErrorCode.none:
         return Read(request, None, FetchResult(error=request.error))
     partition = services.replicas.get(request.topic, request.partition)
     if partition is None:
         error = services.replicas.error_of(request.topic, request.partition)
         return Read(request, None, _with_leader(FetchResult(error=error), request, services))
+    if request.topic_id not in (None, partition.topic_id):
+        error = ErrorCode.inconsistent_topic_id
+        return Read(request, None, FetchResult(error=error))
+    if params.rack:
+        elsewhere = redirected(
+            partition, request.offset, params.rack, call, request.current_leader_epoch
+        )
+        if elsewhere is not None:
+            return Read(request, partition, elsewhere)
+    max_bytes = min(request.max_bytes, left)
     result = partition_reads.fetch(
         partition,
         request.offset,
-        max_bytes=max(0, min(request.max_bytes, left)),
+        max_bytes=max(0, max_bytes),
         min_one=min_one,
         current_leader_epoch=request.current_leader_epoch,
         last_fetched_epoch=request.last_fetched_epoch,
+        leader_only=params.leader_only,
+        read_committed=params.read_committed,
     )
+    if max_bytes < 0 and (result.data or result.from_disk or result.remote):
+        # Kafka's LogSegment throws IllegalArgumentException, once there is something to be read.
+        result = FetchResult(error=ErrorCode.unknown_server_error)
     return Read(request, partition, result)
 
 

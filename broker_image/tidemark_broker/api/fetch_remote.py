@@ -75,14 +75,14 @@ async def _read(
 ) -> FetchResult:
     local = replace(read.result, remote=None)
     if remote is None or read.partition is None:
-        return replace(local, error=ErrorCode.kafka_storage_error)
+        return FetchResult(error=ErrorCode.kafka_storage_error)
     try:
         async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
             found = await remote.read(read.partition, need.offset, need.max_bytes, deadline_s)
     except TimeoutError:
         return local
     except RemoteOffsetOutOfRange:
-        return replace(local, error=ErrorCode.offset_out_of_range)
+        return FetchResult(error=ErrorCode.offset_out_of_range)
     except RemoteUnavailable as error:
         logger.warning(
             "%s-%d: offset %d cannot be read from the tier: %s",
@@ -93,5 +93,5 @@ async def _read(
         )
         corrupt = isinstance(error, RemoteDataCorrupt)
         code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
-        return replace(local, error=code)
-    return replace(local, data=found.data)
+        return FetchResult(error=code)
+    return replace(local, data=found.data, aborted=found.aborted)

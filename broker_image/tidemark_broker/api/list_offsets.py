@@ -1,7 +1,7 @@
 """ListOffsets (2): the offset of a time, or one of the special ones.
 
 What each special value means is the partition's affair; which version may ask for it is decided
-here: -3 from 7, -4 from 8, -5 from 9, otherwise UNSUPPORTED_VERSION.
+here: -3 from 7, -4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
@@ -20,10 +20,13 @@ from tidemark_broker.replication.types import OffsetResult
 from tidemark_broker.security.acls import Operation
 
 #: special value -> first version that may ask for it
-_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 #: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
 _TIMEOUT_MS = 30_000
+_READ_COMMITTED = 1
 _LOOKUPS_AT_ONCE = 16
+#: To older clients OFFSET_NOT_AVAILABLE is unknown.
+_NOT_AVAILABLE_SINCE = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,13 +64,15 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
     timeout_ms = int(call.wait_s(timeout_ms / 1000) * 1000)
+    committed = request.isolation_level == _READ_COMMITTED
 
     async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
         error = refused(topic, part.partition_index)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
         async with gate:
-            return await _look_up(topic, part, call, timeout_ms)
+            found = await _look_up(topic, part, call, timeout_ms, read_committed=committed)
+            return _for_version(call.version, found)
 
     found: list[OffsetResult] = []
     for some_names in some(names):
@@ -106,8 +111,14 @@ async def _answer(
     return ListOffsetsResponse(topics=tuple(topics))
 
 
+def _for_version(version: int, result: OffsetResult) -> OffsetResult:
+    if result.error is ErrorCode.offset_not_available and version < _NOT_AVAILABLE_SINCE:
+        return OffsetResult(error=ErrorCode.leader_not_available)
+    return result
+
+
 async def _look_up(
-    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int
+    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int, *, read_committed: bool
 ) -> OffsetResult:
     if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
@@ -118,7 +129,10 @@ async def _look_up(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await reads.list_offset(
-                partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
+                partition,
+                part.timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+                read_committed=read_committed,
             )
     except TimeoutError:
         return OffsetResult(error=ErrorCode.request_timed_out)
@@ -138,7 +152,7 @@ API = Api(
     key=2,
     name="ListOffsets",
     version_min=1,
-    version_max=10,
+    version_max=11,
     request=ListOffsetsRequest,
     answer=ListOffsetsResponse,
     handler=handle,

@@ -1,4 +1,4 @@
-"""Metadata (3): brokers, topics, leaders. Nothing is created by asking.
+"""Metadata (3): brokers, topics, leaders. Asking may have topics created, see below.
 
 Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
 without a leader that clients can reach is LEADER_NOT_AVAILABLE. Version 10 and above carry topic
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12 import request as v12
+from kio.schema.metadata.v13 import request as v13
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
@@ -33,6 +33,9 @@ from tidemark_broker.security.acls import Operation, ResourceType
 TIERED_EPOCH_TAG = 10_000
 TIERED_STATE_TAG = 10_001
 _DESCRIBE = (Operation.DESCRIBE, ResourceType.TOPIC)
+#: Ids stand in requests from version 10 on, and are heard from this one on.
+_BY_ID_SINCE = 12
+_LISTENER_NOT_FOUND_SINCE = 6
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 
@@ -76,18 +79,20 @@ class MetadataResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponse:
-    """``controller_id``: a broker to name as controller, -1 for none."""
+    """``controller_id``: a broker to name as controller, -1 for none. ``error_code`` is Kafka's
+    REBOOTSTRAP_REQUIRED (KIP-1102), which nobody says."""
 
-    brokers: tuple[MetadataResponseBroker, ...]
-    cluster_id: str
-    controller_id: int
+    brokers: tuple[MetadataResponseBroker, ...] = ()
+    cluster_id: str | None = None
+    controller_id: int = -1
     topics: tuple[MetadataResponseTopic, ...]
     cluster_authorized_operations: int = NOT_ASKED
+    error_code: ErrorCode = ErrorCode.none
     throttle_time: timedelta = ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest(v12.MetadataRequest):
+class MetadataRequest(v13.MetadataRequest):
     """Whether it asks for what it may do with the cluster stood here until version 10."""
 
     include_cluster_authorized_operations: bool = False
@@ -95,6 +100,8 @@ class MetadataRequest(v12.MetadataRequest):
 
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
     """Answer for all topics, or for those asked for."""
+    if _names_too_early(request, call):
+        return MetadataResponse(topics=tuple(map(_refused, request.topics or ())))
     cluster = call.services.cluster
     listener = call.client.listener
     live = reachable(cluster, listener)
@@ -103,7 +110,8 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         hidden = await call.denied(Operation.DESCRIBE, present)
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
-        topics = _asked_for(request.topics, request, call, frozenset(live))
+        denied = await _create_missing(request, call)
+        topics = _asked_for(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(
@@ -122,6 +130,20 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
     )
 
 
+def _names_too_early(request: MetadataRequest, call: Call) -> bool:
+    """Does it name topics by id, or not at all, in a version that has the field and does not heed
+    it?"""
+    return call.version < _BY_ID_SINCE and any(
+        topic.name is None or topic.topic_id is not None for topic in request.topics or ()
+    )
+
+
+def _refused(topic: v13.MetadataRequestTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.invalid_request, name=topic.name or "", topic_id=None
+    )
+
+
 def _all_but(
     hidden: Set[str],
     topics: Mapping[str, TopicMetadata],
@@ -131,17 +153,21 @@ def _all_but(
 ) -> Iterator[MetadataResponseTopic]:
     for name, view in sorted(topics.items()):
         if name not in hidden:
-            yield _topic(view, live, _operations(request, call, name))
+            yield _topic(view, live, _operations(request, call, name), call)
 
 
 def _asked_for(
-    topics: Iterable[v12.MetadataRequestTopic],
+    topics: Iterable[v13.MetadataRequestTopic],
     request: MetadataRequest,
     call: Call,
     live: frozenset[int],
+    denied: Set[str],
 ) -> Iterator[MetadataResponseTopic]:
     for name, topic_id in dict.fromkeys((topic.name, topic.topic_id) for topic in topics):
-        yield _one(name, topic_id, request, call, live)
+        answer = _one(name, topic_id, request, call, live)
+        if name in denied:
+            answer.error_code = ErrorCode.topic_authorization_failed
+        yield answer
 
 
 def _one(
@@ -161,18 +187,51 @@ def _one(
     elif not client.may(*_DESCRIBE, name):
         view, missing = None, ErrorCode.topic_authorization_failed
     else:
-        view = cluster.topics.get(name)
-        legal = _LEGAL_NAME.fullmatch(name) and name not in (".", "..")
-        missing = (
-            ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
-        )
+        view, missing = cluster.topics.get(name), missing_topic(name)
     if view is not None:
-        return _topic(view, live, _operations(request, call, view.name))
+        return _topic(view, live, _operations(request, call, view.name), call)
     return MetadataResponseTopic(
         error_code=missing,
-        name=name if name is not None or call.version >= 12 else "",
+        name=name,
         topic_id=topic_id,
     )
+
+
+async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
+    """Have topics created that a client names, and lets be created, where the Cluster does so
+    (Kafka's ``AutoTopicCreationManager``): they come with a later answer, clients ask again. Those
+    that it may not create."""
+    creations, client = call.services.creations, call.client
+    denied: set[str] = set()
+    if not request.allow_auto_topic_creation:
+        return denied
+    may_create_any = client.may(Operation.CREATE, ResourceType.CLUSTER)
+    for topic in request.topics or ():
+        name = topic.name
+        if name is not None and _may_be_made(name, call):
+            if may_create_any or client.may(Operation.CREATE, ResourceType.TOPIC, name):
+                creations.want(name, principal=client.principal)
+            else:
+                denied.add(name)
+        if call.turns.over:
+            await call.turns.give()
+    return denied
+
+
+def _may_be_made(name: str, call: Call) -> bool:
+    services = call.services
+    return (
+        name not in services.cluster.topics
+        and services.creations.may_create(name)
+        and missing_topic(name) is ErrorCode.unknown_topic_or_partition
+        and call.client.may(*_DESCRIBE, name)
+    )
+
+
+def missing_topic(name: str) -> ErrorCode:
+    """What to say of a topic that is not there: there may be one, or its name is none."""
+    legal = _LEGAL_NAME.fullmatch(name) and name not in (".", "..")
+    return ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
 
 
 def _operations(request: MetadataRequest, call: Call, topic: str) -> int:
@@ -182,24 +241,26 @@ def _operations(request: MetadataRequest, call: Call, topic: str) -> int:
 
 
 def _topic(
-    view: TopicMetadata, live: frozenset[int], authorized_operations: int
+    view: TopicMetadata, live: frozenset[int], authorized_operations: int, call: Call
 ) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=view.name,
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(row, live) for row in view.partitions.values()),
+        partitions=tuple(_partition(row, live, call) for row in view.partitions.values()),
         topic_authorized_operations=authorized_operations,
         tiered_epoch=view.tiering.epoch,
         tiered_state=view.tiering.state,
     )
 
 
-def _partition(row: control.PartitionState, live: frozenset[int]) -> MetadataResponsePartition:
+def _partition(
+    row: control.PartitionState, live: frozenset[int], call: Call
+) -> MetadataResponsePartition:
     led = row.leader in live
-    return MetadataResponsePartition(
-        error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
+    made = MetadataResponsePartition(
+        error_code=ErrorCode.none if led else _unled(row, call),
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
         leader_epoch=row.leader_epoch,
@@ -207,13 +268,34 @@ def _partition(row: control.PartitionState, live: frozenset[int]) -> MetadataRes
         isr_nodes=row.isr,
         offline_replicas=tuple(node for node in row.replicas if node not in live),
     )
+    if call.version == 0:
+        _without_unavailable(made, live)
+    return made
+
+
+def _unled(row: control.PartitionState, call: Call) -> ErrorCode:
+    """Kafka tells whoever may know of it that the leader is not to be had on this listener."""
+    broker = call.services.cluster.brokers.get(row.leader)
+    if call.version < _LISTENER_NOT_FOUND_SINCE or broker is None or broker.fenced:
+        return ErrorCode.leader_not_available
+    return ErrorCode.listener_not_found
+
+
+def _without_unavailable(part: MetadataResponsePartition, live: frozenset[int]) -> None:
+    """Version 0 names no replica that cannot be reached, and says that it does not."""
+    replicas = tuple(node for node in part.replica_nodes if node in live)
+    isr = tuple(node for node in part.isr_nodes if node in live)
+    all_there = (replicas, isr) == (part.replica_nodes, part.isr_nodes)
+    if part.error_code is ErrorCode.none and not all_there:
+        part.error_code = ErrorCode.replica_not_available
+    part.replica_nodes, part.isr_nodes = replicas, isr
 
 
 API = Api(
     key=3,
     name="Metadata",
     version_min=0,
-    version_max=12,
+    version_max=13,
     request=MetadataRequest,
     answer=MetadataResponse,
     handler=handle,

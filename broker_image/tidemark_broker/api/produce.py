@@ -1,30 +1,36 @@
 """Produce (0): record batches appended as they came, acks 0, 1 and all.
 
-Served from version 3 and advertised from 0. The bytes that kio hands over go to
-the log untouched, which looks at the batch header only. Idempotence and transactions are not
-served.
+Served from version 3 and advertised from 0; from version 13 on a topic is named by its id. The
+bytes that kio hands over go to the log untouched, which reads the batch header, the records of a
+few batches (:mod:`tidemark_broker.log.contents`), and looks at what a producer has sent before.
+Before the first records of a transaction are appended its coordinator is asked
+(:mod:`produce_verification`).
 """
 
 import asyncio
+import uuid
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v11.request import ProduceRequest
+from kio.schema.produce.v13 import request as v13
 
-from tidemark.records.batch import codec_of
+from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark.records.batch import codec_of, is_transactional
 from tidemark.records.codecs import Codec
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
+from tidemark_broker.api.produce_verification import Batch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.turns import InOrder, named_twice, some
+from tidemark_broker.log import FIRST_BATCHES, VerificationGuard
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.quotas.table import QuotaKind
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
-from tidemark_broker.replication.types import ProduceResult
+from tidemark_broker.replication.types import ProduceResult, TopicPartition
 from tidemark_broker.security.acls import Operation
 
 ACKS_ALL = -1
@@ -32,13 +38,41 @@ _DENIED = ProduceResult(error=ErrorCode.topic_authorization_failed)
 _TWICE = ProduceResult(
     error=ErrorCode.invalid_request, message="the request names the partition more than once"
 )
+_UNKNOWN_ID = ProduceResult(error=ErrorCode.unknown_topic_id)
+_INTERNAL = ProduceResult(
+    error=ErrorCode.invalid_topic_exception, message="Cannot append to an internal topic"
+)
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
+#: From this version on a topic is named by its id alone.
+_BY_ID_SINCE = 13
 #: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
 _ZSTD_SINCE = 7
 _ZSTD_TOO_EARLY = ProduceResult(
     error=ErrorCode.unsupported_compression_type,
     message=f"zstd needs Produce {_ZSTD_SINCE} or newer: use a client of Kafka 2.1 or newer",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicProduceData(v13.TopicProduceData):
+    """Named until version 12."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest(v13.ProduceRequest):
+    """Of all versions."""
+
+    topic_data: tuple[TopicProduceData, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchIndexAndErrorMessage:
+    """A record at fault, counted from 0 (KIP-467)."""
+
+    batch_index: int
+    batch_index_error_message: str | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,16 +84,17 @@ class PartitionProduceResponse:
     base_offset: int
     log_append_time: datetime | None
     log_start_offset: int
-    record_errors: tuple[()] = ()
+    record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
     error_message: str | None
     current_leader: LeaderIdAndEpoch = NO_LEADER
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceResponse:
-    """One topic."""
+    """One topic, as the request names it."""
 
     name: str
+    topic_id: uuid.UUID | None
     partition_responses: tuple[PartitionProduceResponse, ...]
 
 
@@ -80,6 +115,7 @@ class _Entry:
     partition: int
     records: bytes | None
     refused: ProduceResult | None = None
+    guard: VerificationGuard | None = None
 
 
 class _Begun(NamedTuple):
@@ -91,8 +127,9 @@ class _Begun(NamedTuple):
 
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
-    denied = await call.denied(Operation.WRITE, (topic.name for topic in request.topic_data))
-    entries = await call.turns.all_of(_entries(request, denied))
+    names = [_name_of(topic, call) for topic in request.topic_data]
+    denied = await call.denied(Operation.WRITE, filter(None, names))
+    entries = await call.turns.all_of(_entries(request, names, denied))
     if call.quotas is not None:
         call.quotas.use(QuotaKind.PRODUCE, sum(len(each.records or b"") for each in entries))
     results = await _append_all(request, entries, call)
@@ -102,16 +139,27 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     return await _answer(request, call, results)
 
 
-def _entries(request: ProduceRequest, denied: Set[str]) -> Iterator[_Entry]:
+def _name_of(topic: TopicProduceData, call: Call) -> str | None:
+    """None for an id that nobody knows."""
+    if call.version < _BY_ID_SINCE:
+        return topic.name
+    view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
+    return None if view is None else view.name
+
+
+def _entries(
+    request: ProduceRequest, names: Sequence[str | None], denied: Set[str]
+) -> Iterator[_Entry]:
+    named = list(zip(names, request.topic_data, strict=True))
     twice = named_twice(
-        [(topic.name, data.index) for topic in request.topic_data for data in topic.partition_data]
+        [(name, data.index) for name, topic in named for data in topic.partition_data]
     )
-    for topic in request.topic_data:
-        refused = _DENIED if topic.name in denied else None
+    for name, topic in named:
+        refused = _UNKNOWN_ID if name is None else _DENIED if name in denied else None
         for data in topic.partition_data:
-            repeated = twice and (topic.name, data.index) in twice
+            repeated = twice and (name, data.index) in twice
             yield _Entry(
-                topic.name, data.index, data.records, refused or (_TWICE if repeated else None)
+                name or "", data.index, data.records, refused or (_TWICE if repeated else None)
             )
 
 
@@ -123,6 +171,8 @@ async def _append_all(
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
+    if request.transactional_id is not None or any(map(_is_transactional, entries)):
+        entries = await _verified(request, entries, call)
     results: list[ProduceResult] = []
     for part in some(entries):
         is_last = len(results) + len(part) == len(entries)
@@ -168,18 +218,49 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
         return ProduceResult(
             error=ErrorCode.invalid_required_acks, message=f"acks={request.acks}: use 0, 1 or all"
         )
-    if request.transactional_id is not None:
-        return ProduceResult(
-            error=ErrorCode.invalid_request, message="transactions are not served: unset the id"
-        )
     return None
+
+
+def _is_transactional(entry: _Entry) -> bool:
+    return entry.records is not None and is_transactional(entry.records)
+
+
+async def _verified(
+    request: ProduceRequest, entries: Sequence[_Entry], call: Call
+) -> Sequence[_Entry]:
+    """Those of a transaction with what the log is to be shown, or with what is wrong. The requests
+    behind this one wait: their sequence numbers go on where its end."""
+    batches = {
+        number: Batch(TopicPartition(entry.topic, entry.partition), entry.records)
+        for number, entry in enumerate(entries)
+        if entry.records is not None and entry.refused is None
+    }
+    verdicts = await verified(batches, request.transactional_id, call)
+    return [
+        entry if (verdict := verdicts.get(number)) is None else _judged(entry, verdict)
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _judged(entry: _Entry, verdict: Verdict) -> _Entry:
+    if isinstance(verdict, ProduceResult):
+        return replace(entry, refused=verdict)
+    return replace(entry, guard=verdict)
 
 
 def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
     partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
-    append = produce.begin(partition, entry.records, acks=acks, peer=call.client.peer)
+    append = produce.begin(
+        partition,
+        entry.records,
+        acks=acks,
+        peer=call.client.peer,
+        guard=entry.guard,
+        is_early=call.client.batches_sent < FIRST_BATCHES,
+    )
+    call.client.batches_sent += 1
     return _Begun(partition, append)
 
 
@@ -187,6 +268,8 @@ def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
     """The partition; what to answer where there is none, or nothing that may be appended."""
     if entry.refused is not None:
         return None, entry.refused
+    if entry.topic in INTERNAL_TOPICS:
+        return None, _INTERNAL
     replicas = call.services.replicas
     partition = replicas.get(entry.topic, entry.partition)
     if partition is None:
@@ -213,11 +296,16 @@ async def _answer(
     leaders: set[int] = set()
     topics = []
     for topic in request.topic_data:
+        name = _name_of(topic, call) or ""
         answers = await call.turns.all_of(
-            _partition(topic.name, data.index, next(remaining), call, leaders)
+            _partition(name, data.index, next(remaining), call, leaders)
             for data in topic.partition_data
         )
-        topics.append(TopicProduceResponse(name=topic.name, partition_responses=tuple(answers)))
+        topics.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(answers)
+            )
+        )
     return ProduceResponse(responses=tuple(topics), node_endpoints=node_endpoints(call, leaders))
 
 
@@ -234,6 +322,12 @@ def _partition(
         base_offset=result.base_offset,
         log_append_time=timestamp(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(
+                batch_index=each.batch_index, batch_index_error_message=each.message
+            )
+            for each in result.records
+        ),
         error_message=result.message,
         current_leader=leader,
     )
@@ -251,7 +345,7 @@ API = Api(
     key=0,
     name="Produce",
     version_min=3,
-    version_max=11,
+    version_max=13,
     advertised_min=0,
     in_order=True,
     request=ProduceRequest,

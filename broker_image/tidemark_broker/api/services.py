@@ -1,14 +1,23 @@
 """What the handlers share of the broker: its replicas, what it knows of the cluster, where they
 wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tidemark.configuration.table import BROKER
+from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.groups.group_coordinator import GroupCoordinator
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.marker_writer import MarkerWriter
 
 
 def _default(name: str) -> Any:
@@ -19,19 +28,32 @@ def _default(name: str) -> Any:
 class Settings:
     """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
     ``remote.fetch.max.wait.ms``; ``failed_authentication_delay_ms`` is
-    ``connection.failed.authentication.delay.ms``."""
+    ``connection.failed.authentication.delay.ms``; ``replica_selector`` is
+    ``replica.selector.class``, where the Cluster does not say otherwise;
+    ``partitions_described_max`` is ``max.request.partition.size.limit``."""
 
     fetch_bytes_max: int = _default("fetch.max.bytes")
     remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
     failed_authentication_delay_ms: int = _default("connection.failed.authentication.delay.ms")
+    replica_selector: str = ""
+    partitions_described_max: int = _default("max.request.partition.size.limit")
+    log_dir: Path = Path()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop."""
+    """One of each in a broker; all belong to its loop. ``entries``: its file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
     purgatory: Purgatory
     settings: Settings
     users: UserStore
+    fetch_sessions: FetchSessionCache
+    changes: ChangeForwarder
+    creations: Creations
+    producer_ids: ProducerIds
+    entries: Mapping[str, str]
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    marker_writer: MarkerWriter

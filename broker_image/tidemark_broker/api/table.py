@@ -31,7 +31,7 @@ class Call:
     large one asks it how large that may be; ``quotas``: what limits the client, None: nothing;
     ``turns``: who goes through many entries lets others have theirs; ``order``: to be told once all
     is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large`;
-    ``frame_bytes``: of the request."""
+    ``frame_bytes``: of the request; ``client_id``: as the client calls itself in it."""
 
     services: Services
     version: int
@@ -42,6 +42,7 @@ class Call:
     order: InOrder | None = None
     is_large: bool = False
     frame_bytes: int = 0
+    client_id: str = ""
 
     def wait_s(self, wished_s: float) -> float:
         """How long it may wait for something to happen: others wait for a large one's turn, and for
@@ -53,6 +54,10 @@ class Call:
         """How long it may wait for records to come, which may be for ever."""
         is_much = self.is_large or self.frame_bytes > POLL_BYTES
         return min(wished_s, POLL_MAX_S) if is_much else wished_s
+
+    def has_room(self, answer_bytes: int) -> bool:
+        """Is there memory for an answer that will weigh so much in all? A small one always has."""
+        return self.memory.grant(answer_bytes) >= answer_bytes
 
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
         """Those topics that the client may not use so; they are not looked at where it may do
@@ -76,7 +81,8 @@ class Api(Generic[Q, A]):
     and ``answer`` have the fields of all these versions (see :mod:`tidemark_broker.api.schema`); a
     ``handler`` gives None where the protocol has no answer. ``in_order``: several requests of a
     connection may be under way at once, and are begun in their order. ``open_ended``:
-    the answer may have many more elements than the request."""
+    the answer may have many more elements than the request. ``by_client_id``: the handler asks how
+    the client calls itself."""
 
     key: int
     name: str
@@ -87,6 +93,7 @@ class Api(Generic[Q, A]):
     handler: Callable[[Q, Call], Awaitable[A | None]]
     in_order: bool = False
     open_ended: bool = False
+    by_client_id: bool = False
     advertised_min: int | None = None
 
     def request_type(self, version: int) -> type[Q]:

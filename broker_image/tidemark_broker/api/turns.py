@@ -38,6 +38,11 @@ class Turns:
         await asyncio.sleep(0)
         self._until_s = self._now() + _SLICE_S
 
+    async def pause(self) -> None:
+        """Let others have theirs, where it is."""
+        if self.over:
+            await self.give()
+
     async def all_of(self, making: Iterable[T]) -> list[T]:
         """Make them, some in each slice."""
         made = []

@@ -36,10 +36,13 @@ from tidemark_broker.control.errors import (
 )
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
+from tidemark_broker.control.producer_id_blocks import allocate_blocks
 from tidemark_broker.control.session import Session
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
+from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
+from tidemark_broker.topic_changes.forwarder import ControllerLink
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class ControlClient:
         commands: Commands,
         epoch: ControllerEpoch,
         isr_changes: IsrChanges,
+        producer_ids: ProducerIds,
         clock: LoopClock,
         storage_error: Callable[[], str],
         clean_broker_epoch: int,
@@ -90,6 +94,7 @@ class ControlClient:
         self._commands = commands
         self._epoch = epoch
         self._isr_changes = isr_changes
+        self._producer_ids = producer_ids
         self._clock = clock
         self._storage_error = storage_error
         self._previous_broker_epoch = clean_broker_epoch
@@ -102,6 +107,8 @@ class ControlClient:
         self.broker_epoch = -1
         self.fenced = True
         self.connected = False
+        #: The present session, for those who ask over another connection.
+        self.link: ControllerLink | None = None
         self.want_shut_down = False
         self.unfenced = asyncio.Event()
         self.may_shut_down = asyncio.Event()
@@ -138,6 +145,7 @@ class ControlClient:
             return error
         finally:
             self.connected = False
+            self.link = None
         return None
 
     def _note_problem(self, address: Address, error: Exception) -> None:
@@ -161,8 +169,17 @@ class ControlClient:
                 raise SessionEnded("records were lost while it was being registered")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
+            self.link = self._link_to(address)
             self._last_problem = ""
             await self._serve(requests, commands, self._ended)
+
+    def _link_to(self, address: Address) -> ControllerLink:
+        return ControllerLink(
+            connect=lambda: self._connect(address, "changes"),
+            broker_id=self._identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            token=self._session_token,
+        )
 
     async def _connect(self, address: Address, purpose: str) -> KafkaConnection:
         return await KafkaConnection.connect(
@@ -184,6 +201,7 @@ class ControlClient:
         await first_of(
             self._commands.run(commands, session.broker_epoch),
             self._isr_changes.run(requests, session),
+            allocate_blocks(self._producer_ids, requests, session),
             reporter.run(requests, session),
             _wait(ended),
         )

@@ -1,12 +1,25 @@
 """The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
 
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import (
+    FEW_RECORDS,
+    FIRST_BATCHES,
+    BatchContents,
+    RecordsInDoubt,
+    batch_contents,
+    is_quickly_read,
+    is_to_be_read,
+    unpack_limits,
+)
 from tidemark_broker.log.errors import (
+    BatchTooLarge,
     CorruptRecords,
     InvalidRecords,
     InvalidTimestamp,
     LogError,
+    NoBatch,
     OffsetOutOfRange,
+    RecordError,
     RecordTooLarge,
     StorageError,
     UnsupportedCompression,
@@ -18,12 +31,8 @@ from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
-from tidemark_broker.log.timestamps import (
-    RecordTimes,
-    TimestampsInDoubt,
-    record_times,
-    unpack_limits,
-)
+from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -34,31 +43,41 @@ from tidemark_broker.log.types import (
 )
 
 __all__ = [
+    "FEW_RECORDS",
+    "FIRST_BATCHES",
+    "ActiveProducer",
     "AppendInfo",
+    "AppendOrigin",
+    "BatchContents",
+    "BatchTooLarge",
     "CorruptRecords",
     "InvalidRecords",
     "InvalidTimestamp",
     "LogConfig",
     "LogError",
     "LogManager",
+    "NoBatch",
     "NotCached",
     "OffsetOutOfRange",
     "OpenFailure",
     "PartitionLog",
     "ReadResult",
-    "RecordTimes",
+    "RecordError",
     "RecordTooLarge",
+    "RecordsInDoubt",
     "SegmentFiles",
     "SegmentInfo",
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
-    "TimestampsInDoubt",
     "UnsupportedCompression",
+    "VerificationGuard",
+    "batch_contents",
     "create_log",
+    "is_quickly_read",
+    "is_to_be_read",
     "probe_room",
     "read_state",
-    "record_times",
     "unpack_limits",
     "write_state",
 ]

@@ -4,44 +4,68 @@ Called on the loop thread. What a roll does there is small: it makes one empty f
 left to the next flush.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
     HEADER_BYTES,
+    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
+    CorruptBatch,
     TimestampType,
+    parse_header,
+    read_header,
     restamp,
     set_log_append_time,
     set_max_timestamp,
 )
+from tidemark.records.control import EndMarker, build_end_marker
+from tidemark.records.rewriting import Gap
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.errors import CorruptRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.producer_entry import (
+    NO_SEQUENCE,
+    AppendOrigin,
+    BatchMetadata,
+    ProducerBatch,
+    producer_batch,
+)
+from tidemark_broker.log.producer_states import VerificationGuard
 from tidemark_broker.log.segment import Segment, wall_clock_ms
-from tidemark_broker.log.timestamps import RecordTimes
 from tidemark_broker.log.truncation import replace_segments
 from tidemark_broker.log.types import AppendInfo
 from tidemark_broker.log.validate import (
     check_follower_batches,
     check_leader_batch,
+    one_batch,
     runs_for_segments,
 )
 from tidemark_broker.log.walk import BatchAt
 
 
 def append_as_leader(
-    log: LogState, data: Buffer, leader_epoch: int, now_ms: int, times: RecordTimes | None
+    log: LogState,
+    data: Buffer,
+    leader_epoch: int,
+    now_ms: int,
+    contents: BatchContents | None,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
+    *,
+    reads: bool = False,
 ) -> AppendInfo:
     """See :meth:`PartitionLog.append_as_leader`."""
     config = log.config
-    header = check_leader_batch(data, config, now_ms, times)
-    if times is not None and header.max_timestamp != times.largest_ms:
-        data, header = _corrected(data, header, times.largest_ms)
+    data = one_batch(data)
+    header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
+    if contents is not None and not contents.unread:
+        data, header = _corrected(data, header, contents.largest_ms)
     with log.lock:
         log.check_usable()
         if leader_epoch < log.epochs.latest_epoch:
@@ -56,7 +80,13 @@ def append_as_leader(
             leader_epoch,
             header.max_timestamp if stamp == NO_TIMESTAMP else stamp,
         )
-        rolled = _append(log, buffers, [batch], now_ms)
+        produced: list[ProducerBatch] = []
+        if header.producer_id > NO_PRODUCER_ID:
+            produced = [_produced(header, batch)]
+            duplicate = log.producers.check(produced[0], origin, guard)
+            if duplicate is not None:
+                return _appended_before(duplicate)
+        rolled = _append(log, buffers, [batch], now_ms, produced)
     return AppendInfo(
         base_offset=base_offset,
         last_offset=batch.last_offset,
@@ -67,14 +97,88 @@ def append_as_leader(
     )
 
 
+def append_marker(
+    log: LogState,
+    marker: EndMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    transaction_version: int,
+    leader_epoch: int,
+    now_ms: int,
+) -> AppendInfo:
+    """See :meth:`PartitionLog.append_marker`."""
+    data = bytearray(
+        build_end_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+    )
+    with log.lock:
+        log.check_usable()
+        if leader_epoch < log.epochs.latest_epoch:
+            raise ValueError(f"leader epoch {leader_epoch} < {log.epochs.latest_epoch}")
+        offset = log.bounds.end
+        restamp(data, 0, offset, leader_epoch)
+        produced = ProducerBatch(
+            producer_id,
+            producer_epoch,
+            NO_SEQUENCE,
+            offset,
+            offset,
+            now_ms,
+            is_transactional=True,
+            marker=marker,
+        )
+        log.producers.check_marker(produced, transaction_version)
+        batch = BatchAt(0, len(data), offset, offset, leader_epoch, now_ms)
+        rolled = _append(log, [data], [batch], now_ms, [produced])
+    return AppendInfo(
+        base_offset=offset,
+        last_offset=offset,
+        max_timestamp_ms=now_ms,
+        log_append_time_ms=NO_TIMESTAMP,
+        size_bytes=len(data),
+        rolled=rolled,
+    )
+
+
+def begin_verification(
+    log: LogState, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
+) -> VerificationGuard | None:
+    """See :meth:`PartitionLog.begin_verification`."""
+    try:
+        header = read_header(data)
+    except CorruptBatch:
+        return None  # the append says why not
+    batch = producer_batch(header, b"") if not header.is_control else None
+    if batch is None or not batch.is_transactional:
+        return None
+    with log.lock:
+        return log.producers.begin_verification(
+            batch, now_ms, supports_epoch_bump=supports_epoch_bump
+        )
+
+
+def begin_verification_of(
+    log: LogState, producer_id: int, producer_epoch: int, now_ms: int
+) -> VerificationGuard | None:
+    """See :meth:`PartitionLog.begin_verification_of`."""
+    batch = ProducerBatch(
+        producer_id, producer_epoch, NO_SEQUENCE, -1, -1, now_ms, is_transactional=True
+    )
+    with log.lock:
+        return log.producers.begin_verification(batch, now_ms, supports_epoch_bump=False)
+
+
 def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
     """See :meth:`PartitionLog.append_as_follower`."""
-    batches = check_follower_batches(data, log.epochs.latest_epoch)
+    batches, produced = check_follower_batches(data, log.epochs.latest_epoch)
     if not batches:
         raise CorruptRecords("nothing to append")
     now_ms = wall_clock_ms() if now_ms is None else now_ms
     with log.lock:
         log.check_usable()
+        data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
         view, rolled = memoryview(data), False
         room = log.config.segment_bytes - log.segments.active.size_bytes
@@ -83,7 +187,9 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
             start = run[0].position
             buffers: list[Buffer] = [view[start : run[-1].end_position]]
             run = [batch._replace(position=batch.position - start) for batch in run]
-            rolled |= _append(log, buffers, run, now_ms)
+            end = run[-1].last_offset
+            known = [each for each in produced if run[0].base_offset <= each.last_offset <= end]
+            rolled |= _append(log, buffers, run, now_ms, known)
     return AppendInfo(
         base_offset=batches[0].base_offset,
         last_offset=batches[-1].last_offset,
@@ -100,8 +206,31 @@ def roll(log: LogState, now_ms: int) -> bool:
         log.check_usable()
         if not log.segments.active.size_bytes:
             return False
-        log.segments.roll(log.bounds.end, now_ms)
+        log.roll(log.bounds.end, now_ms)
         return True
+
+
+def _produced(header: BatchHeader, batch: BatchAt) -> ProducerBatch:
+    return ProducerBatch(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        batch.base_offset,
+        batch.last_offset,
+        batch.max_timestamp,
+        header.is_transactional,
+    )
+
+
+def _appended_before(duplicate: BatchMetadata) -> AppendInfo:
+    return AppendInfo(
+        base_offset=duplicate.base_offset,
+        last_offset=duplicate.last_offset,
+        max_timestamp_ms=duplicate.timestamp_ms,
+        log_append_time_ms=duplicate.timestamp_ms,
+        size_bytes=0,
+        rolled=False,
+    )
 
 
 def _stamped(
@@ -123,6 +252,25 @@ def _stamped(
     return [head, memoryview(data)[HEADER_BYTES:]], NO_TIMESTAMP
 
 
+def _continuing(
+    log: LogState, data: Buffer, batches: list[BatchAt]
+) -> tuple[Buffer, list[BatchAt]]:
+    """What the leader compacted, offsets that no record has any more stay part of a batch, which
+    may begin in front of where this log ends. That is where a batch ended before, so all records of
+    this one lie below: what is missing here is taken as an empty batch."""
+    first, end = batches[0], log.bounds.end
+    if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
+        return data, batches
+    header = parse_header(data)
+    if header.producer_id > NO_PRODUCER_ID or header.count > header.last_offset_delta:
+        return data, batches  # no compaction did that
+    gap = Gap(end, first.last_offset, first.leader_epoch).batch()
+    shift = len(gap) - first.end_position
+    rest = [each._replace(position=each.position + shift) for each in batches[1:]]
+    front = BatchAt(0, len(gap), end, first.last_offset, first.leader_epoch, NO_TIMESTAMP)
+    return gap + bytes(memoryview(data)[first.end_position :]), [front, *rest]
+
+
 def _check_continues(log: LogState, first: BatchAt) -> None:
     """An empty log whose start lies within the leader's first batch begins at that batch."""
     end, base_offset = log.bounds.end, first.base_offset
@@ -135,7 +283,11 @@ def _check_continues(log: LogState, first: BatchAt) -> None:
 
 
 def _append(
-    log: LogState, buffers: Sequence[Buffer], batches: Sequence[BatchAt], now_ms: int
+    log: LogState,
+    buffers: Sequence[Buffer],
+    batches: Sequence[BatchAt],
+    now_ms: int,
+    produced: Iterable[ProducerBatch],
 ) -> bool:
     """Write one run of batches into one segment; whether a new one was begun for it."""
     last = batches[-1]
@@ -144,6 +296,11 @@ def _append(
     assert batches[0].base_offset == active.next_offset, (batches[0], active.next_offset)
     active.append(buffers, batches, log.config.index_interval_bytes)
     active.modified_ms = now_ms
+    for batch in produced:
+        aborted = log.producers.note(batch)
+        if aborted is not None:
+            active.aborted.append(aborted)
+            log.has_aborted = True
     log.bounds = log.bounds.appended(active.next_offset)
     if last.leader_epoch != log.epochs.latest_epoch:
         _note_epochs(log, batches)
@@ -164,10 +321,10 @@ def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> b
         return False
     if (
         active.size_bytes > config.segment_bytes - last.end_position
-        or _age_of(active, last.max_timestamp, now_ms) > config.segment_ms
+        or _age_of(active, last.max_timestamp, now_ms) > config.effective_segment_ms
         or not active.has_room_for(last.last_offset, config.segment_index_bytes)
     ):
-        log.segments.roll(first.base_offset, now_ms)
+        log.roll(first.base_offset, now_ms)
         return True
     return False
 
@@ -179,8 +336,10 @@ def _age_of(active: Segment, timestamp_ms: int, now_ms: int) -> int:
     return now_ms - active.created_ms
 
 
-def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[bytearray, BatchHeader]:
+def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buffer, BatchHeader]:
     """The batch with its largest timestamp as its records have it."""
+    if header.max_timestamp == largest_ms:
+        return data, header
     whole = bytearray(data)
     set_max_timestamp(whole, 0, header, largest_ms)
     return whole, replace(header, max_timestamp=largest_ms)

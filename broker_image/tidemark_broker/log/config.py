@@ -35,6 +35,10 @@ class LogConfig:
     message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
     message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
     cleanup_policy: frozenset[str] = _default("cleanup.policy")
+    min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _default("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
+    delete_retention_ms: int = _default("delete.retention.ms")
     min_insync_replicas: int = _default("min.insync.replicas")
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
@@ -67,6 +71,18 @@ class LogConfig:
         """``local.retention.bytes`` with -2 replaced by the topic-wide value."""
         local = self.local_retention_bytes
         return self.retention_bytes if local == LOCAL_SAME_AS_TOTAL else local
+
+    @property
+    def compacts(self) -> bool:
+        """Whether ``cleanup.policy`` holds ``compact``."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def effective_segment_ms(self) -> int:
+        """Age at which a segment is closed: what is compacted must be, to be compacted in time
+        (Kafka's ``LogConfig.maxSegmentMs``)."""
+        lag_ms = self.max_compaction_lag_ms if self.compacts else self.segment_ms
+        return min(self.segment_ms, lag_ms)
 
     @property
     def deletes(self) -> bool:

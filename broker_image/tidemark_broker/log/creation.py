@@ -40,7 +40,7 @@ def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) ->
             segment.unload()
         shutil.rmtree(making, ignore_errors=True)
         raise
-    segment.directory = directory
+    segment.moved_to(directory)
     return segment
 
 

@@ -2,15 +2,26 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from kio.schema.errors import ErrorCode
+
+
+class RecordError(NamedTuple):
+    """Which record of a batch is at fault, counted from 0 (KIP-467)."""
+
+    batch_index: int
+    message: str
 
 
 class LogError(Exception):
     """Base of the log's errors."""
 
     error_code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+
+    def __init__(self, message: str = "", records: tuple[RecordError, ...] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class OffsetOutOfRange(LogError):
@@ -31,6 +42,10 @@ class InvalidRecords(LogError):
     error_code = ErrorCode.invalid_record
 
 
+class NoBatch(InvalidRecords):
+    """Bytes that do not hold exactly one record batch of version 2."""
+
+
 class UnsupportedCompression(LogError):
     """A codec that does not exist, or that the client's request version may not use."""
 
@@ -44,9 +59,39 @@ class InvalidTimestamp(LogError):
 
 
 class RecordTooLarge(LogError):
-    """A batch above ``max.message.bytes`` or ``segment.bytes``."""
+    """A batch above ``max.message.bytes``, or one that cannot be looked into."""
 
     error_code = ErrorCode.message_too_large
+
+
+class BatchTooLarge(LogError):
+    """A batch above ``segment.bytes``."""
+
+    error_code = ErrorCode.record_list_too_large
+
+
+class OutOfOrderSequence(LogError):
+    """A producer's batch that does not go on where its last one ended."""
+
+    error_code = ErrorCode.out_of_order_sequence_number
+
+
+class InvalidProducerEpoch(LogError):
+    """A producer, or a marker, of an epoch that was superseded."""
+
+    error_code = ErrorCode.invalid_producer_epoch
+
+
+class InvalidTransactionState(LogError):
+    """A batch that is part of no transaction that is under way here."""
+
+    error_code = ErrorCode.invalid_txn_state
+
+
+class TransactionCoordinatorFenced(LogError):
+    """A marker of a coordinator that was superseded."""
+
+    error_code = ErrorCode.transaction_coordinator_fenced
 
 
 class StorageError(LogError):

@@ -35,7 +35,7 @@ def _retain(
         plan = _plan(log, now_ms, tiered)
         starts = _starts_after(log, plan)
         if plan.roll_active and not plan.delete:
-            log.segments.roll(log.bounds.end, now_ms)
+            log.roll(log.bounds.end, now_ms)
     if not plan.delete:
         return []
     with recorded_ahead(log, starts):
@@ -82,7 +82,7 @@ def _save_epochs_below(log: LogState, starts: Starts) -> None:
 
 def _carry_out(log: LogState, plan: RetentionPlan, now_ms: int) -> None:
     if plan.roll_active:
-        log.segments.roll(log.bounds.end, now_ms)
+        log.roll(log.bounds.end, now_ms)
     if plan.log_start_offset is not None:
         log.move_log_start(log.bounds.with_log_start(plan.log_start_offset))
     if plan.local_log_start_offset is not None:

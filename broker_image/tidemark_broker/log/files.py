@@ -34,6 +34,20 @@ def put(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def put_at(path: Path, data: bytes, position: int) -> None:
+    """Write index entries where they belong: what a failed attempt left there is written over
+    (``OSError`` as it comes)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(descriptor, position)
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
+    finally:
+        os.close(descriptor)
+
+
 def probe_room(directory: Path, size_bytes: int) -> None:
     """T: write that much into a new file, durably, and remove it. Raises :class:`StorageError`."""
     path = directory / f"room.{threading.get_ident()}{TEMPORARY_SUFFIX}"

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidemark.logfiles import names
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.files import sync_directory, sync_file
 from tidemark_broker.log.log_state import LogState
@@ -88,12 +89,18 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
         if closing:
             active.seal()
         unsaved = [(each, each.unsaved()) for each in (*segments.unfinished, active)]
+        if closing and active.size_bytes and log.producers.tells_all:
+            segments.snapshots.take(log.bounds.end, log.producers.snapshot())
+    aborted = []
     for segment, entries in unsaved:
         closed = segment is not active
         segment.save(entries, whole=closed or closing)
-        if closed:
-            segments.write_snapshot(segment)
+        aborted.append((segment.aborted, segment.aborted.save()))
+        if closed or closing:
+            segments.snapshots.save(segment.next_offset)
     with log.lock:
+        for index, count in aborted:
+            index.saved(count)
         for segment, _ in unsaved[:-1]:
             segments.finished(segment)
     segments.trim()
@@ -127,7 +134,14 @@ def _sync(log: LogState, due: Sequence[Segment]) -> None:
 
 def _sync_files(directory: Path, segments: Sequence[Segment]) -> None:
     for segment in segments:
-        for path in (segment.log_path, segment.index_path, segment.time_index_path):
+        for path in (
+            segment.log_path,
+            segment.index_path,
+            segment.time_index_path,
+            segment.aborted.path,
+            directory
+            / names.segment_file_name(segment.next_offset, names.PRODUCER_SNAPSHOT_SUFFIX),
+        ):
             try:
                 sync_file(path)
             except FileNotFoundError:

@@ -15,6 +15,8 @@ from tidemark.logfiles.offset_index import RELATIVE_OFFSET_MAX, IndexFormatError
 from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.files import put_at
+from tidemark_broker.log.transaction_index import TransactionIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class IndexedSegment:
     __slots__ = (
         "_index_saved",
         "_times_saved",
+        "aborted",
         "base_offset",
         "directory",
         "index",
@@ -48,6 +51,12 @@ class IndexedSegment:
         self.times: TimeIndex | None = None
         self._index_saved = 0
         self._times_saved = 0
+        self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
+
+    def moved_to(self, directory: Path) -> None:
+        """Its files, which have no entries yet, are there now."""
+        self.directory = directory
+        self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
 
     @property
     def log_path(self) -> Path:
@@ -74,6 +83,7 @@ class IndexedSegment:
                 names.OFFSET_INDEX_SUFFIX,
                 names.TIME_INDEX_SUFFIX,
                 names.PRODUCER_SNAPSHOT_SUFFIX,
+                names.TRANSACTION_INDEX_SUFFIX,
             )
         ]
 
@@ -139,10 +149,10 @@ class IndexedSegment:
         the last ones, so that there must be files even where there is no entry."""
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
             if entries.index or (whole and self.size_bytes):
-                _put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
+                put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
                 self._index_saved = entries.index_saved + len(entries.index) // INDEX_ENTRY_BYTES
             if entries.times or (whole and self.size_bytes):
-                _put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
+                put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
                 self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
 
     def write_indexes_anew(self) -> None:
@@ -155,19 +165,6 @@ class IndexedSegment:
                     path.unlink(missing_ok=True)
         self._index_saved = self._times_saved = 0
         self.save(self.unsaved(), whole=False)
-
-
-def _put_at(path: Path, data: bytes, position: int) -> None:
-    """Write index entries where they belong: what a failed attempt left there is written over."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.ftruncate(descriptor, position)
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(descriptor, view, position)
-            view, position = view[written:], position + written
-    finally:
-        os.close(descriptor)
 
 
 def _ends(path: Path, entry_bytes: int) -> bytes:

@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: How often starts went on record; which logs would not open; of the others bounds and starts.
 _Moment: TypeAlias = tuple[
-    int, tuple[TopicPartition, ...], list[tuple[LogState, Bounds, StartRecord, Starts | None]]
+    int,
+    tuple[TopicPartition, ...],
+    list[tuple[LogState, Bounds, StartRecord, Starts | None, int | None]],
 ]
 
 
@@ -40,6 +42,7 @@ class LogCheckpoints:
         self._logs = logs
         self.recovery_points = OffsetCheckpoint(directory / names.RECOVERY_POINT_CHECKPOINT)
         self.high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
+        self.first_dirty = OffsetCheckpoint(directory / names.CLEANER_CHECKPOINT)
         self.starts = LogStarts(directory)
         #: Where logs begin from now on, not on record yet; guarded by ``OpenLogs.changed``.
         self._starts_due: dict[TopicPartition, Starts] = {}
@@ -50,8 +53,9 @@ class LogCheckpoints:
 
     def load(self) -> None:
         """T: read what the last run left."""
-        for checkpoint in (self.recovery_points, self.high_watermarks, self.starts):
+        for checkpoint in self._offsets:
             checkpoint.load()
+        self.starts.load()
 
     def attach(self, log: PartitionLog) -> None:
         """Have a log put on record here what it must before its files change."""
@@ -60,8 +64,11 @@ class LogCheckpoints:
 
     def mention(self, key: TopicPartition) -> bool:
         """Does any of the files say something of that name?"""
-        points, watermarks = self.recovery_points.offsets, self.high_watermarks.offsets
-        return key in points or key in watermarks or key in self.starts.recorded
+        return key in self.starts.recorded or any(key in each.offsets for each in self._offsets)
+
+    @property
+    def _offsets(self) -> tuple[OffsetCheckpoint, ...]:
+        return self.recovery_points, self.high_watermarks, self.first_dirty
 
     def save(self) -> None:
         """T: write recovery points, high watermarks and starts of all logs, durably. Unchanged
@@ -77,12 +84,11 @@ class LogCheckpoints:
         with self._logs.changed:
             failures, logs = tuple(self._logs.failures), self._logs.all()
         states = [log.state for log in logs]
-        of_logs = [(s, s.bounds, s.start_record, s.starts_ahead) for s in states]
+        of_logs = [(s, s.bounds, s.start_record, s.starts_ahead, s.first_dirty) for s in states]
         return self.starts.changes, failures, of_logs
 
     def _exist(self) -> bool:
-        files = (self.recovery_points, self.high_watermarks, self.starts)
-        return all(each.exists for each in files)
+        return self.starts.exists and all(each.exists for each in self._offsets)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
         """T: put on record where these logs begin now, announced starts included; what that costs
@@ -100,6 +106,8 @@ class LogCheckpoints:
         self.starts.compact(without=recorded - kept - set(logs))
         self.recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
         self.high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
+        dirty = {key: log.state.first_dirty for key, log in logs.items()}
+        self.first_dirty.save({key: at for key, at in dirty.items() if at is not None}, kept)
         self._saved = moment
 
     def _record(self, logs: Iterable[PartitionLog]) -> None:

@@ -33,6 +33,7 @@ from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.opening import create_log, open_log
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import encode_state
+from tidemark_broker.log.producer_states import ALL_PRODUCERS_MAX, ProducerLimit
 from tidemark_broker.log.shared_work import SharedWork
 from tidemark_broker.log.topic_id_file import read_topic_id
 
@@ -55,6 +56,7 @@ class LogManager:
         directory_id: uuid.UUID,
         clean_shutdown: bool,
         previous_broker_epoch: int | None,
+        producers_max: int = ALL_PRODUCERS_MAX,
     ) -> None:
         self.directory = directory
         self.directory_id = directory_id
@@ -64,11 +66,19 @@ class LogManager:
         self._open = OpenLogs()
         self._checkpoints = LogCheckpoints(directory, self._open)
         self._open_segments = OpenSegments()
+        self._producer_limit = ProducerLimit(producers_max)
         self._sync_names = SharedWork(self._sync_directory).run
         self._config_of: Callable[[Path], LogConfig] | None = None
 
     @classmethod
-    def open(cls, directory: Path, *, node_id: int, cluster_id: str) -> "LogManager":
+    def open(
+        cls,
+        directory: Path,
+        *,
+        node_id: int,
+        cluster_id: str,
+        producers_max: int = ALL_PRODUCERS_MAX,
+    ) -> "LogManager":
         """T: lock the directory and read whose it is; the logs are opened by :meth:`open_all`."""
         descriptor = lock_directory(directory)
         try:
@@ -83,6 +93,7 @@ class LogManager:
             directory_id=identity.directory_id,
             clean_shutdown=broker_epoch is not None,
             previous_broker_epoch=None if broker_epoch == UNKNOWN_BROKER_EPOCH else broker_epoch,
+            producers_max=producers_max,
         )
 
     def open_all(self, config_of: Callable[[Path], LogConfig] | None = None) -> list[OpenFailure]:
@@ -154,7 +165,9 @@ class LogManager:
                 log_start_offset=None if starts is None else starts.log_start_offset,
                 local_log_start_offset=None if starts is None else starts.local_log_start_offset,
                 high_watermark=checkpoints.high_watermarks.offsets.get(key),
+                first_dirty=checkpoints.first_dirty.offsets.get(key),
                 open_segments=self._open_segments,
+                producer_limit=self._producer_limit,
             )
         except (LogError, OSError, ValueError) as error:
             failure = OpenFailure(
@@ -217,6 +230,7 @@ class LogManager:
                 state=None if state is None else encode_state(state),
                 sync_parent=self._sync_names,
                 open_segments=self._open_segments,
+                producer_limit=self._producer_limit,
             )
             return self._add(PartitionLog(made))
 

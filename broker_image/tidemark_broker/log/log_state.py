@@ -17,6 +17,8 @@ from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.open_segments import OpenSegments
+from tidemark_broker.log.producer_replay import rebuild
+from tidemark_broker.log.producer_states import ProducerLimit, ProducerStates
 from tidemark_broker.log.segment_list import SegmentList
 from tidemark_broker.log.start_record import StartRecord
 
@@ -33,6 +35,7 @@ class LogState:
         partition: int,
         config: LogConfig,
         open_segments: OpenSegments | None = None,
+        producer_limit: ProducerLimit | None = None,
     ) -> None:
         self.directory = directory
         self.topic = topic
@@ -49,11 +52,17 @@ class LogState:
         self.persist_checkpoints: Callable[[], None] | None = None
         #: Where it will begin once a removal that is under way is done.
         self.starts_ahead: Starts | None = None
+        #: All below was compacted at least once; None: nothing was.
+        self.first_dirty: int | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
         #: (end, former high watermark) where the log was opened below what it knew to be committed.
         self.lost_at_open: tuple[int, int] | None = None
         self._open_segments = open_segments or OpenSegments()
+        #: Whether a transaction was ever aborted here: few logs need be asked which.
+        self.has_aborted = False
+        #: What it knows of producers and their transactions.
+        self.producers = ProducerStates(producer_limit)
 
     def adopt(
         self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: Bounds
@@ -67,6 +76,7 @@ class LogState:
         self.epoch_file = epoch_file
         self.bounds = bounds
         self.start_record = StartRecord.of(bounds.log_start)
+        self._lower_first_dirty(bounds.end)
         #: Why the log takes nothing until it is opened again; None while all is well.
         self.failure: str | None = None
         #: How far a failed log is to reach once it is open again; None: to its end.
@@ -87,8 +97,43 @@ class LogState:
         with self.lock:
             self.closed = True
             self.segments.unload_all()
+            self.producers.forget()
+
+    # -- segments, and what they tell of producers ---------------------------------------------
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Holding ``lock``: a new segment begins at ``base_offset``."""
+        self.segments.roll(base_offset, now_ms, self.producers.snapshot())
+
+    def reload_producers(self, indexed_below: int | None = None) -> None:
+        """T: what the batches tell of producers, after they have changed; see :func:`rebuild`."""
+        rebuild(
+            self.producers,
+            self.segments.snapshots,
+            self.segments.items,
+            indexed_below=self.bounds.end + 1 if indexed_below is None else indexed_below,
+            high_watermark=self.bounds.high_watermark,
+        )
+        self.has_aborted = any(len(each.aborted) for each in self.segments.items)
 
     # -- bounds --------------------------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """See :attr:`PartitionLog.last_stable_offset`."""
+        bounds, unstable = self.bounds, self.producers.first_unstable_offset
+        if unstable is None or unstable >= bounds.high_watermark:
+            return bounds.high_watermark
+        return max(unstable, bounds.log_start)
+
+    def commit(self, offset: int) -> bool:
+        """All below ``offset`` is committed; whether that is news."""
+        with self.lock:
+            before, self.bounds = self.bounds, self.bounds.committed(offset)
+            if self.bounds is before:
+                return False
+            self.producers.on_high_watermark(self.bounds.high_watermark)
+            return True
 
     def move_log_start(self, bounds: Bounds) -> None:
         """Holding ``lock``: the log begins where ``bounds`` say, its epochs too."""
@@ -102,8 +147,14 @@ class LogState:
         self.truncations += 1
         former, self.bounds = self.bounds, self.bounds.lowered(offset)
         self.start_record = self.start_record.lowered(offset)
+        self._lower_first_dirty(offset)
         if offset < former.recovery_point:
             self.checkpoint()
+
+    def _lower_first_dirty(self, offset: int) -> None:
+        """What comes from ``offset`` on was not compacted."""
+        if self.first_dirty is not None:
+            self.first_dirty = min(self.first_dirty, offset)
 
     def checkpoint(self) -> None:
         """T: have the checkpoints be as the log is now."""

@@ -20,6 +20,7 @@ from tidemark_broker.log.errors import RESTORE_OR_COPY, StorageError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.page_cache import forget_cached_pages
+from tidemark_broker.log.producer_states import ProducerLimit
 from tidemark_broker.log.recovery import LoadedSegments, load_segments
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.segment_list import SegmentList
@@ -39,6 +40,7 @@ def create_log(
     state: bytes | None = None,
     sync_parent: Callable[[], None] | None = None,
     open_segments: OpenSegments | None = None,
+    producer_limit: ProducerLimit | None = None,
 ) -> LogState:
     """T: a new, empty log at offset 0. The directory must not exist, or be empty.
 
@@ -53,6 +55,7 @@ def create_log(
         partition=partition,
         config=config,
         open_segments=open_segments,
+        producer_limit=producer_limit,
     )
     log.adopt(segments, LeaderEpochs(), EpochFile(directory), Bounds.empty(0, log_start=0))
     try:
@@ -76,7 +79,9 @@ def open_log(
     log_start_offset: int | None,
     local_log_start_offset: int | None = None,
     high_watermark: int | None = None,
+    first_dirty: int | None = None,
     open_segments: OpenSegments | None = None,
+    producer_limit: ProducerLimit | None = None,
 ) -> LogState:
     """T: open what is there and repair what a crash left.
 
@@ -92,7 +97,9 @@ def open_log(
         partition=partition,
         config=config,
         open_segments=open_segments,
+        producer_limit=producer_limit,
     )
+    log.first_dirty = first_dirty
     loaded = _load(
         log, recovery_point, log_start_offset, local_log_start_offset, clean_shutdown=clean_shutdown
     )
@@ -105,6 +112,7 @@ def open_log(
         high_watermark=high_watermark or 0,
     )
     log.adopt(SegmentList(directory, loaded.segments), epochs, epoch_file, bounds)
+    _load_producers(log, loaded)
     end = bounds.end
     log.truncated_at_open = loaded.truncated or end < max(recovery_point, start)
     if max(start, end) < (high_watermark or 0):
@@ -112,12 +120,18 @@ def open_log(
     if start > end:
         logger.warning("%s ends at %d, below its log start %d: begun anew", directory, end, start)
         _begin_anew(log, start, epochs)
-    log.segments.remove_snapshots_above(log.bounds.end)
+    bases = [segment.base_offset for segment in log.segments.items]
+    log.segments.snapshots.keep_only([*bases, log.bounds.end])
     return log
 
 
 def reopen(log: LogState) -> bool:
     """T: see :meth:`PartitionLog.reopen`."""
+    with log.shaping:
+        return _reopen(log)
+
+
+def _reopen(log: LogState) -> bool:
     with log.lock:
         log.let_go()
         former, record, truncations = log.bounds, log.start_record, log.truncations
@@ -137,6 +151,7 @@ def reopen(log: LogState) -> bool:
         if end < former.high_watermark:
             log.lost_at_open = (end, former.high_watermark)
         log.adopt(SegmentList(log.directory, loaded.segments), epochs, epoch_file, bounds)
+        _load_producers(log, loaded)
         log.start_record = log.start_record.not_durable_above(record.durable)
         log.truncations = truncations + 1
     if start > end:
@@ -175,6 +190,14 @@ def _load_epochs(
     epochs = epoch_file.load(loaded, start)
     epoch_file.try_to_save(epochs)
     return epoch_file, epochs
+
+
+def _load_producers(log: LogState, loaded: LoadedSegments) -> None:
+    try:
+        log.reload_producers(loaded.unindexed_from)
+    except BaseException:
+        log.let_go()
+        raise
 
 
 def _begin_anew(log: LogState, start: int, epochs: LeaderEpochs) -> None:

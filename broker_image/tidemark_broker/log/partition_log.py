@@ -15,7 +15,9 @@ from pathlib import Path
 
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import Buffer
+from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
     appending,
     expiring,
@@ -27,9 +29,11 @@ from tidemark_broker.log import (
 )
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.log_state import LogState
-from tidemark_broker.log.timestamps import RecordTimes
+from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.types import (
     AppendInfo,
     ReadResult,
@@ -104,9 +108,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end of what read_committed may see; the high watermark, without
-        transactions."""
-        return self.state.bounds.high_watermark
+        """Exclusive end of what read_committed may see: the first offset of a transaction that is
+        open, or whose marker is not committed yet, if below the high watermark, else that."""
+        return self.state.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
@@ -170,10 +174,7 @@ class PartitionLog:
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark to ``offset``, at most to the log's end; never back."""
-        log = self.state
-        with log.lock:
-            before, log.bounds = log.bounds, log.bounds.committed(offset)
-            return log.bounds is not before
+        return self.state.commit(offset)
 
     def raise_log_start(self, offset: int) -> bool:
         """Raise the log start (DeleteRecords, the leader's log start); never back, never above the
@@ -206,13 +207,88 @@ class PartitionLog:
     # -- records -------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, data: Buffer, *, leader_epoch: int, now_ms: int, times: RecordTimes | None = None
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        contents: BatchContents | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: VerificationGuard | None = None,
+        reads: bool = False,
     ) -> AppendInfo:
-        """Append the one batch that a client sent: checked, given offsets and the leader epoch.
+        """Append the one batch that a client sent: checked, given offsets and the leader epoch. A
+        batch of a producer that is here already is not appended again: what is told is of the first
+        time.
 
-        :class:`TimestampsInDoubt` asks for the ``times`` of its records (:func:`record_times`).
+        :class:`RecordsInDoubt` asks for what its records are (:func:`batch_contents`), as it does
+        with ``reads`` for each batch that is good as far as its header tells.
+        ``guard``: the coordinator has said since :meth:`begin_verification` that the log is part of
+        the producer's transaction; without it only a transaction that is under way here goes on.
         """
-        return appending.append_as_leader(self.state, data, leader_epoch, now_ms, times)
+        return appending.append_as_leader(
+            self.state, data, leader_epoch, now_ms, contents, origin, guard, reads=reads
+        )
+
+    def append_marker(
+        self,
+        marker: EndMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo:
+        """As leader: end the transaction of a producer here, if it has one.
+        :class:`InvalidProducerEpoch` and :class:`TransactionCoordinatorFenced` for what comes too
+        late; ``transaction_version`` is that of the transaction (KIP-890)."""
+        return appending.append_marker(
+            self.state,
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=transaction_version,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+        )
+
+    def begin_verification(
+        self, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """Before the coordinator is asked whether the log is part of the transaction of a batch
+        that a client sent; None: nobody has to be asked. See ``guard`` of
+        :meth:`append_as_leader`."""
+        return appending.begin_verification(
+            self.state, data, now_ms, supports_epoch_bump=supports_epoch_bump
+        )
+
+    def begin_verification_of(
+        self, producer_id: int, producer_epoch: int, now_ms: int
+    ) -> VerificationGuard | None:
+        """The same for what a coordinator is to write in a producer's transaction."""
+        return appending.begin_verification_of(self.state, producer_id, producer_epoch, now_ms)
+
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Has that producer a transaction open here, in that epoch?"""
+        return self.state.producers.has_ongoing_transaction(producer_id, producer_epoch)
+
+    # -- producers -----------------------------------------------------------------------------
+
+    @property
+    def producer_count(self) -> int:
+        """How many producers it knows."""
+        return len(self.state.producers)
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """What DescribeProducers tells."""
+        with self.state.lock:
+            return list(self.state.producers.active())
+
+    def expire_producers(self, now_ms: int, idle_ms: int) -> None:
+        """Forget producers that have been idle for so long."""
+        with self.state.lock:
+            self.state.producers.expire(now_ms, idle_ms)
 
     def append_as_follower(self, data: Buffer, *, now_ms: int | None = None) -> AppendInfo:
         """Append batches as the leader has them: offsets kept, epochs taken from their headers."""
@@ -235,6 +311,15 @@ class PartitionLog:
         with ``min_one`` the first one even if it is larger.
         """
         return reading.read(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """T: all that have records in [start, end) and were aborted, in the order of their
+        markers; complete where ``end`` is not above the last stable offset."""
+        return reading.aborted_transactions(self.state, start, end)
+
+    def aborted_count(self, start: int) -> int:
+        """How many aborted transactions :meth:`aborted_transactions` may have to look at."""
+        return reading.aborted_count(self.state, start)
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """T: the first local record at or behind the local log start that is not older."""
@@ -274,11 +359,18 @@ class PartitionLog:
         return truncation.truncate_to(self.state, offset)
 
     def truncate_fully_and_start_at(
-        self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry]
+        self,
+        offset: int,
+        *,
+        log_start_offset: int,
+        epochs: Sequence[EpochEntry],
+        producer_snapshot: bytes | None = None,
     ) -> None:
         """T: drop every local record; the log goes on at ``offset`` with the given log start (what
-        lies between is in the tier) and epochs."""
-        truncation.truncate_fully_and_start_at(self.state, offset, log_start_offset, epochs)
+        lies between is in the tier), epochs and producers."""
+        truncation.truncate_fully_and_start_at(
+            self.state, offset, log_start_offset, epochs, producer_snapshot
+        )
 
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
         """T: let go of the segments that ``log/retention.py`` names; what went."""

@@ -8,13 +8,20 @@ one. What is cut or removed meanwhile makes the thread look again.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.records.batch import HEADER_BYTES
+from tidemark_broker.log.contents import unpack_limits
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.lookup import first_at_or_after
+from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.timestamps import unpack_limits
+from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
+
+#: Of so many segments that nothing is left of one answer tells.
+_EMPTY_BATCHES_MAX = 100
 
 
 def read_cached(
@@ -24,11 +31,27 @@ def read_cached(
     with log.lock:
         if _is_at_end(log, offset, up_to):
             return ReadResult(b"", offset)
-        return log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
+        result = log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
+        if len(result.data) == HEADER_BYTES and result.next_offset < min(up_to, log.bounds.end):
+            raise NotCached  # one empty batch: see read
+        return result
 
 
 def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """T: see :meth:`PartitionLog.read`."""
+    """T: see :meth:`PartitionLog.read`. Where that is one empty batch, the end of a compacted
+    segment, what follows comes along: some clients take an answer without a record for the end of
+    the log, and go on there."""
+    result = _read_segment(log, offset, max_bytes, up_to, min_one)
+    pieces = [result.data]
+    while len(result.data) == HEADER_BYTES and len(pieces) < _EMPTY_BATCHES_MAX:
+        result = _read_segment(log, result.next_offset, max_bytes, up_to, min_one)
+        pieces.append(result.data)
+    return ReadResult(b"".join(pieces), result.next_offset)
+
+
+def _read_segment(
+    log: LogState, offset: int, max_bytes: int, up_to: int, min_one: bool
+) -> ReadResult:
     while True:
         with log.lock:
             if _is_at_end(log, offset, up_to):
@@ -44,11 +67,49 @@ def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: boo
                     continue
                 raise
             with log.lock:
+                if _was_replaced(log, segment):
+                    continue  # what its names stood for may have been another file half-way
                 if not _has_changed(log, segment, truncations):
                     log.segments.remember(segment, result.next_offset, end)
                     log.segments.adopt(segment, pinned)
         log.segments.trim()
         return result
+
+
+def aborted_count(log: LogState, start: int) -> int:
+    """See :meth:`PartitionLog.aborted_count`."""
+    with log.lock:
+        return sum(map(len, _indexes_from(log, start)))
+
+
+def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
+    """T: see :meth:`PartitionLog.aborted_transactions`."""
+    while True:
+        with log.lock:
+            indexes, truncations = _indexes_from(log, start), log.truncations
+        try:
+            found = aborted_between(indexes, start, end)
+        except LogError:
+            if _has_all(log, indexes, truncations):
+                raise
+            continue
+        if _has_all(log, indexes, truncations):
+            return found
+
+
+def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -> bool:
+    """Has nothing been cut, removed or compacted since these were looked up?"""
+    with log.lock:
+        there = {id(each.aborted) for each in log.segments.items}
+        return truncations == log.truncations and all(id(each) in there for each in indexes)
+
+
+def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
+    """Those with entries, from the segment of ``start`` on."""
+    if not log.has_aborted:
+        return []
+    items = log.segments.items
+    return [each.aborted for each in items[log.segments.number_of(start) :] if len(each.aborted)]
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
@@ -72,6 +133,8 @@ def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | N
                 if _has_changed(log, segment, truncations):
                     continue
                 raise
+        if _was_replaced(log, segment):
+            continue
         if found is not None:
             return found
         behind = pinned.next_offset
@@ -85,10 +148,17 @@ def _is_at_end(log: LogState, offset: int, up_to: int) -> bool:
 
 
 def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
-    """Was the log cut, or the segment removed, since a thread began to read it?"""
+    """Was the log cut, or the segment removed or replaced, since a thread began to read it?"""
     with log.lock:
         gone = segment.base_offset < log.segments.items[0].base_offset
-        return gone or log.closed or truncations != log.truncations
+        cut = log.closed or truncations != log.truncations
+        return gone or cut or _was_replaced(log, segment)
+
+
+def _was_replaced(log: LogState, segment: Segment) -> bool:
+    """Is another one in its place, a compacted one?"""
+    with log.lock:
+        return not log.closed and log.segments.has_another_for(segment)
 
 
 def _first_segment(log: LogState, timestamp_ms: int, offset: int) -> Segment | None:

@@ -32,6 +32,8 @@ from tidemark_broker.log.errors import (
 )
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_files
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.swap_files import finish_swaps
+from tidemark_broker.log.transaction_index import TransactionIndex
 from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,16 @@ class LoadedSegments:
     epochs: list[SegmentEpochs] = field(default_factory=list)
     #: Whether anything was cut off or removed.
     truncated: bool = False
+    #: From here on the batches tell which transactions were aborted, not the indexes.
+    unindexed_from: int | None = None
+
+    def tell_aborted_from(self, offset: int) -> None:
+        """The transaction indexes from there on are to be made anew."""
+        for segment in self.segments:
+            if segment.base_offset >= offset:
+                segment.aborted.forget()
+        known = self.unindexed_from
+        self.unindexed_from = offset if known is None else min(known, offset)
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -66,12 +78,15 @@ def load_segments(
 ) -> LoadedSegments:
     """Read, check and where needed repair the segments of ``directory`` (blocking)."""
     with storage_errors(f"{directory} cannot be read"):
-        loaded = LoadedSegments(_segments_of(directory))
+        segments, damaged = _segments_of(directory)
+    loaded = LoadedSegments(segments)
     if not loaded.segments:
         loaded.segments.append(Segment.create(directory, base_if_empty, created_ms=now_ms))
         return loaded
     try:
         _settle(loaded, recovery_point, clean_shutdown, index_interval_bytes)
+        if damaged is not None:
+            loaded.tell_aborted_from(damaged)
     except BaseException:
         for segment in loaded.segments:
             segment.unload()
@@ -93,22 +108,32 @@ def _settle(
         _recover_from(loaded, checked_from, index_interval_bytes)
 
 
-def _segments_of(directory: Path) -> list[Segment]:
-    """The segments by their log files; removals that were begun are finished."""
+def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
+    """The segments by their log files, and where the first begins whose transaction index is
+    damaged; removals that were begun are finished."""
     files: dict[int, set[str]] = {}
+    finish_swaps(directory)
     for path in directory.iterdir():
         if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
             path.unlink()
         elif (parsed := names.parse_segment_file_name(path.name)) is not None:
             files.setdefault(parsed[0], set()).add(parsed[1])
-    segments = []
+    segments, damaged = [], None
     for offset, suffixes in sorted(files.items()):
         if names.LOG_SUFFIX in suffixes:
-            segments.append(_segment_at(directory, offset))
+            segment = _segment_at(directory, offset)
+            if names.TRANSACTION_INDEX_SUFFIX in suffixes:
+                index = TransactionIndex.opened(segment.aborted.path)
+                if index is None:
+                    logger.warning("%s is built anew", segment.aborted.path)
+                    damaged = offset if damaged is None else damaged
+                else:
+                    segment.aborted = index
+            segments.append(segment)
         else:
             for suffix in suffixes - {names.PRODUCER_SNAPSHOT_SUFFIX}:
                 (directory / names.segment_file_name(offset, suffix)).unlink()
-    return segments
+    return segments, damaged
 
 
 def _segment_at(directory: Path, base_offset: int) -> Segment:
@@ -210,6 +235,7 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
     """Check segment ``number`` and all behind it; cut at the first bad byte."""
     segments = loaded.segments
+    loaded.tell_aborted_from(segments[number].base_offset)
     while number < len(segments):
         segment = segments[number]
         whole = _recover(segment, loaded, index_interval_bytes)

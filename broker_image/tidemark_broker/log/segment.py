@@ -78,6 +78,7 @@ class Segment(IndexedSegment):
             largest_timestamp_ms=self.largest_timestamp_ms,
             modified_ms=self.modified_ms,
             is_active=is_active,
+            first_timestamp_ms=self.first_timestamp_ms,
         )
 
     # -- appending ---------------------------------------------------------------------------

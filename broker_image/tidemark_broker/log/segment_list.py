@@ -7,19 +7,17 @@ thread what can wait (:meth:`SegmentList.unfinished`). Nothing here locks: the l
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.logfiles import names
-from tidemark.logfiles.producer_snapshot import (
-    SnapshotFormatError,
-    decode_snapshot,
-    encode_snapshot,
-)
-from tidemark_broker.log.errors import CorruptRecords, OffsetOutOfRange, storage_errors
+from tidemark_broker.log.errors import CorruptRecords, OffsetOutOfRange
 from tidemark_broker.log.files import rename_files
 from tidemark_broker.log.open_segments import LogLock, OpenSegments
 from tidemark_broker.log.page_cache import NotCached, check_cached
+from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.swap_files import put_in_place
 from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
@@ -39,6 +37,7 @@ class SegmentList:
     def __init__(self, directory: Path, segments: list[Segment]) -> None:
         self.directory = directory
         self.items = segments
+        self.snapshots = ProducerSnapshots(directory)
         self._open: OpenSegments = OpenSegments()
         self._log_lock: LogLock | None = None
         #: Closed, but their indexes and snapshots are not in their files yet.
@@ -70,6 +69,12 @@ class SegmentList:
         active = self.active
         chosen = self.items[first:] if count is None else self.items[first : first + count]
         return tuple(segment.info(is_active=segment is active) for segment in chosen)
+
+    def has_another_for(self, segment: Segment) -> bool:
+        """Whether the offsets of ``segment``, which was here, are in another one now."""
+        number = self.number_of(segment.base_offset)
+        there = self.items[number]
+        return there is not segment and there.base_offset <= segment.base_offset
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -145,30 +150,25 @@ class SegmentList:
             log=segment.log_path,
             offset_index=segment.index_path,
             time_index=segment.time_index_path,
-            producer_snapshot=_snapshot_bytes(self._snapshot_path(segment.next_offset)),
+            producer_snapshot=self.snapshots.at(segment.next_offset),
             size_bytes=segment.size_bytes,
         )
 
     # -- coming and going --------------------------------------------------------------------
 
-    def roll(self, base_offset: int, now_ms: int) -> None:
-        """Close the active segment and begin one at ``base_offset``: that makes one file, the rest
-        is left to :meth:`finish`. A failure leaves the active segment as it was, to be appended to
-        later."""
+    def roll(self, base_offset: int, now_ms: int, snapshot: bytes) -> None:
+        """Close the active segment and begin one at ``base_offset``, where producers are as in
+        ``snapshot``: that makes one file, the rest is left to :meth:`finished`. A failure leaves
+        the active segment as it was, to be appended to later."""
         old = self.active
         assert base_offset == old.next_offset, (base_offset, old.next_offset)  # (4): no gap
         new = Segment.create(self.directory, base_offset, created_ms=now_ms)
         old.seal()
         self.items.append(new)
         self.unfinished.append(old)
+        self.snapshots.take(base_offset, snapshot)
         self._closed_bytes += old.size_bytes
         self._read_hints.pop(base_offset, None)
-
-    def write_snapshot(self, segment: Segment) -> None:
-        """Blocks: the producer snapshot at the end of a segment that was closed."""
-        snapshot = self._snapshot_path(segment.next_offset)
-        with storage_errors(f"{snapshot} cannot be written"):
-            snapshot.write_bytes(encode_snapshot())
 
     def finished(self, segment: Segment) -> None:
         """Everything of a closed segment is in its files."""
@@ -187,6 +187,23 @@ class SegmentList:
         self._forget(oldest)
         return renamed
 
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> list[Path]:
+        """Have ``cleaned``, whose ``.swap`` files are whole, in place of ``sources``, which come
+        one behind the other; renamed files that are the caller's to remove."""
+        first = self.number_of(sources[0].base_offset)
+        assert self.items[first : first + len(sources)] == list(sources), cleaned.log_path
+        assert cleaned.next_offset == sources[-1].next_offset, cleaned.log_path  # (4): no gap
+        renamed = []
+        for old in reversed(sources[1:]):
+            renamed += rename_files(old.paths(), names.DELETED_SUFFIX)
+        put_in_place(self.directory, cleaned.base_offset)
+        for old in sources:
+            self._forget(old)
+        self.items[first : first + len(sources)] = [cleaned]
+        self._closed_bytes = sum(segment.size_bytes for segment in self.items[:-1])
+        self._read_hints.clear()
+        return renamed
+
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:
         """Blocks: cut the log at ``offset`` or at the start of the batch that holds it; the renamed
         files of the segments behind it, which are the caller's to remove."""
@@ -203,14 +220,18 @@ class SegmentList:
         for _ in active.count_batches(index_interval_bytes):
             pass
         active.write_indexes_anew()
-        self.remove_snapshots_above(active.next_offset)
+        active.aborted.truncate_to(active.next_offset)
+        self.snapshots.remove_above(active.next_offset)
         return renamed
 
-    def replace_all(self, offset: int, now_ms: int) -> list[Path]:
-        """Blocks: drop every segment and begin anew at ``offset``; the renamed files."""
+    def replace_all(self, offset: int, now_ms: int, snapshot: bytes | None = None) -> list[Path]:
+        """Blocks: drop every segment and begin anew at ``offset``, where producers are as in
+        ``snapshot``; the renamed files."""
         self._read_hints.clear()
+        if snapshot is not None:  # first, or a crash might leave a log that knows none of them
+            self.snapshots.put(offset, snapshot)
         renamed = self._drop_behind(0)
-        self.remove_snapshots_above(-1)
+        self.snapshots.remove_all_but(None if snapshot is None else offset)
         self.items.append(Segment.create(self.directory, offset, created_ms=now_ms))
         return renamed
 
@@ -238,17 +259,6 @@ class SegmentList:
             segment.unload()
             self._open.forget(segment)
 
-    def remove_snapshots_above(self, offset: int) -> None:
-        """Blocks: remove the producer snapshots taken behind ``offset``."""
-        with storage_errors(f"snapshots in {self.directory} cannot be removed"):
-            for path in self.directory.glob(f"*{names.PRODUCER_SNAPSHOT_SUFFIX}"):
-                parsed = names.parse_segment_file_name(path.name)
-                if parsed is not None and parsed[0] > offset:
-                    path.unlink()
-
-    def _snapshot_path(self, offset: int) -> Path:
-        return self.directory / names.segment_file_name(offset, names.PRODUCER_SNAPSHOT_SUFFIX)
-
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
@@ -257,14 +267,3 @@ def _base_offset(segment: Segment) -> int:
 def _check(segment: Segment, start: int, end: int) -> None:
     assert segment.descriptor is not None
     check_cached(segment.descriptor, start, min(end, segment.size_bytes))
-
-
-def _snapshot_bytes(path: Path) -> bytes:
-    """The snapshot's bytes; an empty snapshot where the file is missing or torn (it can only say
-    which producers were known, and none are yet)."""
-    try:
-        data = path.read_bytes()
-        decode_snapshot(data)
-    except (OSError, SnapshotFormatError):
-        return encode_snapshot()
-    return data

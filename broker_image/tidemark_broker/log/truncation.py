@@ -36,6 +36,8 @@ def truncate_to(log: LogState, offset: int) -> bool:
             assert end <= offset, (end, offset)
             log.lower_bounds(end)
             log.bounds = log.bounds.truncated(end)
+            with _unusable_on_failure(log, end):
+                log.reload_producers()
             _drop_epochs_at_end(log)
         remove_files(renamed)
         return True
@@ -51,7 +53,11 @@ def _drop_epochs_at_end(log: LogState) -> bool:
 
 
 def truncate_fully_and_start_at(
-    log: LogState, offset: int, log_start: int, epochs: Sequence[EpochEntry]
+    log: LogState,
+    offset: int,
+    log_start: int,
+    epochs: Sequence[EpochEntry],
+    producer_snapshot: bytes | None = None,
 ) -> None:
     """T: see :meth:`PartitionLog.truncate_fully_and_start_at`."""
     if log_start > offset:
@@ -62,8 +68,10 @@ def truncate_fully_and_start_at(
     with log.shaping, log.lock, recorded_ahead(log, ahead):
         log.check_usable()
         log.lower_bounds(min(offset, log.bounds.log_start))
-        renamed = replace_segments(log, offset)
+        renamed = replace_segments(log, offset, producer_snapshot)
         log.bounds = Bounds.empty(offset, log_start=log_start)
+        if producer_snapshot is not None:
+            log.reload_producers()
         log.start_record = log.start_record.not_durable_above(log_start)
         log.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
         log.save_epochs()
@@ -71,11 +79,15 @@ def truncate_fully_and_start_at(
     remove_files(renamed)
 
 
-def replace_segments(log: LogState, offset: int) -> list[Path]:
+def replace_segments(
+    log: LogState, offset: int, producer_snapshot: bytes | None = None
+) -> list[Path]:
     """T, holding the lock: one empty segment at ``offset`` instead of all that are there; their
     renamed files, which are the caller's to remove."""
     with _unusable_on_failure(log, 0):
-        return log.segments.replace_all(offset, wall_clock_ms())
+        renamed = log.segments.replace_all(offset, wall_clock_ms(), producer_snapshot)
+    log.producers.clear()
+    return renamed
 
 
 @contextmanager

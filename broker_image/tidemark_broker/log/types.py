@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.records.batch import NO_TIMESTAMP
+
 
 class AppendInfo(NamedTuple):
     """What an append did."""
@@ -55,6 +57,8 @@ class SegmentInfo:
     #: When it was appended to last.
     modified_ms: int
     is_active: bool
+    #: Largest timestamp of its first batch, or -1.
+    first_timestamp_ms: int = NO_TIMESTAMP
 
     @property
     def age_timestamp_ms(self) -> int:

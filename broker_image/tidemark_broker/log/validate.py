@@ -1,15 +1,18 @@
 """What may be appended: pure checks over batch headers, for leaders and for followers.
 
 A leader refuses what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` refuse, with
-their error codes, as far as the header tells; records are not parsed (see
-:mod:`tidemark_broker.log.timestamps` for the exception).
+their error codes, as far as the header tells; most records are not parsed (see
+:mod:`tidemark_broker.log.contents`). CORRUPT_MESSAGE, which clients send again, is said only of
+what may have been damaged on the way.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
     HEADER_BYTES,
+    LENGTH_OVERHEAD,
     MAGIC,
     NO_PRODUCER_ID,
     BatchHeader,
@@ -22,50 +25,123 @@ from tidemark.records.batch import (
 from tidemark.records.codecs import Codec, most_unpacked
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark_broker.log.config import LogConfig
+from tidemark_broker.log.contents import BatchContents, RecordsInDoubt
 from tidemark_broker.log.errors import (
+    BatchTooLarge,
     CorruptRecords,
     InvalidRecords,
+    NoBatch,
     OffsetOutOfRange,
+    RecordError,
     RecordTooLarge,
     UnsupportedCompression,
 )
-from tidemark_broker.log.timestamps import RecordTimes, check_timestamps
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
+from tidemark_broker.log.timestamps import check_timestamps
 from tidemark_broker.log.walk import BatchAt
 
 _MAGIC_POSITION = 16
+_LENGTH = struct.Struct(">i")
+#: Of the oldest message format.
+_LENGTH_MIN = 14
 _CODECS = frozenset(Codec)
 
 
 def check_leader_batch(
-    data: Buffer, config: LogConfig, now_ms: int, times: RecordTimes | None
+    data: Buffer,
+    config: LogConfig,
+    now_ms: int,
+    contents: BatchContents | None,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    *,
+    reads: bool = False,
 ) -> BatchHeader:
     """The header of what a client sent: exactly one good batch v2, or an error that says why not.
-    :class:`TimestampsInDoubt` where ``times`` are needed to say so."""
-    if len(data) > _MAGIC_POSITION and data[_MAGIC_POSITION] < MAGIC:
-        raise InvalidRecords(
-            f"message format {data[_MAGIC_POSITION]} is not accepted: use a client of Kafka 0.11 "
-            "or newer (record batches of version 2)"
-        )
+    :class:`RecordsInDoubt` where the ``contents`` are needed to say so, or ``reads`` asks for them.
+    In Kafka's order."""
     try:
         header = read_header(data)
-        if header.size_bytes < len(data):
-            raise InvalidRecords("a produce request carries exactly one record batch per partition")
-        _check_size(header.size_bytes, config)
+        if header.base_offset != 0:
+            raise InvalidRecords(f"the base offset is {header.base_offset}, a client's is 0")
+        if header.size_bytes > config.max_message_bytes:
+            raise RecordTooLarge(
+                f"a batch of {header.size_bytes} bytes is above "
+                f"max.message.bytes={config.max_message_bytes}"
+            )
         check_crc(data, 0, header)
     except CorruptBatch as error:
         raise CorruptRecords(str(error)) from error
-    _check_producer(header)
     _check_count(header)
-    check_timestamps(header, config, now_ms, times)
+    _check_producer(header, origin)
+    if contents is None and reads:
+        raise RecordsInDoubt
+    if contents is not None:
+        _check_keys(contents, config)
+    check_timestamps(header, config, now_ms, contents)
+    if header.size_bytes > config.segment_bytes:
+        raise BatchTooLarge(
+            f"a batch of {header.size_bytes} bytes is above segment.bytes={config.segment_bytes}"
+        )
     return header
 
 
-def _check_producer(header: BatchHeader) -> None:
+def one_batch(data: Buffer) -> Buffer:
+    """The one batch that a request holds for a partition; what stands behind it and is none is left
+    out (Kafka's ``ProduceRequest.validateRecords`` and ``UnifiedLog.trimInvalidBytes``)."""
+    size = _next_batch(data, 0)
+    if size is None:
+        raise NoBatch("a produce request carries one whole record batch per partition")
+    if data[_MAGIC_POSITION] != MAGIC:
+        raise NoBatch(
+            f"message format {data[_MAGIC_POSITION]} is not accepted: use a client of Kafka 0.11 "
+            "or newer (record batches of version 2)"
+        )
+    if size == len(data):
+        return data
+    if _next_batch(data, size) is not None:
+        raise NoBatch("a produce request carries exactly one record batch per partition")
+    return data[:size]
+
+
+def _next_batch(data: Buffer, position: int) -> int | None:
+    """The size of the batch there, None where there is no whole one (Kafka's
+    ``ByteBufferLogInputStream``); :class:`CorruptRecords` for what cannot be one."""
+    left = len(data) - position
+    if left < LENGTH_OVERHEAD:
+        return None
+    (length,) = _LENGTH.unpack_from(data, position + 8)
+    if length < _LENGTH_MIN:
+        raise CorruptRecords(f"a batch of {length} bytes is shorter than any")
+    if left <= _MAGIC_POSITION:
+        return None
+    if not 0 <= data[position + _MAGIC_POSITION] <= MAGIC:
+        raise CorruptRecords(f"magic {data[position + _MAGIC_POSITION]} does not exist")
+    size: int = length + LENGTH_OVERHEAD
+    return size if size <= left else None
+
+
+def _check_keys(contents: BatchContents, config: LogConfig) -> None:
+    """What has no key cannot be compacted."""
+    if not config.compacts:
+        return
+    if contents.unread:
+        raise RecordTooLarge(f"a compacted topic takes records with keys, and {contents.unread}")
+    if contents.keyless:
+        message = "a compacted topic does not take a record without a key"
+        raise InvalidRecords(
+            f"{message}, as record {contents.keyless[0]} of the batch is",
+            tuple(RecordError(number, message) for number in contents.keyless),
+        )
+
+
+def _check_producer(header: BatchHeader, origin: AppendOrigin) -> None:
     if header.is_control:
         raise InvalidRecords("clients may not write control records")
-    if header.is_transactional:
-        raise InvalidRecords("transactional records need a transaction, and none is under way")
-    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
+    if header.producer_id <= NO_PRODUCER_ID:
+        if header.is_transactional:
+            raise InvalidRecords("transactional records need a producer id")
+        return
+    if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
         raise InvalidRecords(
             f"sequence number {header.base_sequence} of the producer {header.producer_id}"
         )
@@ -74,8 +150,6 @@ def _check_producer(header: BatchHeader) -> None:
 def _check_count(header: BatchHeader) -> None:
     """As far as the header alone tells: can these be so many records? A reader would find out, for
     every consumer and every job anew."""
-    if header.base_offset != 0:
-        raise InvalidRecords(f"the base offset is {header.base_offset}, a client's is 0")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise InvalidRecords(
             f"{header.count} records, but the last offset delta is {header.last_offset_delta}"
@@ -87,24 +161,24 @@ def _check_count(header: BatchHeader) -> None:
         raise InvalidRecords(f"{header.count} records do not fit into {packed} bytes")
 
 
-def _check_size(size_bytes: int, config: LogConfig) -> None:
-    for key, limit in (
-        ("max.message.bytes", config.max_message_bytes),
-        ("segment.bytes", config.segment_bytes),
-    ):
-        if size_bytes > limit:
-            raise RecordTooLarge(f"a batch of {size_bytes} bytes is above {key}={limit}")
-
-
-def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:
-    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling.
+def check_follower_batches(
+    data: Buffer, latest_epoch: int
+) -> tuple[list[BatchAt], list[ProducerBatch]]:
+    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling;
+    and what those of producers tell of them.
 
     A partial batch at the end (as older brokers send) is left out; positions are within ``data``.
     """
     batches: list[BatchAt] = []
+    produced: list[ProducerBatch] = []
     try:
         for position, header in iter_headers(data):
             check_crc(data, position, header)
+            if header.producer_id > NO_PRODUCER_ID:
+                batch = memoryview(data)[position : position + header.size_bytes]
+                known = producer_batch(header, batch)
+                if known is not None:
+                    produced.append(known)
             batches.append(
                 BatchAt(
                     position,
@@ -120,7 +194,7 @@ def check_follower_batches(data: Buffer, latest_epoch: int) -> list[BatchAt]:
     if not batches and len(data):
         raise CorruptRecords(f"no whole record batch in {len(data)} bytes")
     _check_continuity(batches, latest_epoch)
-    return batches
+    return batches, produced
 
 
 def _check_continuity(batches: Sequence[BatchAt], latest_epoch: int) -> None:

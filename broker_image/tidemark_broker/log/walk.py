@@ -7,14 +7,24 @@ large one costs one call for its header.
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from tidemark.records.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    parse_header,
+)
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
 
 _CHUNK_BYTES = 8 * 1024
 #: base offset, length, leader epoch, magic, (crc, attributes), last delta, (base time), max time
 _GLANCE = struct.Struct(">qiib4x2xi8xq")
+#: (all before it), producer id
+_PRODUCER = struct.Struct(">43xq")
 _LENGTH_MIN = HEADER_BYTES - LENGTH_OVERHEAD
 
 
@@ -37,22 +47,48 @@ class BatchAt(NamedTuple):
 def walk_batches(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
     """Each batch of ``[position, end)``; :class:`CorruptRecords` where none begins or one is
     cut."""
+    for batch, _, _ in _walk(descriptor, position, end):
+        yield batch
+
+
+def walk_produced(
+    descriptor: int, position: int, end: int
+) -> Iterator[tuple[BatchAt, BatchHeader]]:
+    """:func:`walk_batches` for those that have a producer id, with their headers."""
+    for batch, chunk, offset in _walk(descriptor, position, end):
+        if _PRODUCER.unpack_from(chunk, offset)[0] > NO_PRODUCER_ID:
+            yield batch, parse_header(chunk, offset)
+
+
+def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, bytes, int]]:
+    """Each batch, and where its whole header stands."""
     chunk, chunk_start = b"", position
     while position < end:
         offset = position - chunk_start
-        if offset + _GLANCE.size > len(chunk):
+        if offset + HEADER_BYTES > len(chunk):
             chunk = pread(descriptor, min(_CHUNK_BYTES, end - position), position)
             chunk_start, offset = position, 0
-            if len(chunk) < _GLANCE.size:
+            if len(chunk) < HEADER_BYTES:
                 raise CorruptRecords(f"a batch is cut at byte {position} of {end}")
-        batch = _glance(chunk, offset, position)
+        batch = batch_at(chunk, offset, position)
         if batch.end_position > end:
             raise CorruptRecords(f"the batch at byte {position} ends behind byte {end}")
-        yield batch
+        yield batch, chunk, offset
         position = batch.end_position
 
 
-def _glance(chunk: bytes, offset: int, position: int) -> BatchAt:
+def walk_file(path: Path) -> Iterator[BatchAt]:
+    """Blocks: each batch of a whole file; ``OSError`` where it cannot be opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield from walk_batches(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:
+    """The batch at ``offset`` of ``chunk``, which stands at ``position`` of its file;
+    :class:`CorruptRecords` where none begins."""
     base, length, epoch, magic, last_delta, max_timestamp = _GLANCE.unpack_from(chunk, offset)
     if magic != MAGIC or length < _LENGTH_MIN or base < 0 or last_delta < 0:
         raise CorruptRecords(f"no record batch begins at byte {position}")

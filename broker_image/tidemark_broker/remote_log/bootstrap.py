@@ -5,7 +5,8 @@ stored with a segment are the ones that a log which starts behind it must have.
 """
 
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
-from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
+from tidemark.tier.auxiliary import Aux, AuxCorrupt
 from tidemark.tier.head import Head
 from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
@@ -65,4 +66,16 @@ def _behind(tier: Tier, entry: SegmentEntry, head_log_start: int) -> BootstrapPo
         next_offset=next_offset,
         log_start_offset=log_start,
         epochs=epochs.truncate_from_end(next_offset).truncate_from_start(log_start).entries,
+        producer_snapshot=_snapshot(entry, aux),
     )
+
+
+def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
+    """None where none was copied along."""
+    if not aux.producer_snapshot:
+        return None
+    try:
+        decode_snapshot(aux.producer_snapshot)
+    except SnapshotFormatError as error:
+        raise AuxCorrupt(f"{entry.aux_key}: {error}") from error
+    return aux.producer_snapshot

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.tier import transitions
-from tidemark.tier.auxiliary import Aux
+from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.head import IllegalTransition, ManifestFenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
@@ -201,6 +201,10 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         time_index=files.time_index.read_bytes(),
         leader_epochs=write_epochs(epochs.truncate_from_end(segment.next_base_offset)).encode(),
         producer_snapshot=files.producer_snapshot,
+        # It ends below the last stable offset: each transaction in it has ended by now.
+        aborted=AbortedRanges(
+            tuple(log.aborted_transactions(segment.base_offset, segment.next_base_offset))
+        ),
     )
     within = epochs.between(segment.base_offset, segment.next_base_offset).entries
     rows = [(entry.epoch, entry.start_offset) for entry in within]

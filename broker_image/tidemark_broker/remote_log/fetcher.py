@@ -219,11 +219,14 @@ class Fetcher:
                 f"{head.highest_remote_offset}",
                 log_start_offset=head.log_start_offset,
             )
-        data, next_offset, end = self._checked(
-            tier, partition, entry, offset, lambda reader: reader.read(offset, max_bytes)
-        )
-        self.damages.sound(_key(partition), entry, offset, next_offset)
-        return RemoteRead(data, next_offset), self._ahead(tier, snapshot, entry, end)
+
+        def read(reader: SegmentReader) -> tuple[RemoteRead, int]:
+            data, next_offset, end = reader.read(offset, max_bytes)
+            return RemoteRead(data, next_offset, reader.aborted(offset, next_offset)), end
+
+        found, end = self._checked(tier, partition, entry, offset, read)
+        self.damages.sound(_key(partition), entry, offset, found.next_offset)
+        return found, self._ahead(tier, snapshot, entry, end)
 
     def _checked(
         self,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -34,16 +35,19 @@ _GLANCE = struct.Struct(">qi4xb6xi8xq")
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """A segment's indexes in memory, and the digests of its log's pieces."""
+    """A segment's indexes in memory, the digests of its log's pieces, and the aborted transactions
+    with records in it."""
 
     offsets: OffsetIndex
     times: TimeIndex
     pieces: tuple[bytes, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """About what they take."""
-        return 8 * len(self.offsets) + 12 * len(self.times) + 80 * len(self.pieces) + 200
+        indexes = 8 * len(self.offsets) + 12 * len(self.times) + 200
+        return indexes + 80 * len(self.pieces) + 200 * len(self.aborted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,11 @@ class SegmentReader:
         for batch in batches:
             line.check_batch(data, batch.position - first.position)
         return data, last.last_offset + 1, last.end
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Those with records in [start, end), of this segment."""
+        found = self._indexes().aborted
+        return [each for each in found if each.last_offset >= start and each.first_offset < end]
 
     def first_at_or_after(
         self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
@@ -274,6 +283,7 @@ class SegmentReader:
                 OffsetIndex.from_bytes(base, aux.offset_index),
                 TimeIndex.from_bytes(base, aux.time_index),
                 aux.pieces,
+                aux.aborted.transactions,
             )
         except IndexFormatError as error:
             store = self._tier.segments.describe(self._entry)

@@ -6,13 +6,14 @@ What a delta costs is what it names: the rows of a topic are changed in place.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.listeners import REPLICATION
+from tidemark_broker.purgatory import Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,11 @@ def topic_metadata(topic: control.TopicState) -> TopicMetadata:
     )
 
 
+#: Said in the purgatory after each of the controller's changes: there are other topics, leaders or
+#: configurations, and this broker's replicas follow them.
+CHANGED = Signal()
+
+
 class MetadataCache:
     """The loop thread owns it."""
 
@@ -55,6 +61,9 @@ class MetadataCache:
         self.topics: dict[str, TopicMetadata] = {}
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
+        #: Told of each topic that was deleted; one that a snapshot does not name was not, unless
+        #: that has its tombstone, or another topic of its name.
+        self.deleted: list[Callable[[TopicMetadata], None]] = []
 
     @property
     def controller_id(self) -> int:
@@ -93,6 +102,7 @@ class MetadataCache:
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+        former = tuple(self.topics.values()) if request.full else ()
         if request.full:
             self.topics.clear()
             self._by_id.clear()
@@ -102,6 +112,17 @@ class MetadataCache:
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id)
+        self._tell_deleted_before(request, former)
+
+    def _tell_deleted_before(
+        self, request: control.PartitionStatesRequest, former: Iterable[TopicMetadata]
+    ) -> None:
+        """Of topics that were deleted while nothing was heard of the controller."""
+        gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
+        for view in former:
+            now = self.topics.get(view.name, view)
+            if view.topic_id in gone or now.topic_id != view.topic_id:
+                self._tell_deleted(view)
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
         """One partition changed by an answer to AlterPartition."""
@@ -121,14 +142,21 @@ class MetadataCache:
         if before is not None and before.topic_id != view.topic_id:
             self._by_id.pop(before.topic_id, None)
             self._rows.pop(before.topic_id, None)
+            self._tell_deleted(before)
         self.topics[view.name] = view
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID) -> None:
         view = self._by_id.pop(topic_id, None)
         self._rows.pop(topic_id, None)
-        if view is not None and self.topics.get(view.name) is view:
-            del self.topics[view.name]
+        if view is not None:
+            if self.topics.get(view.name) is view:
+                del self.topics[view.name]
+            self._tell_deleted(view)
+
+    def _tell_deleted(self, view: TopicMetadata) -> None:
+        for tell in self.deleted:
+            tell(view)
 
 
 def _merge_rows(

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.tiering import Tiering
 
 #: A hosted replica. Replicas know this seam, so it does not name their class.
@@ -58,10 +59,12 @@ NOTHING = RemoteEnd(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class RemoteRead:
-    """Whole batches from the one that holds the asked offset; ``next_offset`` follows them."""
+    """Whole batches from the one that holds the asked offset; ``next_offset`` follows them;
+    ``aborted``: transactions that some of them may be of."""
 
     data: bytes
     next_offset: int
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,13 @@ class RemoteOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPoint:
-    """Where a replica that lacks what is only in the tier starts its own log."""
+    """Where a replica that lacks what is only in the tier starts its own log, and what is known
+    there of producers (the bytes of a ``.snapshot``)."""
 
     next_offset: int
     log_start_offset: int
     epochs: Sequence[EpochEntry]
+    producer_snapshot: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,10 @@ class ThreadsBusy(Exception):
     """Too many calls of that kind wait already: try again later."""
 
 
+#: Calls for each thread.
+_BUSY = 16
+
+
 class _Call(Generic[R]):
     """Begun by a thread, or given up by its caller, whichever comes first."""
 
@@ -75,6 +79,11 @@ class Threads:
                 work.exception()
             raise
 
+    @property
+    def is_busy(self) -> bool:
+        """Do so many calls wait that one more, which need not be made, had better not be?"""
+        return self._pending >= _BUSY * self._running_max
+
     def _ended(self, _: object) -> None:
         self._pending -= 1
 
@@ -85,5 +94,7 @@ in_thread = Threads("upkeep", threads=6)
 in_role_thread = Threads("role changes", threads=4)
 #: Clients' look-ups by time, which unpack batches.
 in_lookup_thread = Threads("look-ups", threads=2, pending_max=100, only_reads=True)
+#: Batches of clients that are read before they are appended.
+in_record_thread = Threads("records that are read", threads=2, pending_max=1000, only_reads=True)
 #: Reads of what is not in memory, for consumers and for followers that are far behind.
 in_read_thread = Threads("reads", threads=4, only_reads=True)

@@ -1,12 +1,15 @@
 """Values that pass between a partition, the api handlers and the purgatory."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark_broker.log import RecordError
 
 #: A partition by its topic's id; names are given again, ids never are.
 TopicIdPartition = tuple[uuid.UUID, int]
@@ -24,14 +27,16 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResult:
-    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none. It is
-    committed once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
+    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none, but for the
+    log start, which is told with some errors, too; ``records``: those at fault. It is committed
+    once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
 
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    records: tuple[RecordError, ...] = ()
     leader_epoch: int = -1
     end_offset: int = -1
 
@@ -46,16 +51,20 @@ class RemoteFetchNeed:
 
 @dataclass(frozen=True, slots=True)
 class DiskReadNeed:
-    """What a consumer asked for is likely not in memory: it is read in a thread."""
+    """What a consumer asked for is likely not in memory: it is read in a thread.
+    ``read_committed``: up to the last stable offset only."""
 
     offset: int
     max_bytes: int
     min_one: bool
+    read_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log."""
+    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log;
+    ``preferred_read_replica``: who is to be asked instead (KIP-392); ``aborted``: transactions of
+    which ``data`` may hold records that a reader with read_committed leaves out."""
 
     error: ErrorCode
     high_watermark: int = -1
@@ -67,6 +76,8 @@ class FetchResult:
     from_disk: DiskReadNeed | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    preferred_read_replica: int = -1
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ What concerns one principal on one host is picked out once and kept: operations 
 keys, so a decision costs a few look-ups, one for each length that a prefix has.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 
 from tidemark.lru import Lru
@@ -68,6 +68,23 @@ class _Names:
             found |= self._prefixed.get(name[:length], 0)
         return found
 
+    def having(self, operations: int) -> Iterator[tuple[str, bool]]:
+        """Names of which any of these operations stands here, and whether they are prefixes."""
+        for names, is_prefix in ((self._literal, False), (self._prefixed, True)):
+            for name, stands in names.items():
+                if stands & operations:
+                    yield name, is_prefix
+
+    def covers(self, name: str, operations: int, *, is_prefix: bool) -> bool:
+        """Does any of these operations stand here of ``name``, or of all that begin with it?"""
+        if not is_prefix:
+            return bool(self.of(name) & operations)
+        found = self._literal.get(WILDCARD, 0)
+        for length in self._lengths:
+            if length <= len(name):
+                found |= self._prefixed.get(name[:length], 0)
+        return bool(found & operations)
+
 
 _NOTHING = _Names()
 
@@ -96,6 +113,19 @@ class _Permissions:
         """As bits."""
         return self._allowed.get(kind, _NOTHING).of(name)
 
+    def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """Is there a name that may be used so, as far as these say?"""
+        denied, denying = self._denied.get(kind, _NOTHING), _DENYING[operation]
+        allowed = self._allowed.get(kind, _NOTHING)
+        return any(
+            not denied.covers(name, denying, is_prefix=is_prefix)
+            for name, is_prefix in allowed.having(_GRANTING[operation])
+        )
+
+    def denies_all(self, operation: Operation, kind: ResourceType) -> bool:
+        """Is none of that kind left?"""
+        return bool(self.denied(kind, WILDCARD) & _DENYING[operation])
+
 
 class Permissions:
     """Of one principal on one host, until the users change."""
@@ -115,6 +145,12 @@ class Permissions:
         if not self._if_none:
             return False
         return not (self._of_all.denied(kind, name) | self._of_all.allowed(kind, name))
+
+    def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """May it use any resource of that kind so (Kafka's ``authorizeByResourceType``)?"""
+        if self._own.denies_all(operation, kind):
+            return False
+        return self._if_none or self._own.allows_any(operation, kind)
 
 
 class Authorizer:

@@ -55,6 +55,8 @@ class ControllerState:
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()
+        #: Partitions of which a reassignment is under way.
+        self.moving: set[RowKey] = set()
         #: Offline partitions whose replicas are asked how far their logs reach.
         self.awaiting_logs: set[RowKey] = set()
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
@@ -133,9 +135,14 @@ class ControllerState:
         return self._preferred.get(node_id, 0)
 
     def min_isr(self, row: PartitionRow) -> int:
-        """The effective min.insync.replicas of a partition; 1 for one without a Topic."""
+        """The effective min.insync.replicas of a partition; 1 for one without a Topic. Of an
+        internal topic no more than the replicas that are brokers: one broker alone serves groups
+        and transactions, too."""
         topic = self.topic_by_id(row.topic_id)
-        return 1 if topic is None else min_insync_replicas(topic, self.cluster)
+        if topic is None:
+            return 1
+        minimum = min_insync_replicas(topic, self.cluster)
+        return max(1, min(minimum, len(row.hosts))) if topic.is_internal else minimum
 
     def logs_of(self, row: PartitionRow) -> dict[int, LogEnd | None]:
         """What the present brokers said of their logs of this row as it is; None: it refuses."""
@@ -165,6 +172,8 @@ class ControllerState:
             self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
         if row.placeholders:
             self.with_placeholders.add(row.key)
+        if row.adding or row.removing:
+            self.moving.add(row.key)
         if awaits_logs(row):
             self.awaiting_logs.add(row.key)
         else:
@@ -189,6 +198,7 @@ class ControllerState:
         if row.hosts:
             self._preferred[row.hosts[0]] -= 1
         self.with_placeholders.discard(key)
+        self.moving.discard(key)
         self.awaiting_logs.discard(key)
         self._forget_row_name(row)
 

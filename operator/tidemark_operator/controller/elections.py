@@ -223,12 +223,16 @@ def broker_gone(draft: Draft, node_id: int) -> None:
     _settle(draft, draft.rows_on(node_id))
 
 
-def _settle(draft: Draft, rows: Iterable[PartitionRow]) -> tuple[int, int]:
-    """Elect in each row; (leaders moved, partitions left without one)."""
+def _settle(
+    draft: Draft, rows: Iterable[PartitionRow], *, unclean: bool = False
+) -> tuple[int, int]:
+    """Elect in each row, ``unclean`` whatever its topic says; (leaders moved, partitions left
+    without one)."""
     moved = offline = 0
     for row in rows:
         topic = draft.state.topic_by_id(row.topic_id)
-        new = best(draft, row, unclean=unclean_election(topic, draft.state.cluster))
+        allowed = unclean or unclean_election(topic, draft.state.cluster)
+        new = best(draft, row, unclean=allowed)
         if new != row:
             draft.put_row(new)
         if new.leader != row.leader:
@@ -265,11 +269,18 @@ def balance_leaders(draft: Draft, *, limit: int) -> int:
     for row in sorted(draft.state.all_rows(), key=lambda row: row.key):
         if moved >= limit:
             break
-        moved += _prefer(draft, row)
+        moved += prefer(draft, row)
     return moved
 
 
-def _prefer(draft: Draft, persisted: PartitionRow) -> bool:
+def lead_uncleanly(draft: Draft, row: PartitionRow) -> bool:
+    """Have somebody lead a partition that nobody leads, though records may be lost by it, whatever
+    the topic's configuration says: a person wants it."""
+    return _settle(draft, [row], unclean=True)[0] > 0
+
+
+def prefer(draft: Draft, persisted: PartitionRow) -> bool:
+    """Give a partition to its preferred leader, if that does not lead it and can."""
     row, topic = draft.row(persisted.key), draft.state.topic_by_id(persisted.topic_id)
     if row is None or not row.hosts or (topic is not None and topic.paused):
         return False

@@ -16,6 +16,7 @@ from tidemark.configuration.broker_keys import (
     TIERING_SYSTEM,
     UNDER_REPLICATED_CREATION,
 )
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
 from tidemark.wire.users import ClientQuota
@@ -184,7 +185,8 @@ class TopicInfo:
     key that is set for the topic, typed fields (``local.retention.*``) included; of a paused topic
     what held when it was paused. ``config_problem`` says what in it cannot be had ("": nothing).
     ``partitions_placed`` and ``tiering_status`` are what ``status`` persists; ``status`` is the
-    object's whole status as last read or written."""
+    object's whole status as last read or written. ``assignments``: the brokers that partitions
+    are to be placed on, where somebody has said so."""
 
     key: str
     uid: uuid.UUID
@@ -200,6 +202,7 @@ class TopicInfo:
     created_ms: int = 0
     deletion_ms: int | None = None
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    assignments: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     paused: bool = False
     partitions_placed: int = 0
     status: Json = dataclasses.field(default_factory=dict)
@@ -208,6 +211,11 @@ class TopicInfo:
     def id(self) -> uuid.UUID:
         """The topic's id: data once persisted, until then the UID of the object."""
         return self.topic_id or self.uid
+
+    @property
+    def is_internal(self) -> bool:
+        """Brokers keep their own state in it: it is created however few there are."""
+        return self.name in COORDINATORS_TOPICS
 
     @property
     def tiering(self) -> Tiering:

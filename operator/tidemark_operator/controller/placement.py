@@ -1,9 +1,11 @@
 """Where replicas go: rack-aware, balanced, the same for the same seed; KIP-409's placeholders.
 
 Each partition takes the least loaded brokers, one rack after another; ties are broken by a hash of
-(topic id, partition, node id), so a plan is reproducible and spreads. Where brokers are missing and
+(topic id, partition, node id), so a plan is reproducible and spreads. Where somebody has said
+where a partition is to be (Kafka's CreateTopics may), it goes there. Where brokers are missing and
 ``enable.under.replicated.topic.creation`` is on, the missing replicas become -1, -2, -3, provided
-that min(min.insync.replicas, replication factor) live brokers exist (invariant 18). A broker takes
+that min(min.insync.replicas, replication factor) live brokers exist (invariant 18), for an internal
+topic one. A broker takes
 at most one replica of a partition (17), and each placeholder is filled once (16).
 """
 
@@ -55,12 +57,17 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
         return Placed(created=(), placeholders=0)
     live = takers(draft)
     required = required_brokers(draft, topic)
-    if len(live) < required:
+    assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
+    if len(live) < required and not all(assigned.values()):
         return BrokersMissing(required=required, live=len(live))
+    placeholders = 0
     for partition in missing:
-        replicas = choose(draft, topic.id, partition, live, topic.replication_factor)
-        draft.put_row(_new_row(topic, partition, replicas))
-    placeholders = max(0, topic.replication_factor - len(live)) * len(missing)
+        replicas = assigned[partition] or choose(
+            draft, topic.id, partition, live, topic.replication_factor
+        )
+        row = _new_row(draft, topic, partition, replicas)
+        draft.put_row(row)
+        placeholders += row.placeholders
     text = f"{count(len(missing), 'partition')} placed on {count(len(live), 'broker')}"
     if placeholders:
         text += f", {count(placeholders, 'replica')} held as placeholders until brokers join"
@@ -75,19 +82,33 @@ def takers(draft: Draft) -> list[BrokerInfo]:
 
 def required_brokers(draft: Draft, topic: TopicInfo) -> int:
     """Live brokers without which nothing is created (KIP-409)."""
+    if topic.is_internal:
+        return 1
     if draft.state.cluster.under_replicated_creation:
         return min_insync_replicas(topic, draft.state.cluster)
     return topic.replication_factor
 
 
-def _new_row(topic: TopicInfo, partition: int, replicas: tuple[int, ...]) -> PartitionRow:
-    hosts = tuple(replica for replica in replicas if replica >= 0)
+def _assigned(draft: Draft, topic: TopicInfo, partition: int) -> tuple[int, ...]:
+    """Where somebody has said that a partition is to be; () where nobody has, or it cannot be (one
+    of them has to be alive to begin with)."""
+    wanted = topic.assignments.get(partition, ())
+    known = all(draft.broker(node_id) is not None for node_id in wanted)
+    if len(wanted) != topic.replication_factor or not known:
+        return ()
+    return wanted if any(map(draft.is_live, wanted)) else ()
+
+
+def _new_row(
+    draft: Draft, topic: TopicInfo, partition: int, replicas: tuple[int, ...]
+) -> PartitionRow:
+    live = tuple(filter(draft.is_live, replicas))
     return PartitionRow(
         topic_id=topic.id,
         partition=partition,
         replicas=replicas,
-        isr=hosts,
-        leader=hosts[0] if hosts else NO_LEADER,
+        isr=live,
+        leader=live[0] if live else NO_LEADER,
         name=topic.name if partition == 0 else "",
     )
 

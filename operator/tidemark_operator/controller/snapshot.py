@@ -167,6 +167,8 @@ def _partition(row: PartitionRow) -> PartitionState:
         manifest=row.manifest,
         leader_recovery_state=int(row.leader_recovery_state),
         has_eligible_leaders=bool(row.elr or row.last_known_elr),
+        adding=row.adding,
+        removing=row.removing,
     )
 
 

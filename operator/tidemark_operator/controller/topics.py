@@ -9,7 +9,7 @@ import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
-from tidemark_operator.controller import disablement, elections, topic_deletion
+from tidemark_operator.controller import disablement, elections, moving, topic_deletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
@@ -91,7 +91,7 @@ def _go_on(
 
 
 def _delete(draft: Draft, topic: TopicInfo, deletions: Deletions, now_ms: int) -> DeletionStep:
-    if _owner(draft.state, topic) is not topic and not _has_partitions(draft.state, topic):
+    if owner_of(draft.state, topic.name) is not topic and not _has_partitions(draft.state, topic):
         return DeletionStep(release=True, message="the topic's name belongs to another Topic")
     return topic_deletion.step(draft, topic, deletions, now_ms=now_ms)
 
@@ -122,11 +122,13 @@ def _blocker(draft: Draft, topic: TopicInfo) -> Blocker | None:
     return None if _has_partitions(draft.state, topic) else _config_refused(topic)
 
 
-def _owner(state: ControllerState, topic: TopicInfo) -> TopicInfo:
+def owner_of(state: ControllerState, name: str) -> TopicInfo | None:
     """Of the Topics that claim a name, the one whose id has partitions, else the oldest."""
-    claims = state.topics_named(topic.name)
+    claims = state.topics_named(name)
     return min(
-        claims, key=lambda other: (not _has_partitions(state, other), other.created_ms, other.key)
+        claims,
+        key=lambda other: (not _has_partitions(state, other), other.created_ms, other.key),
+        default=None,
     )
 
 
@@ -135,8 +137,8 @@ def _has_partitions(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    owner = _owner(state, topic)
-    if owner is topic:
+    owner = owner_of(state, topic.name)
+    if owner is None or owner is topic:
         return None
     text = (
         f"topic {topic.name} belongs to Topic {owner.key}: delete one of them, or use another "
@@ -174,12 +176,20 @@ def _rows_missing(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 def _replication_factor(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     rows = state.rows_of(topic.id).values()
-    other = next((row for row in rows if len(row.replicas) != topic.replication_factor), None)
+    other = next(
+        (
+            row
+            for row in rows
+            if not moving.is_moving(row) and len(row.replicas) != topic.replication_factor
+        ),
+        None,
+    )
     if other is None:
         return None
     text = (
         f"replicationFactor {topic.replication_factor} differs from the {len(other.replicas)} "
-        "replicas that were placed: this version cannot change it, set it back"
+        "replicas that were placed: set it back, and have it changed by a reassignment of all "
+        "partitions through Kafka's API"
     )
     return Blocker(reason="ReplicationFactorFixed", message=text)
 

@@ -102,9 +102,13 @@ class KubeApi:
         *,
         manager: str,
         force: bool = False,
+        dry_run: bool = False,
     ) -> Json:
-        """Server-side apply under the field manager ``manager``."""
+        """Server-side apply under the field manager ``manager``; ``dry_run``: all of it but the
+        writing."""
         query = {"fieldManager": manager, "force": "true" if force else "false"}
+        if dry_run:
+            query["dryRun"] = "All"
         path = kind.path(namespace, name)
         return await self._call("PATCH", path, query=query, body=body, content_type=_APPLY)
 

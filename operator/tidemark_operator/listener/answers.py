@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire import control
+from tidemark.wire import control, topics
 from tidemark_operator.listener.frames import Request, Response, SessionRequest
 
 
@@ -49,5 +49,11 @@ def _refused(request: SessionRequest, code: ErrorCode, controller_epoch: int) ->
             return control.AlterPartitionResponse(error_code=int(code), results=())
         case control.BrokerStatusRequest():
             return control.BrokerStatusResponse(error_code=int(code))
+        case control.AllocateProducerIdsRequest():
+            return control.AllocateProducerIdsResponse(
+                error_code=int(code), producer_id_start=-1, producer_id_len=0
+            )
         case control.AttachRequest():
             return control.AttachResponse(error_code=int(code), controller_epoch=controller_epoch)
+        case topics.ChangeTopicsRequest():
+            return topics.ChangeTopicsResponse(error_code=int(code), results=())

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
-from tidemark.wire import control, framing
+from tidemark.wire import control, framing, topics
 
 _REQUESTS: dict[int, type] = {
     control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
     control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
     control.ALTER_PARTITION: control.AlterPartitionRequest,
     control.BROKER_STATUS: control.BrokerStatusRequest,
+    control.ALLOCATE_PRODUCER_IDS: control.AllocateProducerIdsRequest,
     control.ATTACH: control.AttachRequest,
+    topics.CHANGE_TOPICS: topics.ChangeTopicsRequest,
 }
 
 #: What is asked in a session, with its secret.
@@ -17,7 +19,9 @@ SessionRequest = (
     control.BrokerHeartbeatRequest
     | control.AlterPartitionRequest
     | control.BrokerStatusRequest
+    | control.AllocateProducerIdsRequest
     | control.AttachRequest
+    | topics.ChangeTopicsRequest
 )
 Request = control.BrokerRegistrationRequest | SessionRequest
 Response = (
@@ -25,7 +29,9 @@ Response = (
     | control.BrokerHeartbeatResponse
     | control.AlterPartitionResponse
     | control.BrokerStatusResponse
+    | control.AllocateProducerIdsResponse
     | control.AttachResponse
+    | topics.ChangeTopicsResponse
 )
 
 

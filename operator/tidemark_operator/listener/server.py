@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.tls.accepting import PrivateListener
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
-from tidemark.wire import control, framing
+from tidemark.wire import control, framing, topics
 from tidemark_operator.listener.answers import heartbeat_response, not_controller, stale
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Answer, Attached, serve_requests
@@ -58,6 +58,16 @@ class ControlHandler(Protocol):
         self, request: control.BrokerStatusRequest
     ) -> control.BrokerStatusResponse:
         """Take a report in."""
+
+    async def allocate_producer_ids(
+        self, request: control.AllocateProducerIdsRequest
+    ) -> control.AllocateProducerIdsResponse:
+        """Answer after the block is persisted."""
+
+    async def change_topics(
+        self, request: topics.ChangeTopicsRequest
+    ) -> topics.ChangeTopicsResponse:
+        """Answer after the Topic objects are written."""
 
     def on_attached(self, channel: Channel) -> None:
         """A command connection is open: begin with a full snapshot."""
@@ -330,6 +340,10 @@ class ControlServer:
             case control.BrokerStatusRequest():
                 self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.broker_status(request))
+            case control.AllocateProducerIdsRequest():
+                return self._in_main(self._handler.allocate_producer_ids(request))
+            case topics.ChangeTopicsRequest():
+                return self._in_main(self._handler.change_topics(request))
 
     @staticmethod
     def _check_present(term: _Term, broker_id: int, peer: _Peer) -> None:

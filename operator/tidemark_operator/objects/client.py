@@ -56,6 +56,30 @@ class ObjectClient:
         else:
             self._objects.remove(left)
 
+    async def apply(self, kind: Kind, body: Json, *, manager: str, dry_run: bool = False) -> Json:
+        """Server-side apply without force: ``Conflict`` names the fields that others hold. The
+        object as it then is, with its managed fields."""
+        meta = body["metadata"]
+        async with self._parallel:
+            written = await self.api.apply(
+                kind,
+                meta["namespace"],
+                meta["name"],
+                body,
+                manager=manager,
+                force=False,
+                dry_run=dry_run,
+            )
+        if not dry_run:
+            self._objects.put({**written, "metadata": dict(written["metadata"])})
+        return written
+
+    async def delete(self, kind: Kind, key: Key, *, uid: str) -> None:
+        """Ask for the deletion of exactly this object."""
+        async with self._parallel:
+            await self.api.delete(kind, key.namespace, key.name, uid=uid)
+        await self.refresh(key)
+
     async def refresh(self, key: Key) -> None:
         """Read the newest object of a key, after a conflict."""
         held = self._objects.get(key)

@@ -23,12 +23,17 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import cluster_quotas
+from tidemark_operator.resources.assignments import parse_assignments
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.metadata import InvalidResource, ObjectMeta
-from tidemark_operator.resources.names import PAUSED_ANNOTATION, SLICES_DEFAULT
+from tidemark_operator.resources.names import (
+    ASSIGNMENT_ANNOTATION,
+    PAUSED_ANNOTATION,
+    SLICES_DEFAULT,
+)
 from tidemark_operator.resources.record_deletion import (
     RecordDeletion,
     RecordDeletionSpec,
@@ -145,6 +150,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         deletion_policy=(
             DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
         ),
+        assignments=parse_assignments(meta.annotations.get(ASSIGNMENT_ANNOTATION, "")),
         paused=paused,
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},

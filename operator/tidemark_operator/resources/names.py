@@ -16,6 +16,11 @@ RENEWAL_ANNOTATION = f"{GROUP}/renew-certificates"
 #: The same for the authority of its clients.
 CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
+#: On a Topic: the brokers of partitions that are yet to be placed (see :mod:`assignments`).
+ASSIGNMENT_ANNOTATION = f"{GROUP}/replica-assignment"
+#: On a Topic that brokers keep their own state in: ``"true"``.
+INTERNAL_LABEL = f"{GROUP}/internal"
+
 #: The Cluster that an object written by the operator belongs to.
 CLUSTER_LABEL = f"{GROUP}/cluster"
 

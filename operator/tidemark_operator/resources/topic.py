@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration
@@ -124,8 +124,8 @@ class TopicSpec(SpecModel):
         Kube(
             Rule(rule="self != '.' && self != '..'", message="a topic is not called . or .."),
             Rule(
-                rule=f"!(self in {cel_list(sorted(INTERNAL_TOPICS))})",
-                message="it is one of Kafka's internal topics: use another name",
+                rule=f"!(self in {cel_list(sorted(INTERNAL_TOPICS - COORDINATORS_TOPICS))})",
+                message="it is an internal topic of Kafka that is not served: use another name",
             ),
         ),
     ] = None

@@ -5,7 +5,9 @@ update of the main resource carries along, and hold for an unchanged object: oth
 block the removal of a finalizer.
 """
 
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import STEPS
+from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.durations import cel_is_duration
 from tidemark_operator.resources.quantities import cel_is_quantity
 from tidemark_operator.resources.schema import Rule
@@ -46,6 +48,18 @@ TOPIC_RULES = (
         field_path=".spec.topicName",
     ),
     Rule(
+        rule=(
+            "!has(self.spec.topicName) || "
+            f"!(self.spec.topicName in {cel_list(sorted(COORDINATORS_TOPICS))}) || "
+            "self.spec.partitions == oldSelf.spec.partitions"
+        ),
+        message=(
+            "the topic keeps its number of partitions: each group or transactional id is found by "
+            "it, and would be looked for where its state is not"
+        ),
+        field_path=".spec.partitions",
+    ),
+    Rule(
         rule="has(self.spec.topicName) || self.metadata.name.size() <= 249",
         message="the object's name is longer than a topic's may be (249): set spec.topicName",
         field_path=".spec.topicName",
@@ -82,6 +96,19 @@ def _has_local(field: str, key: str) -> str:
 
 
 SPEC_RULES = (
+    Rule(
+        rule=(
+            f"!has(self.topicName) || !(self.topicName in {cel_list(sorted(COORDINATORS_TOPICS))})"
+            " || ((!has(self.tiering) || !self.tiering.enabled) && has(self.config) && "
+            "'cleanup.policy' in self.config && "
+            "string(self.config['cleanup.policy']) == 'compact')"
+        ),
+        message=(
+            "brokers keep the state of groups or transactions in it: it is compacted "
+            "(config cleanup.policy: compact) and not tiered"
+        ),
+        field_path=".topicName",
+    ),
     Rule(
         rule=f"!has(self.tiering) || !self.tiering.enabled || !{_is_compacted('self')}",
         message=(

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.wire import control
+from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, registration
 from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
@@ -24,6 +24,8 @@ from tidemark_operator.listener.server import ControlHandler, ControlServer
 from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.term.broker_reports import take_report
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
+from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ class RequestedTerm:
 
     services: Services
     brokers: OwnBrokers
+    changer: TopicChanger
+    producer_ids: ProducerIdBlocks
     server: ControlServer
     session_timeout_s: float
     end: Callable[[TermEnded], None]
@@ -123,6 +127,22 @@ class BrokerRequests(ControlHandler, EngineListener):
             return control.BrokerStatusResponse(error_code=int(ErrorCode.stale_broker_epoch))
         take_report(term.services, request)
         return control.BrokerStatusResponse(error_code=int(ErrorCode.none))
+
+    async def allocate_producer_ids(
+        self, request: control.AllocateProducerIdsRequest
+    ) -> control.AllocateProducerIdsResponse:
+        """A block of producer ids."""
+        if self._term is None:
+            return _as(control.AllocateProducerIdsResponse, not_controller(request))
+        return await self._term.producer_ids.allocate(request.broker_id)
+
+    async def change_topics(
+        self, request: topics.ChangeTopicsRequest
+    ) -> topics.ChangeTopicsResponse:
+        """What a client asked of topics."""
+        if self._term is None:
+            return _as(topics.ChangeTopicsResponse, not_controller(request))
+        return await self._term.changer.change(request)
 
     # ------------------------------------------------------------ connections and sessions
 

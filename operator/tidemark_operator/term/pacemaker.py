@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
-from tidemark_operator.controller import elections, placement, topic_deletion
+from tidemark_operator.controller import elections, moving, placement, topic_deletion
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
@@ -55,6 +55,8 @@ class Pacemaker:
             await self._decide(elections.leave_failed)
         if state.with_placeholders and state.live_brokers():
             await self._decide(lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT))
+        if state.moving:
+            await self._decide(moving.finish)
         if number % COLLECT_TURNS == 0 and state.tombstoned_ids():
             await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
         if number % BALANCE_TURNS == 0:

@@ -36,6 +36,8 @@ from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 from tidemark_operator.term.commit_effects import CommitEffects
 from tidemark_operator.term.pacemaker import Pacemaker
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
+from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,15 @@ class Term:
             if broker.registered
         ]
         self._requests.begin(
-            RequestedTerm(services, self._brokers, self._server, session_timeout_s, self.end)
+            RequestedTerm(
+                services,
+                self._brokers,
+                TopicChanger(services),
+                ProducerIdBlocks(services),
+                self._server,
+                session_timeout_s,
+                self.end,
+            )
         )
         self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
         self._reflector.catch_up()

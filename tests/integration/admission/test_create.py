@@ -91,8 +91,12 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "name of one dot": (topic(topicName="."), "a topic is not called . or .."),
     "name of two dots": (topic(topicName=".."), "a topic is not called . or .."),
     "name of an internal topic": (
+        topic(topicName="__share_group_state"),
+        "it is an internal topic of Kafka that is not served: use another name",
+    ),
+    "state of groups that is not compacted": (
         topic(topicName="__consumer_offsets"),
-        "it is one of Kafka's internal topics: use another name",
+        "it is compacted (config cleanup.policy: compact) and not tiered",
     ),
     "name with a space": (topic(topicName="a b"), "spec.topicName in body should match"),
     "name too long": (topic(topicName="a" * 250), "may not be more than 249"),
@@ -143,8 +147,8 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "may not be more than 1024",
     ),
     "key that nothing serves": (
-        topic(config={"min.cleanable.dirty.ratio": "0.5"}),
-        "min.cleanable.dirty.ratio is not served: there is no log cleaner, a compacted topic keeps",
+        topic(config={"file.delete.delay.ms": "1"}),
+        "file.delete.delay.ms is not served: files go as soon as nothing reads them",
     ),
     "cluster's default that nothing serves": (
         cluster(config={"compression.type": "lz4"}),

@@ -180,6 +180,10 @@ Change = tuple[Object, Object | None, str, object, str | None]
 CHANGES: dict[str, Change] = {
     # ------------------------------------------------------------------ Topic
     "more partitions": (topic(), None, "spec.partitions", 4, None),
+    "more partitions of a coordinators' topic": (
+        topic(topicName="__consumer_offsets", config={"cleanup.policy": "compact"}),
+        None, "spec.partitions", 4, "the topic keeps its number of partitions",
+    ),
     "fewer partitions": (topic(), None, "spec.partitions", 2, "partitions may only grow"),
     "more replicas": (topic(), None, "spec.replicationFactor", 5, None),
     "another cluster": (topic(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"),

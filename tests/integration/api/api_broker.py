@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -88,6 +89,11 @@ class ApiBroker:
         errors = await self.manager.apply(self._states(state))
         assert errors == []
         return topic_id
+
+    async def delete(self, topic_id: uuid.UUID) -> None:
+        """Tell of a topic's end, as a controller would."""
+        removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=0)
+        assert await self.manager.apply(replace(self._states(), removals=(removal,))) == []
 
     def _states(self, *topics: control.TopicState) -> control.PartitionStatesRequest:
         brokers = (

@@ -145,7 +145,7 @@ async def served(broker: ApiBroker, frame: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("api", ASKED)
+@pytest.mark.parametrize("api", [api for api in ASKED if api != "Fetch"])
 async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api: str) -> None:
     """As Kafka's ListOffsets does; nothing is appended twice, nothing deleted."""
     await broker.create("t", partitions=2)
@@ -154,6 +154,16 @@ async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api
         ErrorCode.invalid_request,
         ErrorCode.none,
         ErrorCode.invalid_request,
+    ]
+
+
+async def test_of_a_partition_that_is_fetched_twice_the_last_counts(broker: ApiBroker) -> None:
+    """As in Kafka, which keeps them in a map."""
+    await broker.create("t", partitions=2)
+    results = await ask(broker, "Fetch", [0, 1, 0])
+    assert [(each.partition_index, each.error_code) for each in results] == [
+        (0, ErrorCode.none),
+        (1, ErrorCode.none),
     ]
 
 

@@ -28,7 +28,7 @@ async def _offset(broker: ApiBroker, version: int, timestamp: int, **part: Any) 
     return answer.topics[0].partitions[0]
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(1, 12))
 async def test_list_offsets_in_every_version(broker: ApiBroker, version: int) -> None:
     await _fill(broker)
     assert (await _offset(broker, version, -1)).offset == 6
@@ -45,8 +45,10 @@ async def test_list_offsets_in_every_version(broker: ApiBroker, version: int) ->
         assert found.leader_epoch == 2
 
 
-@pytest.mark.parametrize("version", range(1, 11))
-@pytest.mark.parametrize(("special", "since", "offset"), [(-3, 7, 5), (-4, 8, 0), (-5, 9, -1)])
+@pytest.mark.parametrize("version", range(1, 12))
+@pytest.mark.parametrize(
+    ("special", "since", "offset"), [(-3, 7, 5), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)]
+)
 async def test_special_offsets_need_their_version(
     broker: ApiBroker, version: int, special: int, since: int, offset: int
 ) -> None:

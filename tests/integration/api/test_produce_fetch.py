@@ -13,13 +13,14 @@ from kio.schema.errors import ErrorCode
 
 from tests.integration.api.api_broker import NODE, ApiBroker, running
 from tests.unit.api import api_requests as kafka
+from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark.wire.connection import ConnectionClosed
-from tidemark_broker.replication.threads import in_lookup_thread
+from tidemark_broker.replication.threads import in_record_thread
 
-PRODUCE_VERSIONS = range(3, 12)
-FETCH_VERSIONS = range(4, 17)
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
 
 
 async def _produce(broker: ApiBroker, version: int, *args: Any, **values: Any) -> list[Any]:
@@ -49,11 +50,10 @@ def _values(records: bytes | None) -> list[bytes | None]:
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 async def test_produce_in_every_version(broker: ApiBroker, version: int, acks: int) -> None:
-    await broker.create("t", partitions=2)
-    first = await _produce(
-        broker, version, "t", kafka.batch(b"a", b"b"), kafka.batch(b"c"), acks=acks
-    )
-    second = await _produce(broker, version, "t", kafka.batch(b"d"), acks=acks)
+    topic_id = await broker.create("t", partitions=2)
+    records = (kafka.batch(b"a", b"b"), kafka.batch(b"c"))
+    first = await _produce(broker, version, "t", *records, acks=acks, topic_id=topic_id)
+    second = await _produce(broker, version, "t", kafka.batch(b"d"), acks=acks, topic_id=topic_id)
     assert [(p.index, p.error_code, p.base_offset) for p in first] == [
         (0, ErrorCode.none, 0),
         (1, ErrorCode.none, 0),
@@ -127,12 +127,12 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
     """What one client sends keeps its order in each partition, request by request."""
     await broker.create("t", partitions=2)
     now_ms = int(time.time() * 1000)
-    odd, x, first, second = (
-        build_batch([Record(None, value, (), -1 if value == b"odd" else now_ms)])
-        for value in (b"odd", b"x", b"first", b"second")
+    odd = build_batch([Record(None, b"odd", (), -1)] * 9)
+    x, first, second = (
+        build_batch([Record(None, value, (), now_ms)]) for value in (b"x", b"first", b"second")
     )
     over = threading.Event()
-    busy = [asyncio.ensure_future(in_lookup_thread(over.wait)) for _ in range(2)]
+    busy = [asyncio.ensure_future(in_record_thread(over.wait)) for _ in range(2)]
     requests = [
         kafka.produce(9, "t", odd, first, acks=acks),
         kafka.produce(9, "t", x, second, acks=acks),
@@ -144,9 +144,12 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
         over.set()
         await asyncio.gather(*busy)
     assert _values(reads[1].records)[:1] == [b"first"]
-    await _fetch_other(broker, "t", 1, wait_ms=5000)
+    await _fetch_other(broker, "t", 9, wait_ms=5000)
     reads = await _fetch_other(broker, "t", 0, 0)
-    assert [_values(read.records) for read in reads] == [[b"odd", b"x"], [b"first", b"second"]]
+    assert [_values(read.records) for read in reads] == [
+        [b"odd"] * 9 + [b"x"],
+        [b"first", b"second"],
+    ]
     for each in sent:
         each.cancel()
     await asyncio.gather(*sent, return_exceptions=True)
@@ -172,8 +175,8 @@ async def test_what_cannot_be_produced(broker: ApiBroker) -> None:
         ("nope", good, -1, ErrorCode.unknown_topic_or_partition),
         ("away", good, -1, ErrorCode.not_leader_or_follower),
         ("t", spoilt, -1, ErrorCode.corrupt_message),
-        ("t", good[:-5], -1, ErrorCode.corrupt_message),
-        ("t", b"", -1, ErrorCode.corrupt_message),
+        ("t", good[:-5], -1, ErrorCode.invalid_record),
+        ("t", b"", -1, ErrorCode.invalid_record),
         ("t", None, -1, ErrorCode.invalid_record),
         ("t", good + good, -1, ErrorCode.invalid_record),
         ("t", old, -1, ErrorCode.invalid_record),
@@ -186,7 +189,47 @@ async def test_what_cannot_be_produced(broker: ApiBroker) -> None:
         assert result.error_code is error, (topic, acks, error)
         assert result.base_offset == (0 if error is ErrorCode.none else -1)
     (result,) = await _produce(broker, 9, "t", good, transactional_id="tx")
-    assert result.error_code is ErrorCode.invalid_request
+    assert result.error_code is ErrorCode.none  # the batch is in no transaction
+    good_of_one = build_batch(
+        [Record(b"k", b"v", (), 1)], producer_id=1, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    (result,) = await _produce(broker, 9, "t", good_of_one)
+    assert result.error_code is ErrorCode.transactional_id_authorization_failed
+
+
+async def test_a_topic_is_produced_to_by_its_id(broker: ApiBroker) -> None:
+    topic_id = await broker.create("t")
+    (taken,) = await _produce(broker, 13, "", kafka.batch(b"x"), topic_id=topic_id)
+    assert (taken.error_code, taken.base_offset) == (ErrorCode.none, 0)
+    for unknown in (uuid.uuid4(), None):
+        (refused,) = await _produce(broker, 13, "", kafka.batch(b"x"), topic_id=unknown)
+        assert refused.error_code is ErrorCode.unknown_topic_id
+
+
+async def test_which_records_are_at_fault_is_told(broker: ApiBroker) -> None:
+    await broker.create("t", config={"cleanup.policy": "compact"})
+    (refused,) = await _produce(broker, 9, "t", kafka.batch(b"a", b"b"))
+    assert (refused.error_code, refused.base_offset) == (ErrorCode.invalid_record, -1)
+    assert refused.log_start_offset == 0
+    assert [each.batch_index for each in refused.record_errors] == [0, 1]
+    (older,) = await _produce(broker, 7, "t", kafka.batch(b"a"))
+    assert older.error_code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_poison_is_refused(broker: ApiBroker, count: int) -> None:
+    """Its CRC holds, and nobody can read it: a consumer would stop there."""
+    await broker.create("t")
+    good = kafka.batch(*[b"x" * 20] * count)
+    poison = bytearray(good)
+    poison[-22] = 0x7E  # the length of the last value
+    crc = compute_crc(poison, CRC_COVERS_FROM, len(poison))
+    poison[17:21] = crc.to_bytes(4, "big")
+    (refused,) = await _produce(broker, 9, "t", bytes(poison))
+    assert refused.error_code is ErrorCode.invalid_record
+    (taken,) = await _produce(broker, 9, "t", good)
+    assert (taken.error_code, taken.base_offset) == (ErrorCode.none, 0)
 
 
 async def test_who_leads_is_told_with_the_refusal(broker: ApiBroker) -> None:
@@ -262,13 +305,13 @@ async def test_a_fetch_waits_until_min_bytes_are_there(broker: ApiBroker) -> Non
 
 async def test_a_fetch_that_waits_learns_of_a_new_leader(broker: ApiBroker) -> None:
     topic_id = await broker.create("t", replicas=(NODE, 2))
-    waiting = asyncio.create_task(_fetch_other(broker, "t", 0, wait_ms=30_000))
+    part = {"current_leader_epoch": 0}
+    waiting = asyncio.create_task(_fetch_other(broker, "t", 0, wait_ms=30_000, part=part))
     while not broker.purgatory.size:  # noqa: ASYNC110 - until the fetch has arrived
         await asyncio.sleep(0.001)
     await broker.create("t", replicas=(NODE, 2), leader=2, topic_id=topic_id, leader_epoch=1)
     (read,) = await asyncio.wait_for(waiting, 5)
-    assert read.error_code is ErrorCode.not_leader_or_follower
-    assert read.current_leader.leader_id == 2
+    assert read.error_code is ErrorCode.fenced_leader_epoch
 
 
 async def test_max_bytes_is_shared_by_the_partitions(broker: ApiBroker) -> None:
@@ -296,8 +339,8 @@ async def test_what_cannot_be_fetched(broker: ApiBroker) -> None:
     (read,) = await _fetch(broker, 13, "", 0, topic_id=uuid.uuid4())
     assert read.error_code is ErrorCode.unknown_topic_id
     refused: tuple[tuple[dict[str, Any], ErrorCode], ...] = (
-        ({"session_id": 9}, ErrorCode.fetch_session_id_not_found),
-        ({"session_epoch": 3}, ErrorCode.invalid_fetch_session_epoch),
+        ({"session_id": 9, "session_epoch": 3}, ErrorCode.fetch_session_id_not_found),
+        ({"session_epoch": 3}, ErrorCode.fetch_session_id_not_found),
         ({"replica_id": 2}, ErrorCode.invalid_request),
     )
     for values, error in refused:

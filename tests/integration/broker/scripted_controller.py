@@ -53,6 +53,7 @@ class ScriptedController:
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
+        self.next_producer_id = 0
         #: What brokers are told of the users; None: nothing. And what they answered.
         self.users: UserStatesRequest | None = None
         self.users_follow = False
@@ -245,6 +246,11 @@ class ScriptedController:
             return await self._heartbeat(_body(control.BrokerHeartbeatRequest, frame))
         if key == control.ALTER_PARTITION:
             return await self._alter(_body(control.AlterPartitionRequest, frame))
+        if key == control.ALLOCATE_PRODUCER_IDS:
+            self.next_producer_id += 1000
+            return control.AllocateProducerIdsResponse(
+                error_code=0, producer_id_start=self.next_producer_id - 1000, producer_id_len=1000
+            )
         if key == control.BROKER_STATUS:
             return self._status(_body(control.BrokerStatusRequest, frame))
         raise ValueError(f"key {key}")

@@ -29,11 +29,12 @@ async def controller() -> AsyncIterator[ScriptedController]:
 
 
 async def answers(connection: KafkaConnection) -> list[ErrorCode]:
-    """What it says to Produce with acks=1, Fetch and ListOffsets; each looks at the role."""
+    """What it says to Produce with acks=1, Fetch and ListOffsets; each looks at the role (a Fetch
+    of later versions may be answered by a follower)."""
     produced = await connection.request(
         kafka.produce(9, "t", RECORD, acks=1), kafka.answer_type(0, 9), 5
     )
-    fetched = await connection.request(kafka.fetch(11, "t", 0), kafka.answer_type(1, 11), 5)
+    fetched = await connection.request(kafka.fetch(10, "t", 0), kafka.answer_type(1, 10), 5)
     listed = await connection.request(kafka.list_offsets(5, "t", -2), kafka.answer_type(2, 5), 5)
     return [
         produced.responses[0].partition_responses[0].error_code,

@@ -22,7 +22,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from tests.certificates import leaf_of_operator
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
-from tidemark.wire import control, users
+from tidemark.wire import control, topics, users
 from tidemark.wire.framing import (
     decode_request,
     decode_response,
@@ -258,6 +258,28 @@ class BrokerPeer:
         if response.error_code:
             raise Refused(response.error_code)
         return response.results[0]
+
+    async def change_topics(
+        self, address: str, *changes: topics.TopicChange, validate_only: bool = False
+    ) -> list[tuple[int, str]]:
+        """What a client asked, over a connection of its own; (error code, message) of each."""
+        connection = await self._connect(address)
+        response = await connection.ask(
+            topics.ChangeTopicsRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                session_token=self.session_token,
+                principal="User:alice",
+                host="10.0.0.7",
+                validate_only=validate_only,
+                changes=changes,
+            ),
+            topics.ChangeTopicsResponse,
+        )
+        connection.close()
+        if response.error_code:
+            raise Refused(response.error_code)
+        return [(each.error_code, each.error_message or "") for each in response.results]
 
     async def report(self, log_bytes: int, records: int, *, waits_for: str = "") -> None:
         """A BrokerStatus: every partition that it leads, so many bytes and records long; or is to

@@ -10,6 +10,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from tidemark.records.builder import Record, build_batch
+from tidemark.wire.framing import decode, encode
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, DELETE_RECORDS = 0, 1, 2, 3, 21
 OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CLUSTER, API_VERSIONS = 23, 60, 18
@@ -30,6 +31,11 @@ def fit(entity_type: Any, /, **values: Any) -> Any:
 def request(api_key: int, version: int, **values: Any) -> Any:
     """A request entity."""
     return fit(load_request_schema(api_key, version), **values)
+
+
+def request_as(request_type: Any, asked: Any) -> Any:
+    """What a handler is given of a request that was sent."""
+    return decode(request_type, encode(asked))
 
 
 def nested(api_key: int, version: int, entity_name: str, /, **values: Any) -> Any:
@@ -59,13 +65,22 @@ def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000) -> bytes:
     )
 
 
-def produce(version: int, topic: str, *records: Any, acks: int = -1, **values: Any) -> Any:
+def produce(
+    version: int,
+    topic: str,
+    *records: Any,
+    acks: int = -1,
+    topic_id: uuid.UUID | None = None,
+    **values: Any,
+) -> Any:
     """One partition for each of ``records``, numbered from 0."""
     data = tuple(
         nested(PRODUCE, version, "PartitionProduceData", index=number, records=one)
         for number, one in enumerate(records)
     )
-    made = nested(PRODUCE, version, "TopicProduceData", name=topic, partition_data=data)
+    made = nested(
+        PRODUCE, version, "TopicProduceData", name=topic, topic_id=topic_id, partition_data=data
+    )
     defaults = {"transactional_id": None, "acks": acks, "timeout": duration(5000)} | values
     return request(PRODUCE, version, topic_data=(made,), **defaults)
 

@@ -87,7 +87,7 @@ def _kios(answer: fetch.FetchResponse, version: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_record_bytes_leave_as_the_object_that_came_from_the_log(version: int) -> None:
     large, small, larger = bytes(50_000), b"tiny", bytes(90_000)
     answer = _fetch_answer(large, small, larger)
@@ -130,7 +130,7 @@ def test_any_bytes_are_a_request_or_a_frame_error(data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=200)
 def test_a_cut_or_spoilt_request_is_a_request_or_a_frame_error(data: st.DataObject) -> None:
-    version = data.draw(st.integers(3, 11))
+    version = data.draw(st.integers(3, 13))
     whole = bytearray(encode(kafka.produce(version, "topic", kafka.batch(b"abc"), b"x" * 30)))
     for _ in range(data.draw(st.integers(0, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))

@@ -45,9 +45,9 @@ BAD = [
     ("remote.log.copy.disable", "true", "disablePolicy: Retain"),
     ("compression.type", "zstd", "compression.type is not served, other than as producer: brokers"),
     ("preallocate", "true", "preallocate is not served, other than as false: files grow"),
-    ("min.cleanable.dirty.ratio", "0.5", "is not served: there is no log cleaner"),
+    ("min.cleanable.dirty.ratio", "1.5", "must be a number from 0 to 1, in quotes"),
     ("leader.replication.throttled.replicas", "*", "is not served: replication has no quotas"),
-    ("file.delete.delay.ms", "1", "; served are cleanup.policy, flush.messages, "),
+    ("file.delete.delay.ms", "1", "; served are cleanup.policy, delete.retention.ms, "),
 ]
 #: Types of keys that are served by nobody: their values are described for the page.
 TYPES = [

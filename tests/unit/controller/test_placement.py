@@ -237,3 +237,27 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
         made.key for made in world.state.all_rows() if made.placeholders
     }
     assert all(key[0] == numbered_uuid(1) for key in world.state.with_placeholders)
+
+
+def test_an_assignment_says_where_a_partition_goes() -> None:
+    view = topic(partitions=3, replication_factor=2, assignments={0: (3, 1), 1: (9, 1), 2: (2,)})
+    world = World(brokers=[broker(1), broker(2), broker(3, fenced=True)], topics=[view])
+    draft = world.draft()
+    place_topic(draft, view)
+    rows = draft.rows_of(view.id)
+    assert (rows[0].replicas, rows[0].isr, rows[0].leader) == ((3, 1), (1,), 1)
+    # A broker that is not there, and too few of them: as if nothing had been said.
+    assert [set(rows[partition].replicas) for partition in (1, 2)] == [{1, 2}, {1, 2}]
+
+
+def test_a_coordinators_topic_needs_one_broker_and_as_many_in_sync_as_there_are() -> None:
+    view = topic(name="__transaction_state", config={"min.insync.replicas": "2"})
+    world = World(brokers=[broker(1)], topics=[view])
+    draft = world.draft()
+    place_topic(draft, view)
+    world.commit(draft)
+    assert world.row().replicas == (1, -1, -2)
+    assert world.state.min_isr(world.row()) == 1
+    filled = dataclasses.replace(world.row(), replicas=(1, 2, -2))
+    assert world.state.min_isr(filled) == 2
+    assert world.state.min_isr(dataclasses.replace(filled, replicas=(1, 2, 3))) == 2

@@ -18,8 +18,8 @@ from tidemark_broker.log import (
     LogConfig,
     LogManager,
     PartitionLog,
-    TimestampsInDoubt,
-    record_times,
+    RecordsInDoubt,
+    batch_contents,
 )
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.opening import create_log, open_log
@@ -103,9 +103,9 @@ class LogBench:
         """As a leader does: a batch that cannot be believed is looked into first."""
         try:
             return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms)
-        except TimestampsInDoubt:
-            times = record_times(data)
-            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms, times=times)
+        except RecordsInDoubt:
+            contents = batch_contents(data)
+            return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms, contents=contents)
 
     @staticmethod
     def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> bytes:

@@ -252,7 +252,7 @@ def test_a_log_without_records_needs_no_indexes_and_no_epochs(
     if clean:
         assert asyncio.run(manager.close())
         suffixes = {path.suffix for path in log.directory.glob("0*")}
-        assert suffixes == {".log", ".index", ".timeindex"}
+        assert suffixes == {".log", ".index", ".timeindex", ".snapshot"}
     manager = start()
     assert caplog.records == []
     [log] = manager.logs()

@@ -405,7 +405,7 @@ def test_retention_makes_room_on_a_full_disk(
     assert (manager.directory / JOURNAL).stat().st_size == size
 
 
-@pytest.mark.parametrize("crash_at", ["replace_all", "remove_snapshots_above", None])
+@pytest.mark.parametrize("crash_at", ["replace_all", "snapshots.remove_all_but", None])
 def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, crash_at: str | None
 ) -> None:
@@ -417,7 +417,8 @@ def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
         raise StorageError("crash")
 
     if crash_at is not None:
-        monkeypatch.setattr(log.state.segments, crash_at, crash)
+        owner = log.state.segments.snapshots if "." in crash_at else log.state.segments
+        monkeypatch.setattr(owner, crash_at.rpartition(".")[2], crash)
         with pytest.raises(StorageError, match="crash"):
             log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
     else:

@@ -21,11 +21,13 @@ from tidemark.records.batch import (
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark_broker.log import (
+    BatchTooLarge,
     CorruptRecords,
     InvalidRecords,
     InvalidTimestamp,
     LogConfig,
     LogError,
+    NoBatch,
     OffsetOutOfRange,
     RecordTooLarge,
     TimestampOffset,
@@ -89,10 +91,16 @@ struct.pack_into(">i", EMPTY, 8, HEADER_BYTES - LENGTH_OVERHEAD)
     [
         (_broken(GOOD, len(GOOD) - 1), CorruptRecords),
         (_broken(GOOD, 17), CorruptRecords),
-        (GOOD[:-1], CorruptRecords),
-        (b"", CorruptRecords),
-        (GOOD + GOOD, InvalidRecords),
-        (GOOD[:16] + b"\x01" + GOOD[17:], InvalidRecords),
+        (b"", NoBatch),
+        (GOOD[:11], NoBatch),
+        (GOOD[:16], NoBatch),
+        (GOOD[:-1], NoBatch),
+        (GOOD + GOOD, NoBatch),
+        (GOOD[:16] + b"\x01" + GOOD[17:], NoBatch),
+        (GOOD[:16] + b"\x03" + GOOD[17:], CorruptRecords),
+        (bytes(70), CorruptRecords),
+        (GOOD + bytes(12), CorruptRecords),
+        (GOOD[:11] + b"\x0e" + GOOD[12:26], CorruptRecords),
         (build_batch([Record(b"k", b"v", (), T0)], is_control=True), InvalidRecords),
         (build_batch([Record(b"k", b"v", (), T0)], is_transactional=True), InvalidRecords),
         (_claiming(0), InvalidRecords),
@@ -113,7 +121,7 @@ struct.pack_into(">i", EMPTY, 8, HEADER_BYTES - LENGTH_OVERHEAD)
         ),
         (build_batch([Record(b"k", b"v", (), -5)]), InvalidTimestamp),
         (build_batch([Record(b"k", b"v", (), T0 + 3_600_001)]), InvalidTimestamp),
-        (build_batch([Record(b"k", bytes(2000), (), T0)]), RecordTooLarge),
+        (build_batch([Record(b"k", bytes(2000), (), T0)]), BatchTooLarge),
     ],
 )
 def test_what_a_leader_refuses(bench: Bench, data: bytes, error: type[LogError]) -> None:
@@ -122,6 +130,14 @@ def test_what_a_leader_refuses(bench: Bench, data: bytes, error: type[LogError])
         bench.append(log, data)
     assert (log.next_offset, log.size_bytes) == (0, 0)
     bench.fill(log, [1])
+
+
+@pytest.mark.parametrize("behind", [b"x", bytes(11), GOOD[:-1]])
+def test_what_stands_behind_the_batch_and_is_none_is_left_out(bench: Bench, behind: bytes) -> None:
+    """As Kafka's UnifiedLog.trimInvalidBytes does."""
+    log = bench.create()
+    bench.append(log, GOOD + behind)
+    assert log.size_bytes == len(GOOD)
 
 
 def test_limits_of_size_and_time_are_configurable(bench: Bench) -> None:

@@ -12,16 +12,16 @@ from tidemark.records.batch import CRC_COVERS_FROM, check_crc, compute_crc, pars
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import compress
 from tidemark_broker.log import (
+    BatchContents,
     InvalidRecords,
     InvalidTimestamp,
     LogConfig,
-    RecordTimes,
+    RecordsInDoubt,
     RecordTooLarge,
     TimestampOffset,
-    TimestampsInDoubt,
+    batch_contents,
+    contents,
     lookup,
-    record_times,
-    timestamps,
 )
 
 T0 = 1_700_000_000_000
@@ -54,7 +54,7 @@ def test_a_largest_timestamp_that_cannot_be_right_is_computed_from_the_records(
     """Old Sarama leaves it at -1."""
     log = bench.create()
     sent = _headed(_batch(T0, T0 + 9, T0 + 5, codec=codec), largest=largest)
-    with pytest.raises(TimestampsInDoubt):
+    with pytest.raises(RecordsInDoubt):
         log.append_as_leader(sent, leader_epoch=0, now_ms=T0)
     assert (log.next_offset, log.size_bytes) == (0, 0)
     assert bench.append(log, sent).max_timestamp_ms == T0 + 9
@@ -104,9 +104,13 @@ def test_records_without_timestamps_are_kept_from_when_they_came(
 
 
 def test_records_of_which_some_have_a_timestamp() -> None:
-    assert record_times(_batch(-1, -1)) == RecordTimes(-1, -1)
-    assert record_times(_batch(-1, T0, -1)) == RecordTimes(T0, T0)
-    assert record_times(_batch(T0, 5, T0 + 3)) == RecordTimes(5, T0 + 3)
+    assert batch_contents(_batch(-1, -1)) == BatchContents()
+    assert batch_contents(_batch(-1, T0, -1)) == BatchContents(
+        smallest_ms=T0, largest_ms=T0, smallest_at=1, largest_at=1
+    )
+    assert batch_contents(_batch(T0, 5, T0 + 3)) == BatchContents(
+        smallest_ms=5, largest_ms=T0 + 3, smallest_at=1, largest_at=2
+    )
 
 
 def test_timestamps_that_are_not_allowed(bench: Bench) -> None:
@@ -131,13 +135,13 @@ def test_records_that_cannot_be_read_are_refused(cut: int) -> None:
     broken = bytearray(whole[:-cut])
     struct.pack_into(">i", broken, 8, len(broken) - 12)
     with pytest.raises(InvalidRecords):
-        record_times(bytes(broken))
+        batch_contents(bytes(broken))
 
 
 def _bomb(codec: int, value_bytes: int, *, largest: int = T0) -> bytes:
     """A small batch that unpacks to more than a broker looks into."""
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
-    count = min(timestamps.UNPACKED_BYTES_MAX // len(record), timestamps.RECORDS_MAX) + 1
+    count = min(contents.UNPACKED_BYTES_MAX // len(record), contents.RECORDS_MAX) + 1
     payload = compress(codec, record * count)
     front = bytearray(_batch(T0, codec=codec)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -187,7 +191,7 @@ def test_a_look_up_unpacks_no_more_of_many_batches_than_of_one(
     bench.config = LogConfig(retention_ms=-1, segment_bytes=100_000)
     log = bench.create()
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
-    count = 1000 if value_bytes else timestamps.RECORDS_MAX // 4 - 1
+    count = 1000 if value_bytes else contents.RECORDS_MAX // 4 - 1
     payload = compress(4, record * count)
     front = bytearray(_batch(T0, codec=4)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -204,7 +208,7 @@ def test_a_look_up_walks_no_longer_for_a_header_that_is_wrong(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins early then, never late."""
-    monkeypatch.setattr(timestamps, "RECORDS_MAX", 50)
+    monkeypatch.setattr(contents, "RECORDS_MAX", 50)
     bench.config = LogConfig(segment_bytes=100_000)
     log = bench.create()
     log.append_as_leader(_headed(_batch(T0), largest=T0 + 1000), leader_epoch=0, now_ms=T0)
@@ -266,8 +270,7 @@ def test_what_a_bomb_costs_does_not_grow_with_it(codec: int, mebibytes: int) -> 
     """Beyond the limit: twice that, for the buffers it is unpacked into, at most."""
     bomb = batch(bytes(mebibytes << 20), 1000, codec=codec)
     tracemalloc.start()
-    with pytest.raises(RecordTooLarge):
-        record_times(bomb)
+    assert batch_contents(bomb).unread
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2 * timestamps.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000
+    assert peak < 2 * contents.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000

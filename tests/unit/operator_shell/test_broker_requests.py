@@ -18,6 +18,8 @@ from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
+from tidemark_operator.topic_changes.changer import TopicChanger
 
 NOT_CONTROLLER = int(ErrorCode.not_controller)
 
@@ -34,7 +36,15 @@ class Asked:
     def begin(self) -> None:
         brokers = OwnBrokers(self.world.services.state, self.requests)
         self.requests.begin(
-            RequestedTerm(self.world.services, brokers, self, 9.0, self.ends.append)  # type: ignore[arg-type]
+            RequestedTerm(
+                self.world.services,
+                brokers,
+                TopicChanger(self.world.services),
+                ProducerIdBlocks(self.world.services),
+                self,  # type: ignore[arg-type]
+                9.0,
+                self.ends.append,
+            )
         )
 
     def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:

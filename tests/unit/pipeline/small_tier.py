@@ -2,13 +2,15 @@
 
 import struct
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import transitions
-from tidemark.tier.auxiliary import Aux
+from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.manifest import LoadedHead
@@ -71,16 +73,21 @@ class SmallTier:
         start: int | None = None,
         gap_at: int | None = None,
         older_below: int = 0,
+        batches: Sequence[bytes] = (),
+        aborted: tuple[AbortedTransaction, ...] = (),
     ) -> SegmentEntry:
         """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
         ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
-        that begin below ``older_below`` are of a leader epoch that the manifest does not name."""
+        that begin below ``older_below`` are of a leader epoch that the manifest does not name.
+        ``batches``: the segment's bytes, where they are not of ``values``."""
         if start is None:
             start = self.loaded.head.next_copy_offset
         data = b"".join(
             _batch(start + i, values[i : i + batch_records], gap_at, int(start + i >= older_below))
             for i in range(0, len(values), batch_records)
         )
+        if batches:
+            data = b"".join(batches)
         file = self.path.parent / "segment.log"
         file.write_bytes(data)
         entry = new_segment(
@@ -100,7 +107,13 @@ class SmallTier:
         )
         commit = self.tier.manifests.commit
         self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
-        aux = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
+        aux = Aux(
+            offset_index=b"",
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=b"",
+            aborted=AbortedRanges(aborted),
+        )
         copied = self.tier.segments.copy_segment(entry, SegmentData(file, len(data), aux))
         custom = copied.custom_metadata
         digests = copied.digests if self.with_digests else None

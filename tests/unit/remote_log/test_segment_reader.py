@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.logfiles.offset_index import OffsetIndex
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
-from tidemark.tier.auxiliary import Aux
+from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.integrity import PIECE_BYTES, ObjectDamaged
 from tidemark.tier.open import Tier, open_tier
@@ -24,6 +25,10 @@ from tidemark_broker.replication.remote import RemoteOffset
 
 FIRST, BATCHES, RECORDS = 1000, 20, 5
 VALUE = bytes(15_000)
+ABORTED = (
+    AbortedTransaction(7, FIRST + 2, FIRST + 9, FIRST + 5),
+    AbortedTransaction(8, FIRST + 5, FIRST + 900, FIRST + 901),
+)
 
 
 class CountingStorage(RemoteStorageManager):
@@ -74,7 +79,11 @@ class Segment:
             tiered_epoch=0,
         )
         aux = Aux(
-            offset_index=index.to_bytes(), time_index=b"", leader_epochs=b"", producer_snapshot=b""
+            offset_index=index.to_bytes(),
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=b"",
+            aborted=AbortedRanges(ABORTED),
         )
         data = SegmentData(self.folder / "log", len(log), aux)
         copied = self.tier.segments.copy_segment(entry, data)
@@ -131,6 +140,22 @@ def test_what_stands_side_by_side_comes_in_one_request(segment: Segment) -> None
     assert segment.asked == [(0, 6)]
     assert segment.read(FIRST + 50, size)[0] == FIRST + 50
     assert segment.asked == [(0, 6)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (FIRST, FIRST + 2, []),
+        (FIRST, FIRST + 3, [7]),
+        (FIRST + 9, FIRST + 11, [7, 8]),
+        (FIRST + 10, FIRST + 90, [8]),
+    ],
+)
+def test_aborted_transactions_are_told_of_what_was_read(
+    segment: Segment, start: int, end: int, found: list[int]
+) -> None:
+    reader = SegmentReader(segment.tier, segment.caches, segment.entry)
+    assert [each.producer_id for each in reader.aborted(start, end)] == found
 
 
 def test_only_what_is_missing_is_asked_for(segment: Segment) -> None:

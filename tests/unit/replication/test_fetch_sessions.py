@@ -23,8 +23,9 @@ from tests.unit.replication.replica_nodes import (
 from tidemark.tls.identity import Identity
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.fetch_metadata import after
 from tidemark_broker.replication.following import fetcher, service
-from tidemark_broker.replication.following.fetch_session import FetchSessionCache, after
+from tidemark_broker.replication.following.fetch_session import FetchSessionCache
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
 from tidemark_broker.replication.following.from_tier import FromTier
 from tidemark_broker.replication.following.wire import (

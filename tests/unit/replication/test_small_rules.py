@@ -142,3 +142,24 @@ def test_a_manifest_is_news_in_the_same_epochs() -> None:
     assert is_newer(row(manifest=True), row())
     assert not is_newer(row(), row(manifest=True))
     assert is_newer(row(partition_epoch=8), row(manifest=True))
+
+
+def test_topics_that_were_deleted_while_the_controller_was_not_heard() -> None:
+    """Whoever keeps something for a topic is told, though it has another id by now; one that a
+    snapshot does not name at all was not deleted."""
+    cache, told = MetadataCache("c"), list[tuple[str, uuid.UUID]]()
+    cache.deleted.append(lambda view: told.append((view.name, view.topic_id)))
+    a, b, c, again = (uuid.UUID(int=number) for number in range(1, 5))
+    former = [
+        topic_state(each, name, partitions=(row(),))
+        for each, name in zip((a, b, c), "abc", strict=True)
+    ]
+    cache.apply(partition_states(*former, full=True))
+    tombstone = control.Removal(topic_id=b, partition=-1, partition_epoch=0)
+    snapshot = partition_states(
+        topic_state(again, "a", partitions=(row(),)), full=True, removals=(tombstone,)
+    )
+    cache.apply(snapshot)
+    assert told == [("a", a), ("b", b)]
+    cache.apply(snapshot)
+    assert len(told) == 2

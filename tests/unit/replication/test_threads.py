@@ -1,6 +1,7 @@
 """What blocks runs in pools that do not wait for each other."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,13 +9,22 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.unit.replication.replica_nodes import T0, Node, row
-from tidemark.records.batch import iter_headers
+from tidemark.records.batch import iter_headers, parse_header
 from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import FEW_RECORDS
 from tidemark_broker.replication.partition import produce, reads
-from tidemark_broker.replication.threads import Threads, ThreadsBusy, in_lookup_thread, in_thread
+from tidemark_broker.replication.threads import (
+    Threads,
+    ThreadsBusy,
+    in_lookup_thread,
+    in_record_thread,
+    in_thread,
+)
 from tidemark_broker.replication.types import ProduceResult
 
 MANY = 64
+#: More than are read on the loop.
+MANY_RECORDS = FEW_RECORDS + 1
 ALONE = row(replicas=(1,), isr=(1,))
 
 
@@ -117,7 +127,7 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
 ) -> None:
     one = node(1)
     await one.told(ALONE)
-    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
     plain = build_batch([Record(b"plain", b"v", (), T0)])
     sent = [plain, odd, plain, plain, odd, odd, plain]
     appends = [
@@ -126,7 +136,9 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
     ]
     results = await asyncio.gather(*appends)
     assert [result.error.name for result in results] == ["none"] * len(sent)
-    assert [result.base_offset for result in results] == list(range(len(sent)))
+    counts = [parse_header(data).count for data in sent]
+    offsets = [0, *itertools.accumulate(counts)]
+    assert [result.base_offset for result in results] == offsets[:-1]
     assert [data[61:] for data in sent] == [
         one.bytes()[position + 61 : position + header.size_bytes]
         for position, header in iter_headers(one.bytes())
@@ -137,7 +149,7 @@ async def test_nobody_waits_for_the_batches_of_another_client(node: Callable[[in
     """However many of one client are looked into first; a client's own keep their order."""
     one = node(1)
     await one.told(ALONE)
-    odd = build_batch([Record(b"odd", b"v", (), -1)])
+    odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
     plain = build_batch([Record(b"plain", b"v", (), T0)])
 
     def append(data: bytes, peer: str) -> "asyncio.Future[ProduceResult]":
@@ -145,12 +157,16 @@ async def test_nobody_waits_for_the_batches_of_another_client(node: Callable[[in
             produce.append(one.partition, data, acks=1, timeout_ms=1000, peer=peer)
         )
 
-    async with _occupied(in_lookup_thread, 2):
+    async with _occupied(in_record_thread, 2):
         held = [append(data, "a") for data in (odd, odd, plain)]
         async with asyncio.timeout(20):
             assert (await append(plain, "b")).base_offset == 0
         assert not any(each.done() for each in held)
-    assert [(await each).base_offset for each in held] == [1, 2, 3]
+    assert [(await each).base_offset for each in held] == [
+        1,
+        1 + MANY_RECORDS,
+        1 + 2 * MANY_RECORDS,
+    ]
     assert len(one.partition.turns) == 0
 
 
@@ -159,8 +175,8 @@ async def test_a_batch_that_was_looked_into_is_not_appended_by_a_leader_that_was
 ) -> None:
     one = node(1)
     await one.told(ALONE)
-    odd = build_batch([Record(b"odd", b"v", (), -1)])
-    async with _occupied(in_lookup_thread, 2):
+    odd = build_batch([Record(b"odd", b"v", (), -1)] * MANY_RECORDS)
+    async with _occupied(in_record_thread, 2):
         append = asyncio.ensure_future(produce.append(one.partition, odd, acks=-1, timeout_ms=1000))
         await one.told(row(leader=2, leader_epoch=1, partition_epoch=1))
     assert (await append).error.name == "not_leader_or_follower"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.tier import auxiliary, directory
-from tidemark.tier.auxiliary import AbortedRanges, AbortedTransaction, Aux, AuxCorrupt, pack, unpack
+from tidemark.tier.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.integrity import ObjectDamaged, digest_of
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable

@@ -19,22 +19,22 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.purgatory import Change, Purgatory, Watch
-from tidemark_broker.replication.following.wire import (
+from tidemark_broker.replication.fetch_metadata import (
     FINAL_EPOCH,
+    IDLE_S,
     INITIAL_EPOCH,
     NO_SESSION,
-    ReplicaFetchPartition,
-    ReplicaFetchRequest,
+    SESSION_ID_MAX,
+    after,
+    is_full,
 )
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchRequest
 from tidemark_broker.replication.partition.leader import FetchRounds
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
-#: Kafka's ``max.incremental.fetch.session.cache.slots``; there is one session for each follower.
+#: There is one session for each follower.
 SESSIONS_MAX = 1000
 PARTITIONS_MAX = 200_000
-#: A session that was not used for as long makes room for another (Kafka: two minutes).
-IDLE_S = 120.0
-_EPOCH_MAX = 2**31 - 1
 _WATCHED = (Change.LOG_END, Change.HIGH_WATERMARK, Change.LOW_WATERMARK)
 
 
@@ -157,7 +157,7 @@ class FetchSessionCache:
     def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
         """The session that a request goes on with or begins, or why it must name everything
         again."""
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if is_full(request.session_epoch):
             self._end(request.replica_id)
             return self._begun(request, now_s)
         session = self._by_replica.get(request.replica_id)
@@ -180,7 +180,7 @@ class FetchSessionCache:
     def _begun(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession:
         if request.session_epoch == FINAL_EPOCH or not self._has_room(request, now_s):
             return FetchSession(NO_SESSION, request, self._purgatory, now_s)
-        session_id = random.randrange(1, 2**31)
+        session_id = random.randint(1, SESSION_ID_MAX)
         session = FetchSession(session_id, request, self._purgatory, now_s)
         session.epoch = after(INITIAL_EPOCH)
         self._by_replica[request.replica_id] = session
@@ -199,8 +199,3 @@ class FetchSessionCache:
         session = self._by_replica.pop(replica_id, None)
         if session is not None:
             session.close()
-
-
-def after(epoch: int) -> int:
-    """The epoch of a session's next request (Kafka's ``FetchMetadata.nextEpoch``)."""
-    return 1 if epoch >= _EPOCH_MAX else epoch + 1

@@ -7,13 +7,8 @@ in, what is to be named and what is to be forgotten goes out.
 
 from collections.abc import Iterable, Mapping
 
-from tidemark_broker.replication.following.fetch_session import after
-from tidemark_broker.replication.following.wire import (
-    INITIAL_EPOCH,
-    NO_SESSION,
-    ForgottenPartition,
-    ReplicaFetchPartition,
-)
+from tidemark_broker.replication.fetch_metadata import INITIAL_EPOCH, NO_SESSION, after
+from tidemark_broker.replication.following.wire import ForgottenPartition, ReplicaFetchPartition
 from tidemark_broker.replication.types import TopicIdPartition
 
 

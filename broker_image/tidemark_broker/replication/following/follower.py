@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark_broker.log import CorruptRecords, StorageError
+from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
     Partition,
@@ -113,9 +114,16 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
         if result.log_start_offset >= partition.next_offset:
             await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
-    partition.log.advance_high_watermark(min(result.high_watermark, partition.next_offset))
+    _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
     log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
+
+
+def _advance_high_watermark(partition: Partition, offset: int) -> None:
+    """Consumers may wait for it here, too (KIP-392)."""
+    if offset > partition.high_watermark:
+        partition.log.advance_high_watermark(offset)
+        partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
 async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -> None:
@@ -188,6 +196,7 @@ async def start_at(
     next_offset: int,
     log_start_offset: int,
     epochs: tuple[EpochEntry, ...],
+    producer_snapshot: bytes | None = None,
 ) -> None:
     """Give up the local log and begin it anew. The caller holds ``lock``."""
     logger.info(
@@ -199,4 +208,5 @@ async def start_at(
         next_offset,
         log_start_offset=log_start_offset,
         epochs=epochs,
+        producer_snapshot=producer_snapshot,
     )

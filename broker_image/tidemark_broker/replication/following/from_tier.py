@@ -116,7 +116,9 @@ async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> 
 async def _start(partition: Partition, leader: ReplicaFetchResult, point: BootstrapPoint) -> None:
     """The caller holds ``lock``; nothing has changed since the tier was asked."""
     log_start = max(leader.log_start_offset, point.log_start_offset)
-    await start_at(partition, point.next_offset, log_start, tuple(point.epochs))
+    await start_at(
+        partition, point.next_offset, log_start, tuple(point.epochs), point.producer_snapshot
+    )
     remote_end.note(
         partition, point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1
     )

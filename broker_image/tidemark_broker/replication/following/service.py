@@ -16,6 +16,7 @@ from tidemark.tls.identity import Identity
 from tidemark.wire.framing import FrameError
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.replication.following import answers
 from tidemark_broker.replication.following.fetch_session import (
     CachedPartition,
@@ -23,7 +24,6 @@ from tidemark_broker.replication.following.fetch_session import (
     FetchSessionCache,
 )
 from tidemark_broker.replication.following.wire import (
-    NO_SESSION,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,

@@ -15,14 +15,9 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
 from tidemark.wire.entity import entity, wire
+from tidemark_broker.replication.fetch_metadata import FINAL_EPOCH, NO_SESSION
 
 REPLICA_FETCH = 10010
-
-#: KIP-227: no session; the epoch of a fetch that names everything and asks for a session; and the
-#: epoch of one that names everything and wants none.
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 
 
 @entity(EntityType.nested, REPLICA_FETCH)

@@ -79,7 +79,12 @@ class LogDirectory:
             defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        logs = LogManager.open(config.log_dir, node_id=config.node_id, cluster_id=config.cluster_id)
+        logs = LogManager.open(
+            config.log_dir,
+            node_id=config.node_id,
+            cluster_id=config.cluster_id,
+            producers_max=config.integer("tidemark.producer.ids.max"),
+        )
         logs.open_all(lambda _: defaults)
         return cls(logs)
 

@@ -22,7 +22,7 @@ from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
-from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, roles
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
@@ -137,7 +137,8 @@ class ReplicaManager:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
-        removals = Removals(request.removals, self.context.node_id)
+        moved_away = self._moved_away(request) if request.full else ()
+        removals = Removals((*request.removals, *moved_away), self.context.node_id)
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
@@ -145,6 +146,7 @@ class ReplicaManager:
         if request.full:
             self._log_unknown(request)
         self._brokers_changed(brokers)
+        self.context.purgatory.notify(CHANGED)
         return errors
 
     def _brokers_changed(self, before: Mapping[int, control.BrokerState]) -> None:
@@ -196,6 +198,24 @@ class ReplicaManager:
             if self.context.node_id in row.replicas
             or (view.topic_id, row.partition) in self._hosted.by_key
         ]
+
+    def _moved_away(self, request: control.PartitionStatesRequest) -> list[control.Removal]:
+        """Replicas that a reassignment has taken from this broker while it was away: their newest
+        row has no place for it."""
+        rows = ((topic.topic_id, row) for topic in request.topics for row in topic.partitions)
+        return [
+            control.Removal(
+                topic_id=topic_id, partition=row.partition, partition_epoch=row.partition_epoch
+            )
+            for topic_id, row in rows
+            if self.context.node_id not in row.replicas
+            and self._knew_an_older_row((topic_id, row.partition), row)
+        ]
+
+    def _knew_an_older_row(self, key: TopicIdPartition, row: control.PartitionState) -> bool:
+        hosted = self._hosted.by_key.get(key)
+        known = None if hosted is None else hosted.row
+        return known is not None and known.partition_epoch < row.partition_epoch
 
     def _log_unknown(self, request: control.PartitionStatesRequest) -> None:
         named = {topic.topic_id for topic in request.topics}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
@@ -65,6 +66,8 @@ class ReplicaContext:
     remote: "RemoteLog[Partition] | None" = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None
+    #: Told on the loop when a replica has begun to lead, in an epoch of its own, or leads no more.
+    role_changed: "list[Callable[[Partition], None]]" = field(default_factory=list)
 
 
 class Partition:
@@ -214,8 +217,12 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """Effective ``min.insync.replicas``."""
-        replicas = 1 if self.row is None else len(self.row.replicas)
+        """Effective ``min.insync.replicas``; of an internal topic no more than the replicas that
+        are brokers, as the controller counts."""
+        places = () if self.row is None else self.row.replicas
+        if self.topic in COORDINATORS_TOPICS:
+            places = tuple(node for node in places if node >= 0)
+        replicas = max(1, len(places))
         return isr.effective_min_isr(self.log.config.min_insync_replicas, replicas)
 
     @property
@@ -228,6 +235,15 @@ class Partition:
         context = self.context
         if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
+        return self._check_epoch(current_leader_epoch)
+
+    def check_replica(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Why a consumer cannot be served here that may read from followers, too (KIP-392)."""
+        if self.role is Role.FOLLOWER:
+            return self._check_epoch(current_leader_epoch)
+        return self.check_leader(current_leader_epoch)
+
+    def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.none
         if current_leader_epoch < self.leader_epoch:
@@ -306,6 +322,11 @@ class Partition:
 
     def _content(self, stored: StoredState) -> StoredState:
         return replace(stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch)
+
+    def tell_role(self) -> None:
+        """Tell those who do something where a partition is led."""
+        for tell in self.context.role_changed:
+            tell(self)
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""

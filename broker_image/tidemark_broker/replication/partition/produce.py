@@ -5,50 +5,134 @@ purgatory until the high watermark has passed what was appended. If the ISR beca
 meanwhile the data stays and the answer says so.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
+    AppendInfo,
+    AppendOrigin,
+    BatchContents,
+    BatchTooLarge,
+    CorruptRecords,
     LogError,
-    RecordTimes,
+    NoBatch,
+    RecordsInDoubt,
+    RecordTooLarge,
     StorageError,
-    TimestampsInDoubt,
-    record_times,
+    VerificationGuard,
+    batch_contents,
+    is_quickly_read,
+    is_to_be_read,
 )
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import in_sync
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.partition.turns import Turn
-from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
+from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import ProduceResult
 
 ACKS_ALL = -1
 
 
 async def append(
-    partition: Partition, data: bytes, *, acks: int, timeout_ms: int, peer: str = ""
+    partition: Partition,
+    data: bytes,
+    *,
+    acks: int,
+    timeout_ms: int,
+    peer: str = "",
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
 ) -> ProduceResult:
     """Append batches as leader; with acks -1 wait until they are committed.
 
     Nothing is awaited before the append or its place in the line, so calls made in order append in
     order.
     """
-    begun = begin(partition, data, acks=acks, peer=peer)
+    begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
     return await acknowledged(partition, begun, acks=acks, timeout_ms=timeout_ms)
 
 
 def begin(
-    partition: Partition, data: bytes, *, acks: int, peer: str
+    partition: Partition,
+    data: bytes,
+    *,
+    acks: int,
+    peer: str,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
+    is_early: bool | None = None,
 ) -> "ProduceResult | DelayedAppend":
-    """Append, where nothing has to be looked into first: neither this batch nor one that came from
-    the same ``peer`` (a connection) before it."""
+    """Append, where nothing has to be read for long first: neither this batch nor one that came
+    from the same ``peer`` (a connection) before it. ``guard``: see
+    :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`; None
+    for batches that were made here, which are not read. Nothing is read on suspicion while many
+    batches wait to be: who sends what takes long would hold up everybody's first ones."""
+    reads = is_early is not None and (
+        partition.log.config.compacts
+        or is_quickly_read(data)
+        or (not in_record_thread.is_busy and is_to_be_read(data, is_early=is_early))
+    )
+
+    def append(contents: BatchContents | None) -> ProduceResult:
+        return _append(
+            partition,
+            acks,
+            lambda: partition.log.append_as_leader(
+                data,
+                leader_epoch=partition.leader_epoch,
+                now_ms=partition.context.wall_ms(),
+                contents=contents,
+                origin=origin,
+                guard=guard,
+                reads=reads,
+            ),
+        )
+
     if peer not in partition.turns:
         try:
-            return _append(partition, data, acks)
-        except TimestampsInDoubt:
-            pass
-    return DelayedAppend(partition, data, acks, partition.turns.take(peer))
+            return append(None)
+        except RecordsInDoubt:
+            if is_quickly_read(data):
+                return _append_read(partition, data, append)
+    return DelayedAppend(partition, append, data, partition.turns.take(peer))
+
+
+def _append_read(
+    partition: Partition, data: bytes, append: Callable[[BatchContents | None], ProduceResult]
+) -> ProduceResult:
+    try:
+        contents = batch_contents(data)
+    except LogError as error:
+        return _refused(partition, error)
+    return append(contents)
+
+
+def begin_marker(
+    partition: Partition,
+    marker: EndMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    transaction_version: int,
+) -> ProduceResult:
+    """As leader: end a producer's transaction here (KIP-98). It is appended, and
+    :func:`acknowledged` once it is committed."""
+    return _append(
+        partition,
+        ACKS_ALL,
+        lambda: partition.log.append_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=transaction_version,
+            leader_epoch=partition.leader_epoch,
+            now_ms=partition.context.wall_ms(),
+        ),
+    )
 
 
 async def acknowledged(
@@ -65,10 +149,16 @@ class DelayedAppend:
     """A batch whose records must be looked at first, in a thread, or one that came behind such a
     batch. :meth:`finish` it, or :meth:`give_up`."""
 
-    def __init__(self, partition: Partition, data: bytes, acks: int, turn: Turn) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        append: Callable[[BatchContents | None], ProduceResult],
+        data: bytes,
+        turn: Turn,
+    ) -> None:
         self._partition = partition
+        self._append = append
         self._data = data
-        self._acks = acks
         self._turn = turn
 
     def give_up(self) -> None:
@@ -77,17 +167,16 @@ class DelayedAppend:
 
     async def finish(self) -> ProduceResult:
         """Append it when its turn comes."""
-        partition, data, acks = self._partition, self._data, self._acks
         try:
             await self._turn.come()
             try:
-                return _append(partition, data, acks)
-            except TimestampsInDoubt:
-                return _append(partition, data, acks, await in_lookup_thread(record_times, data))
+                return self._append(None)
+            except RecordsInDoubt:
+                return self._append(await in_record_thread(batch_contents, self._data))
         except ThreadsBusy as error:
             return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
         except LogError as error:
-            return ProduceResult(error=error.error_code, message=str(error))
+            return _refused(self._partition, error)
         finally:
             self._turn.end()
 
@@ -104,9 +193,21 @@ def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     return None
 
 
-def _append(
-    partition: Partition, data: bytes, acks: int, times: RecordTimes | None = None
-) -> ProduceResult:
+#: Errors without a log start, as Kafka's ``ReplicaManager`` and ``KafkaApis`` answer them.
+_WITHOUT_LOG_START = (BatchTooLarge, CorruptRecords, NoBatch, RecordTooLarge, StorageError)
+
+
+def _refused(partition: Partition, error: LogError) -> ProduceResult:
+    told = not isinstance(error, _WITHOUT_LOG_START)
+    return ProduceResult(
+        error=error.error_code,
+        message=str(error),
+        records=error.records,
+        log_start_offset=partition.log_start_offset if told else -1,
+    )
+
+
+def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -> ProduceResult:
     refusal = _refusal(partition, acks)
     if refusal is not None:
         return refusal
@@ -114,14 +215,12 @@ def _append(
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return ProduceResult(error=ErrorCode.kafka_storage_error)
     try:
-        info = partition.log.append_as_leader(
-            data, leader_epoch=partition.leader_epoch, now_ms=context.wall_ms(), times=times
-        )
+        info = append()
     except StorageError as error:
         partition.storage_failed(error)
         return ProduceResult(error=error.error_code, message=str(error))
     except LogError as error:
-        return ProduceResult(error=error.error_code, message=str(error))
+        return _refused(partition, error)
     context.failures.succeeded(partition.tp)
     context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:

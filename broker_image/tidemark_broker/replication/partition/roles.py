@@ -183,6 +183,7 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
     )
     in_sync.after_change(partition)
     in_sync.propose_news(partition)
+    partition.tell_role()
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)
 
@@ -213,8 +214,11 @@ def _step_down(partition: Partition, role: Role) -> None:
 
 def stop_leading(partition: Partition, role: Role) -> None:
     """Serve as leader no more; whoever waits is woken."""
+    was_leader = partition.leader is not None
     partition.leader = None
     partition.role = role
+    if was_leader:
+        partition.tell_role()
     partition.wake_all()
 
 

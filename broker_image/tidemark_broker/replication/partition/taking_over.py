@@ -8,6 +8,7 @@ only then does it lead. While the tier does not answer, the partition stays offl
 import asyncio
 import logging
 
+from tidemark.logfiles.producer_snapshot import without_transactions
 from tidemark.tiering import Tiering
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import prefix, remote_end, roles
@@ -81,11 +82,19 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
                 max(point.log_start_offset, partition.log_start_offset), point.next_offset
             ),
             epochs=tuple(point.epochs),
+            producer_snapshot=_snapshot(point),
         )
     partition.doubt = None
     remote_end.replace(partition, tier.end)
     await partition.write_state(partition.stored)
     await roles.lead(partition, row)
+
+
+def _snapshot(point: BootstrapPoint) -> bytes | None:
+    """Producers at the end of the tier. What is in the tier was stable when it was copied, so their
+    transactions have ended, if by markers that this log lacks; how, the tier tells itself."""
+    data = point.producer_snapshot
+    return None if data is None else without_transactions(data)
 
 
 def _stay_offline(partition: Partition, error: Exception) -> None:

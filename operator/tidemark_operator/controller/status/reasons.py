@@ -109,7 +109,7 @@ TOPIC = (
     Reason(
         "ReplicationFactorFixed",
         "Ready=False, Stalled=True",
-        "The replication factor differs from what was placed; this version cannot change it.",
+        "The replication factor differs from what was placed: it changes by a reassignment only.",
         "Set it back.",
     ),
     Reason(

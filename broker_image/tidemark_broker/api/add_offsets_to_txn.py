@@ -1,0 +1,68 @@
+"""AddOffsetsToTxn (25): the partition of ``__consumer_offsets`` that a group's offsets are in
+becomes part of the transaction (KIP-98)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.transactional import as_known, refusal
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.java_hash import partition_of
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions.core.metadata import Producer
+
+_FENCED_SINCE = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnResponse:
+    """Added, or not."""
+
+    error_code: ErrorCode
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: AddOffsetsToTxnRequest, call: Call) -> AddOffsetsToTxnResponse:
+    """Add it."""
+    error = await _error(request, call)
+    return AddOffsetsToTxnResponse(error_code=as_known(error, call, since=_FENCED_SINCE))
+
+
+async def _error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCode:
+    error = refusal(call, request.transactional_id)
+    if error is not ErrorCode.none:
+        return error
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return ErrorCode.group_authorization_failed
+    services = call.services
+    view = services.cluster.topics.get(GROUP_OFFSETS_TOPIC)
+    if view is None or not view.partitions:
+        services.creations.want(GROUP_OFFSETS_TOPIC)
+        return ErrorCode.coordinator_not_available
+    partition = partition_of(request.group_id, len(view.partitions))
+    try:
+        return await services.transactions.shard_of(request.transactional_id).add_partitions(
+            request.transactional_id,
+            producer=Producer(request.producer_id, request.producer_epoch),
+            partitions={TopicPartition(GROUP_OFFSETS_TOPIC, partition)},
+            version=0,
+        )
+    except CoordinatorError as failed:
+        return failed.error_code
+
+
+API = Api(
+    key=25,
+    name="AddOffsetsToTxn",
+    version_min=0,
+    version_max=4,
+    request=AddOffsetsToTxnRequest,
+    answer=AddOffsetsToTxnResponse,
+    handler=handle,
+)

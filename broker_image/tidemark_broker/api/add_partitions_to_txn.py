@@ -1,0 +1,220 @@
+"""AddPartitionsToTxn (24): partitions become part of a transaction (KIP-98), all of them or none.
+
+Up to version 3 a producer asks for its own transaction. From version 4 on a broker asks for many,
+and may only want to know whether the partitions are in it (KIP-890): that takes CLUSTER_ACTION.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.add_partitions_to_txn import v5
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.transactional import as_known, refusal
+from tidemark_broker.api.turns import some
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions.core.metadata import EPOCH_BUMP_LEVEL, Producer
+
+_BROKERS_SINCE = 4
+_RAISES_EPOCH_SINCE = 5
+_FENCED_SINCE = 2
+
+Topic = v5.request.AddPartitionsToTxnTopic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnRequest(v5.request.AddPartitionsToTxnRequest):
+    """One transaction up to version 3, many from version 4 on."""
+
+    transactions: tuple[v5.request.AddPartitionsToTxnTransaction, ...] = ()
+    v3_and_below_transactional_id: str = ""
+    v3_and_below_producer_id: int = -1
+    v3_and_below_producer_epoch: int = -1
+    v3_and_below_topics: tuple[Topic, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnPartitionResult:
+    """One partition."""
+
+    partition_index: int
+    partition_error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTopicResult:
+    """One topic."""
+
+    name: str
+    results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResult:
+    """One transaction."""
+
+    transactional_id: str
+    topic_results: tuple[AddPartitionsToTxnTopicResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResponse:
+    """In the order of the request."""
+
+    error_code: ErrorCode = ErrorCode.none
+    results_by_transaction: tuple[AddPartitionsToTxnResult, ...] = ()
+    results_by_topic_v3_and_below: tuple[AddPartitionsToTxnTopicResult, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """One that is asked for, and what becomes of its partitions."""
+
+    transactional_id: str
+    producer: Producer
+    topics: Sequence[Topic]
+    verify_only: bool
+    errors: dict[TopicPartition, ErrorCode]
+
+    def all_get(self, error: ErrorCode) -> None:
+        self.errors = dict.fromkeys(self.errors, error)
+
+    def results(self) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+        return tuple(
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=self.errors[TopicPartition(topic.name, number)],
+                    )
+                    for number in topic.partitions
+                ),
+            )
+            for topic in self.topics
+        )
+
+
+async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartitionsToTxnResponse:
+    """Add, or look."""
+    if call.version < _BROKERS_SINCE:
+        transaction = _of_producer(request)
+        if call.turns.over:
+            await call.turns.give()
+        await _of_client(transaction, call)
+        if call.turns.over:
+            await call.turns.give()
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=transaction.results())
+    if not call.client.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)
+    results: list[AddPartitionsToTxnResult] = []
+    for part in some(request.transactions):
+        for asked in part:
+            transaction = _of_broker(asked)
+            await _if_they_exist(transaction, call)
+            results.append(
+                AddPartitionsToTxnResult(
+                    transactional_id=asked.transactional_id, topic_results=transaction.results()
+                )
+            )
+            if call.turns.over:
+                await call.turns.give()
+    return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
+
+
+def _of_producer(request: AddPartitionsToTxnRequest) -> _Transaction:
+    return _Transaction(
+        request.v3_and_below_transactional_id,
+        Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+        request.v3_and_below_topics,
+        verify_only=False,
+        errors=_partitions(request.v3_and_below_topics),
+    )
+
+
+def _of_broker(asked: v5.request.AddPartitionsToTxnTransaction) -> _Transaction:
+    return _Transaction(
+        asked.transactional_id,
+        Producer(asked.producer_id, asked.producer_epoch),
+        asked.topics,
+        verify_only=asked.verify_only,
+        errors=_partitions(asked.topics),
+    )
+
+
+def _partitions(topics: Sequence[Topic]) -> dict[TopicPartition, ErrorCode]:
+    return {
+        TopicPartition(topic.name, number): ErrorCode.none
+        for topic in topics
+        for number in topic.partitions
+    }
+
+
+async def _of_client(transaction: _Transaction, call: Call) -> None:
+    """A client is not allowed everything, and no internal topic."""
+    error = refusal(call, transaction.transactional_id)
+    if error is not ErrorCode.none:
+        transaction.all_get(error)
+        return
+    names = {tp.topic for tp in transaction.errors}
+    denied = {*await call.denied(Operation.WRITE, names), *(names & INTERNAL_TOPICS)}
+    for tp in transaction.errors:
+        if tp.topic in denied:
+            transaction.errors[tp] = ErrorCode.topic_authorization_failed
+    await _if_they_exist(transaction, call)
+
+
+async def _if_they_exist(transaction: _Transaction, call: Call) -> None:
+    errors, topics = transaction.errors, call.services.cluster.topics
+    for tp, error in errors.items():
+        view = topics.get(tp.topic)
+        if error is ErrorCode.none and (view is None or tp.partition not in view.partitions):
+            errors[tp] = ErrorCode.unknown_topic_or_partition
+    if all(error is ErrorCode.none for error in errors.values()):
+        await _ask(transaction, call)
+        return
+    for tp, error in errors.items():
+        if error is ErrorCode.none:
+            errors[tp] = ErrorCode.operation_not_attempted
+
+
+async def _ask(transaction: _Transaction, call: Call) -> None:
+    """The transaction's coordinator, which has to be this broker."""
+    transactional_id = transaction.transactional_id
+    if not transactional_id:
+        transaction.all_get(ErrorCode.invalid_request)
+        return
+    try:
+        shard = call.services.transactions.shard_of(transactional_id)
+        if transaction.verify_only:
+            transaction.errors = shard.verify_partitions(
+                transactional_id, producer=transaction.producer, partitions=set(transaction.errors)
+            )
+            return
+        error = await shard.add_partitions(
+            transactional_id,
+            producer=transaction.producer,
+            partitions=set(transaction.errors),
+            version=EPOCH_BUMP_LEVEL if call.version >= _RAISES_EPOCH_SINCE else 0,
+        )
+    except CoordinatorError as failed:
+        error = failed.error_code
+    transaction.all_get(as_known(error, call, since=_FENCED_SINCE))
+
+
+API = Api(
+    key=24,
+    name="AddPartitionsToTxn",
+    version_min=0,
+    version_max=5,
+    request=AddPartitionsToTxnRequest,
+    answer=AddPartitionsToTxnResponse,
+    handler=handle,
+)

@@ -1,0 +1,123 @@
+"""CreatePartitions (37): the object's ``spec.partitions`` grows, and the answer waits for the new
+leaders. ALTER on the topic decides."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark_broker.api.changed_topics import (
+    AUTHORIZATION_FAILED,
+    error_of,
+    is_led,
+    pass_on,
+    until_known,
+    with_each,
+)
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatePartitionsTopicResult:
+    """One topic."""
+
+    name: str
+    error_code: ErrorCode
+    error_message: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatePartitionsResponse:
+    """Each topic once."""
+
+    results: tuple[CreatePartitionsTopicResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
+    """Check who asks, pass on, wait for leaders, answer."""
+    asked = Counter[str](topic.name for topic in request.topics)
+    denied = await call.denied(Operation.ALTER, asked)
+    answers: dict[str, CreatePartitionsTopicResult] = {
+        name: _error(name, ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
+        for name in denied
+    }
+    for name, times in asked.items():
+        if times > 1:
+            answers[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
+    growing = [topic for topic in request.topics if topic.name not in answers]
+    wait_s = milliseconds(request.timeout) / 1000
+    results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
+    grown = await call.turns.all_of(
+        CreatePartitionsTopicResult(
+            name=name,
+            error_code=error_of(result.error_code),
+            error_message=result.error_message,
+        )
+        for name, result in results.items()
+    )
+    return CreatePartitionsResponse(results=(*answers.values(), *grown))
+
+
+def _error(name: str, code: ErrorCode, message: str) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
+
+
+async def _grown(
+    topics: Sequence[CreatePartitionsTopic], call: Call, wait_s: float, *, validate_only: bool
+) -> Mapping[str, TopicChangeResult]:
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_s
+    names = [topic.name for topic in topics]
+    changes = await call.turns.all_of(_change(topic) for topic in topics)
+    told = await pass_on(call, changes, wait_s=wait_s, validate_only=validate_only)
+    results = dict(with_each(names, told))
+    if not validate_only:
+        made = [name for name, result in results.items() if not result.error_code]
+        views = call.services.cluster.topics
+        late = await until_known(
+            call,
+            made,
+            lambda name: is_led(views.get(name), results[name].partitions),
+            until_s - loop.time(),
+        )
+        results.update(dict.fromkeys(late, _LATE))
+    return results
+
+
+_LATE = TopicChangeResult(
+    error_code=int(ErrorCode.request_timed_out),
+    error_message="the partitions are being created and have no leaders yet",
+    topic_id=None,
+)
+
+
+def _change(topic: CreatePartitionsTopic) -> TopicChange:
+    return TopicChange(
+        kind=ChangeKind.GROW,
+        name=topic.name,
+        topic_id=None,
+        partitions=topic.count,
+        assignments=tuple(
+            Assignment(partition=number, replicas=each.broker_ids)
+            for number, each in enumerate(topic.assignments or ())
+        ),
+    )
+
+
+API = Api(
+    key=37,
+    name="CreatePartitions",
+    version_min=0,
+    version_max=3,
+    request=CreatePartitionsRequest,
+    answer=CreatePartitionsResponse,
+    handler=handle,
+)

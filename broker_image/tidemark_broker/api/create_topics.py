@@ -1,0 +1,220 @@
+"""CreateTopics (19): each topic becomes a ``Topic`` object, and is answered once it has leaders.
+
+Who may CREATE on the cluster may create any topic, else CREATE on the topic decides; its counts and
+its configuration are told to whoever may DESCRIBE_CONFIGS (version 5 and above). A topic whose
+deletion has not ended yet may not be made again before: the request waits for that as long as it
+may.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32
+
+from tidemark.logfiles.names import CLUSTER_METADATA_TOPIC
+from tidemark.wire.topics import (
+    Assignment,
+    ChangeKind,
+    Setting,
+    SettingOperation,
+    TopicChange,
+    TopicChangeResult,
+)
+from tidemark_broker.api.changed_topics import (
+    AUTHORIZATION_FAILED,
+    error_of,
+    is_led,
+    pass_on,
+    until_known,
+    with_each,
+)
+from tidemark_broker.api.described_configs import topic_configs
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Of one request: each is answered with dozens of keys.
+TOPICS_MAX = 1000
+_AGAIN_S = 0.2
+_EXISTS = int(ErrorCode.topic_already_exists)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopicConfigs:
+    """One key of the topic that was made."""
+
+    name: str
+    value: str | None
+    config_source: int
+    read_only: bool = False
+    is_sensitive: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopicResult:
+    """``topic_config_error_code``: 29 where the rest of it is not told."""
+
+    name: str
+    error_code: ErrorCode
+    error_message: str | None = None
+    topic_id: uuid.UUID | None = None
+    topic_config_error_code: int = 0
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[CreatableTopicConfigs, ...] | None = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateTopicsResponse:
+    """Each name once."""
+
+    topics: tuple[CreatableTopicResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    """Check who asks, pass on, wait for leaders, answer."""
+    asked = Counter[str](topic.name for topic in request.topics)
+    refused = await _refused(asked, call)
+    creatable = [topic for topic in request.topics if topic.name not in refused]
+    wait_s = milliseconds(request.timeout) / 1000
+    results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
+    answers = [*refused.values()]
+    answers += await call.turns.all_of(
+        _answer(topic, results[topic.name], call) for topic in creatable
+    )
+    return CreateTopicsResponse(topics=tuple(answers))
+
+
+async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableTopicResult]:
+    """What is not passed on, by name."""
+    if len(asked) > TOPICS_MAX:
+        text = f"At most {TOPICS_MAX} topics are created at once."
+        return {name: _error(name, ErrorCode.policy_violation, text) for name in asked}
+    denied: Iterable[str] = ()
+    if not call.client.may(Operation.CREATE, ResourceType.CLUSTER):
+        denied = await call.denied(Operation.CREATE, asked)
+    refused = {name: _error(name, ErrorCode.topic_authorization_failed) for name in denied}
+    if CLUSTER_METADATA_TOPIC in asked:
+        refused[CLUSTER_METADATA_TOPIC] = _error(
+            CLUSTER_METADATA_TOPIC, ErrorCode.topic_authorization_failed
+        )
+    for name, times in asked.items():
+        if times > 1:
+            refused[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
+    return refused
+
+
+def _error(name: str, code: ErrorCode, message: str = AUTHORIZATION_FAILED) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+
+
+async def _created(
+    topics: Sequence[CreatableTopic], call: Call, wait_s: float, *, validate_only: bool
+) -> Mapping[str, TopicChangeResult]:
+    """The operator's results, as time-outs where the topic has no leaders in time."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + call.wait_s(wait_s)
+    made_of = await call.turns.all_of(_change(topic) for topic in topics)
+    changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
+    results: dict[str, TopicChangeResult] = {}
+    asked = list(changes)
+    while asked:
+        left_s = until_s - loop.time()
+        told = await pass_on(
+            call, [changes[name] for name in asked], wait_s=left_s, validate_only=validate_only
+        )
+        results.update(with_each(asked, told))
+        asked = [name for name in asked if _is_going(results[name], name, call)]
+        if not asked or until_s - loop.time() < _AGAIN_S:
+            break
+        await asyncio.sleep(_AGAIN_S)
+    if not validate_only:
+        made = [name for name, result in results.items() if not result.error_code]
+        late = await until_known(
+            call, made, lambda name: _is_there(results[name], call), until_s - loop.time()
+        )
+        results.update(dict.fromkeys(late, _LATE))
+    return results
+
+
+def _is_going(result: TopicChangeResult, name: str, call: Call) -> bool:
+    """It exists for the operator and for no broker: its deletion has not ended."""
+    return result.error_code == _EXISTS and name not in call.services.cluster.topics
+
+
+def _is_there(result: TopicChangeResult, call: Call) -> bool:
+    if result.topic_id is None:
+        return False
+    return is_led(call.services.cluster.by_id(result.topic_id), result.partitions)
+
+
+_LATE = TopicChangeResult(
+    error_code=int(ErrorCode.request_timed_out),
+    error_message="the topic is being created and has no leaders yet",
+    topic_id=None,
+)
+
+
+def _change(topic: CreatableTopic) -> TopicChange:
+    return TopicChange(
+        kind=ChangeKind.CREATE,
+        name=topic.name,
+        topic_id=None,
+        partitions=topic.num_partitions,
+        replication_factor=i32(topic.replication_factor),
+        assignments=tuple(
+            Assignment(partition=each.partition_index, replicas=each.broker_ids)
+            for each in topic.assignments
+        ),
+        settings=tuple(
+            Setting(name=each.name, value=each.value, operation=SettingOperation.SET)
+            for each in topic.configs
+        ),
+    )
+
+
+def _answer(topic: CreatableTopic, result: TopicChangeResult, call: Call) -> CreatableTopicResult:
+    if result.error_code:
+        return CreatableTopicResult(
+            name=topic.name,
+            error_code=error_of(result.error_code),
+            error_message=result.error_message,
+        )
+    answer = CreatableTopicResult(
+        name=topic.name, error_code=ErrorCode.none, topic_id=result.topic_id
+    )
+    if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        answer.topic_config_error_code = int(ErrorCode.topic_authorization_failed)
+        return answer
+    answer.num_partitions = result.partitions
+    answer.replication_factor = result.replication_factor
+    answer.configs = _configs(topic, call)
+    return answer
+
+
+def _configs(topic: CreatableTopic, call: Call) -> tuple[CreatableTopicConfigs, ...]:
+    given = {each.name: each.value for each in topic.configs if each.value is not None}
+    described = topic_configs(given, call.services.cluster.cluster_config, call.services.entries)
+    return tuple(
+        CreatableTopicConfigs(name=each.name, value=each.value, config_source=each.source)
+        for each in described
+    )
+
+
+API = Api(
+    key=19,
+    name="CreateTopics",
+    version_min=2,
+    version_max=7,
+    request=CreateTopicsRequest,
+    answer=CreateTopicsResponse,
+    handler=handle,
+    open_ended=True,
+)

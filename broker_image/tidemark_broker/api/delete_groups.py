@@ -1,0 +1,57 @@
+"""DeleteGroups (42): groups without members go, with the offsets that they committed."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.security.acls import Operation, ResourceType
+
+
+@dataclass(slots=True, kw_only=True)
+class DeletableGroupResult:
+    """What came of one."""
+
+    group_id: str
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteGroupsResponse:
+    """Each once."""
+
+    results: tuple[DeletableGroupResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
+    """One after the other."""
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        error = await _delete(group_id, call)
+        results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+    return DeleteGroupsResponse(results=tuple(results))
+
+
+async def _delete(group_id: str, call: Call) -> ErrorCode:
+    if not call.client.may(Operation.DELETE, ResourceType.GROUP, group_id):
+        return ErrorCode.group_authorization_failed
+    try:
+        return await call.services.groups.delete_group(group_id, call.turns.pause)
+    except CoordinatorError as error:
+        return error.error_code
+
+
+API = Api(
+    key=42,
+    name="DeleteGroups",
+    version_min=0,
+    version_max=2,
+    request=DeleteGroupsRequest,
+    answer=DeleteGroupsResponse,
+    handler=handle,
+)

@@ -1,0 +1,192 @@
+"""DeleteTopics (20): by name or by id (version 6), as objects that are deleted.
+
+DELETE on the topic decides, or on the cluster; whose name a client may not even DESCRIBE it is not
+told. A topic is answered once this broker knows of it no more.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.delete_topics.v6 import request as v6
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.topics import ChangeKind, TopicChange, TopicChangeResult
+from tidemark_broker.api.changed_topics import (
+    AUTHORIZATION_FAILED,
+    error_of,
+    pass_on,
+    until_known,
+)
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Before that a client does not know the error.
+_DISABLED_SINCE = 3
+NOT_HOSTED = "This server does not host this topic-partition."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest(v6.DeleteTopicsRequest):
+    """Names stood alone until version 6."""
+
+    topic_names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DeletableTopicResult:
+    """``name`` None: of an id that is not there, or that the client may not describe."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    error_code: ErrorCode
+    error_message: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteTopicsResponse:
+    """Each topic once."""
+
+    responses: tuple[DeletableTopicResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+#: A topic as it was asked for: by name, or by id.
+_Asked = tuple[str | None, uuid.UUID | None]
+
+
+async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    """Check who asks, pass on, wait until they are gone, answer."""
+    asked = Counter[_Asked](_asked(request))
+    answers: dict[_Asked, DeletableTopicResult] = {}
+    found = await call.turns.all_of(_name(each, call) for each in asked)
+    names = dict(zip(asked, found, strict=True))
+    undeletable = await _undeletable({name for name in names.values() if name}, call)
+    named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
+    for each, times in asked.items():
+        refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
+        if refused is not None:
+            answers[each] = refused
+        if call.turns.over:
+            await call.turns.give()
+    if call.turns.over:
+        await call.turns.give()
+    left = {each: name for each, name in names.items() if each not in answers}
+    wait_s = milliseconds(request.timeout) / 1000
+    answers |= await _deleted(left, call, wait_s)
+    return DeleteTopicsResponse(responses=tuple(answers.values()))
+
+
+def _asked(request: DeleteTopicsRequest) -> list[_Asked]:
+    return [(name, None) for name in request.topic_names] + [
+        (topic.name, topic.topic_id) for topic in request.topics
+    ]
+
+
+def _name(asked: _Asked, call: Call) -> str | None:
+    name, topic_id = asked
+    if name is not None or topic_id is None:
+        return name
+    view = call.services.cluster.by_id(topic_id)
+    return None if view is None else view.name
+
+
+async def _undeletable(names: Set[str], call: Call) -> Set[str]:
+    if call.client.may(Operation.DELETE, ResourceType.CLUSTER):
+        return frozenset()
+    return await call.denied(Operation.DELETE, names)
+
+
+def _refusal(
+    asked: _Asked,
+    times: int,
+    name: str | None,
+    undeletable: Set[str],
+    named_by_id: Set[str],
+    call: Call,
+) -> DeletableTopicResult | None:
+    """Why it is not passed on; ``named_by_id``: those whose ids are in the request, too."""
+    by_name, topic_id = asked
+    message: str | None
+    shown = by_name
+    if by_name is not None and topic_id is not None:
+        code, message = (
+            ErrorCode.invalid_request,
+            "You may not specify both topic name and topic id.",
+        )
+    elif by_name is None and topic_id is None:
+        code, message = ErrorCode.invalid_request, "Neither topic name nor id were specified."
+    elif times > 1:
+        what = "id" if by_name is None else "name"
+        code, message = ErrorCode.invalid_request, f"Duplicate topic {what}."
+    elif name is None:
+        code, message = ErrorCode.unknown_topic_id, "This server does not host this topic ID."
+    elif name in undeletable:
+        code, message = ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED
+        if call.client.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            shown = name
+            if name not in call.services.cluster.topics:
+                code, message = ErrorCode.unknown_topic_or_partition, NOT_HOSTED
+    elif by_name is not None and name in named_by_id:
+        code, message = (
+            ErrorCode.invalid_request,
+            "The provided topic name maps to an ID that was already supplied.",
+        )
+    else:
+        return None
+    return DeletableTopicResult(
+        name=shown, topic_id=topic_id, error_code=code, error_message=message
+    )
+
+
+async def _deleted(
+    asked: Mapping[_Asked, str | None], call: Call, wait_s: float
+) -> Mapping[_Asked, DeletableTopicResult]:
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_s
+    changes = await call.turns.all_of(
+        TopicChange(kind=ChangeKind.DELETE, name=name, topic_id=topic_id)
+        for name, topic_id in asked
+    )
+    told = await pass_on(call, changes, wait_s=wait_s)
+    results = dict(zip(asked, told, strict=True))
+    going = await call.turns.all_of(
+        result.topic_id for result in told if result.topic_id is not None and not result.error_code
+    )
+    cluster = call.services.cluster
+    late = await until_known(
+        call, going, lambda topic_id: cluster.by_id(topic_id) is None, until_s - loop.time()
+    )
+    answers = await call.turns.all_of(
+        _answer(name, results[each], call, is_late=results[each].topic_id in late)
+        for each, name in asked.items()
+    )
+    return dict(zip(asked, answers, strict=True))
+
+
+def _answer(
+    name: str | None, result: TopicChangeResult, call: Call, *, is_late: bool
+) -> DeletableTopicResult:
+    code, message = error_of(result.error_code), result.error_message
+    if is_late:
+        code, message = ErrorCode.request_timed_out, "the topic is being deleted"
+    elif code is ErrorCode.topic_deletion_disabled and call.version < _DISABLED_SINCE:
+        code = ErrorCode.invalid_request
+    return DeletableTopicResult(
+        name=name, topic_id=result.topic_id, error_code=code, error_message=message
+    )
+
+
+API = Api(
+    key=20,
+    name="DeleteTopics",
+    version_min=1,
+    version_max=6,
+    request=DeleteTopicsRequest,
+    answer=DeleteTopicsResponse,
+    handler=handle,
+)

@@ -1,0 +1,184 @@
+"""DescribeConfigs (32): all keys of topics and of this broker, with their values and where these
+come from.
+
+DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Nothing of a broker is writable
+through Kafka's API: its file is read at its start, and what is the same for all brokers stands in
+the ``Cluster`` object.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
+from tidemark_broker.api.config_resources import ConfigResource
+from tidemark_broker.api.described_configs import (
+    Described,
+    broker_configs,
+    cluster_configs,
+    tiering_config,
+    topic_configs,
+)
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Of one request: each has dozens of keys.
+RESOURCES_MAX = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsSynonym:
+    """``source``: Kafka's ``ConfigSource``."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResourceResult:
+    """One key."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int
+    config_type: int
+    documentation: str | None
+    synonyms: tuple[DescribeConfigsSynonym, ...] = ()
+    is_sensitive: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResult:
+    """One topic or broker."""
+
+    error_code: ErrorCode
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribeConfigsResourceResult, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResponse:
+    """In the order of the request."""
+
+    results: tuple[DescribeConfigsResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
+    """Describe each."""
+    if len(request.resources) > RESOURCES_MAX:
+        return _too_many(request)
+    results = await call.turns.all_of(
+        _result(resource, request, call) for resource in request.resources
+    )
+    return DescribeConfigsResponse(results=tuple(results))
+
+
+def _too_many(request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    text = f"At most {RESOURCES_MAX} resources are described at once."
+    results = tuple(
+        DescribeConfigsResult(
+            error_code=ErrorCode.invalid_request,
+            error_message=text,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources
+    )
+    return DescribeConfigsResponse(results=results)
+
+
+def _result(
+    resource: DescribeConfigsResource, request: DescribeConfigsRequest, call: Call
+) -> DescribeConfigsResult:
+    try:
+        found, read_only = _described(resource.resource_type, resource.resource_name, call)
+    except _Refused as refused:
+        return DescribeConfigsResult(
+            error_code=refused.code,
+            error_message=refused.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    return DescribeConfigsResult(
+        error_code=ErrorCode.none,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(
+            _key(each, request, read_only=read_only)
+            for each in found
+            if wanted is None or each.name in wanted
+        ),
+    )
+
+
+def _described(kind: int, name: str, call: Call) -> tuple[Iterable[Described], bool]:
+    """The keys of a resource, and whether they are read-only. Raises ``_Refused``."""
+    services, client = call.services, call.client
+    cluster = services.cluster
+    if kind == ConfigResource.TOPIC:
+        if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+            raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
+        view = cluster.topics.get(name)
+        if view is None:
+            raise _Refused(ErrorCode.unknown_topic_or_partition)
+        config = {**view.config, **tiering_config(view.tiering)}
+        return topic_configs(config, cluster.cluster_config, services.entries), False
+    if kind != ConfigResource.BROKER:
+        raise _Refused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
+    if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        raise _Refused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
+    if not name:
+        return cluster_configs(cluster.cluster_config), True
+    me = services.replicas.context.node_id
+    if name != str(me):
+        text = f"Unexpected broker id, expected {me} or empty string, but received {name[:100]}"
+        raise _Refused(ErrorCode.invalid_request, text)
+    return broker_configs(cluster.cluster_config, services.entries), True
+
+
+def _key(
+    key: Described, request: DescribeConfigsRequest, *, read_only: bool
+) -> DescribeConfigsResourceResult:
+    synonyms = key.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=key.name,
+        value=key.value,
+        read_only=read_only,
+        config_source=key.source,
+        config_type=key.type,
+        documentation=key.documentation if request.include_documentation else None,
+        synonyms=tuple(
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            for each in synonyms
+        ),
+    )
+
+
+API = Api(
+    key=32,
+    name="DescribeConfigs",
+    version_min=1,
+    version_max=4,
+    request=DescribeConfigsRequest,
+    answer=DescribeConfigsResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,133 @@
+"""DescribeGroups (15): a group's state and members."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.authorized import group_operations
+from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.values import GroupState
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Since this version a group that is not there is an error (KIP-1043), until then a dead one.
+_NOT_FOUND_SINCE = 6
+#: Of a group's id, in a message: a whole one and a sentence may be more than a string can hold.
+_SHOWN_MAX = 300
+_BARE_BYTES = 300
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedGroupMember:
+    """What it subscribes to and is assigned, once the group is stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedGroup:
+    """``protocol_data``: the assignor, once the group is stable."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedGroupMember, ...] = ()
+    authorized_operations: int = NOT_ASKED
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeGroupsResponse:
+    """In the order of the request."""
+
+    groups: tuple[DescribedGroup, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
+    """Each that is asked for, as far as there is memory: the others are to be asked for again."""
+    groups: list[DescribedGroup] = []
+    weight_bytes = 0
+    for group_id in request.groups:
+        if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            error = ErrorCode.group_authorization_failed
+            groups.append(DescribedGroup(group_id=group_id, error_code=error))
+            continue
+        weight_bytes += _weight_bytes(group_id, call)
+        if not call.has_room(weight_bytes):
+            error = ErrorCode.coordinator_load_in_progress
+            groups.append(DescribedGroup(group_id=group_id, error_code=error))
+            continue
+        described = await _described(group_id, call)
+        if request.include_authorized_operations and described.error_code is ErrorCode.none:
+            described.authorized_operations = group_operations(call.client, group_id)
+        groups.append(described)
+        if call.turns.over:
+            await call.turns.give()
+    return DescribeGroupsResponse(groups=tuple(groups))
+
+
+def _weight_bytes(group_id: str, call: Call) -> int:
+    """About what it takes to describe it."""
+    try:
+        group = call.services.groups.group(group_id)
+    except CoordinatorError:
+        group = None
+    return _BARE_BYTES + (0 if group is None else group.weight_bytes)
+
+
+async def _described(group_id: str, call: Call) -> DescribedGroup:
+    try:
+        group = call.services.groups.group(group_id)
+    except CoordinatorError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.error_code)
+    if group is None:
+        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if call.version >= _NOT_FOUND_SINCE:
+            dead.error_code = ErrorCode.group_id_not_found
+            dead.error_message = f"Group {group_id[:_SHOWN_MAX]} not found."
+        return dead
+    name = group.protocol_name if group.state is GroupState.STABLE else None
+    described = DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=name or "",
+    )
+    members = await call.turns.all_of(_member(each, name) for each in tuple(group.members.values()))
+    described.members = tuple(members)
+    return described
+
+
+def _member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol_name is None else member.metadata_of(protocol_name),
+        member_assignment=b"" if protocol_name is None else member.assignment,
+    )
+
+
+API = Api(
+    key=15,
+    name="DescribeGroups",
+    version_min=0,
+    version_max=6,
+    request=DescribeGroupsRequest,
+    answer=DescribeGroupsResponse,
+    handler=handle,
+    open_ended=True,
+)

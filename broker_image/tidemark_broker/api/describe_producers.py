@@ -1,0 +1,118 @@
+"""DescribeProducers (61): who has written to a partition lately, and whose transaction is open
+there (KIP-664); asked of the partition's leader."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.log import ActiveProducer
+from tidemark_broker.security.acls import Operation
+
+#: Of an answer that tells of more partitions than one.
+_PRODUCERS_MAX = 50_000
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerState:
+    """-1 where there is nothing to tell."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionResponse:
+    """One partition."""
+
+    partition_index: int
+    error_code: ErrorCode
+    error_message: str | None = None
+    active_producers: tuple[ProducerState, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicResponse:
+    """One topic."""
+
+    name: str
+    partitions: tuple[PartitionResponse, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeProducersResponse:
+    """In the order of the request."""
+
+    topics: tuple[TopicResponse, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProducersResponse:
+    """Answer."""
+    denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
+    topics, told = [], 0
+    for topic in request.topics:
+        refused = ErrorCode.topic_authorization_failed if topic.name in denied else ErrorCode.none
+        partitions = []
+        for index in topic.partition_indexes:
+            found = await _partition(topic.name, index, refused, call, told)
+            told += len(found.active_producers)
+            partitions.append(found)
+        topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
+    return DescribeProducersResponse(topics=tuple(topics))
+
+
+async def _partition(
+    topic: str, index: int, refused: ErrorCode, call: Call, told: int
+) -> PartitionResponse:
+    if call.turns.over:
+        await call.turns.give()
+    if refused is not ErrorCode.none:
+        return PartitionResponse(partition_index=index, error_code=refused)
+    if told >= _PRODUCERS_MAX:
+        return PartitionResponse(
+            partition_index=index,
+            error_code=ErrorCode.invalid_request,
+            error_message=f"{told} producers were found already: ask for fewer partitions at once",
+        )
+    replicas = call.services.replicas
+    partition = replicas.get(topic, index)
+    error = replicas.error_of(topic, index) if partition is None else partition.check_leader()
+    if partition is None or error is not ErrorCode.none:
+        return PartitionResponse(partition_index=index, error_code=error)
+    found = await call.turns.all_of(_states(partition.log.active_producers()))
+    return PartitionResponse(
+        partition_index=index, error_code=ErrorCode.none, active_producers=tuple(found)
+    )
+
+
+def _states(producers: list[ActiveProducer]) -> Iterator[ProducerState]:
+    for each in producers:
+        yield ProducerState(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=each.last_sequence,
+            last_timestamp=each.last_timestamp_ms,
+            coordinator_epoch=each.coordinator_epoch,
+            current_txn_start_offset=each.txn_first_offset,
+        )
+
+
+API = Api(
+    key=61,
+    name="DescribeProducers",
+    version_min=0,
+    version_max=0,
+    request=DescribeProducersRequest,
+    answer=DescribeProducersResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,194 @@
+"""DescribeTopicPartitions (75): Metadata in pages, for admin clients (KIP-966).
+
+Topics in the order of their names, so many partitions at once; the cursor of an answer says where
+the next request goes on. What a client may not describe is not among all topics, and
+TOPIC_AUTHORIZATION_FAILED where it is asked for by name. Brokers know that a partition has eligible
+leaders beside its ISR, and not which: there ``eligible_leader_replicas`` is null.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_topic_partitions.v0.request import (
+    Cursor as RequestedCursor,
+)
+from kio.schema.describe_topic_partitions.v0.request import (
+    DescribeTopicPartitionsRequest,
+)
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import INTERNAL_TOPICS
+from tidemark.wire import control
+from tidemark_broker.api.authorized import topic_operations
+from tidemark_broker.api.endpoints import reachable
+from tidemark_broker.api.metadata import missing_topic
+from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.metadata import TopicMetadata
+from tidemark_broker.security.acls import Operation
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsResponsePartition:
+    """Broker ids; -1 for no leader and for placeholders."""
+
+    error_code: ErrorCode
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    eligible_leader_replicas: tuple[int, ...] | None
+    last_known_elr: tuple[int, ...] | None
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsResponseTopic:
+    """Those of its partitions that fit."""
+
+    error_code: ErrorCode
+    name: str
+    topic_id: uuid.UUID | None = None
+    is_internal: bool = False
+    partitions: tuple[DescribeTopicPartitionsResponsePartition, ...] = ()
+    topic_authorized_operations: int = NOT_ASKED
+
+
+@dataclass(slots=True, kw_only=True)
+class Cursor:
+    """Where the next request is to go on."""
+
+    topic_name: str
+    partition_index: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsResponse:
+    """``next_cursor``: None where nothing is left."""
+
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
+    next_cursor: Cursor | None = None
+    throttle_time: timedelta = ZERO
+
+
+async def handle(
+    request: DescribeTopicPartitionsRequest, call: Call
+) -> DescribeTopicPartitionsResponse:
+    """Answer for those that are asked for, from the cursor on."""
+    cursor, topics = request.cursor, call.services.cluster.topics
+    asked: set[str] = {topic.name for topic in request.topics}
+    if cursor is not None and not _is_good(cursor, asked):
+        refused = ErrorCode.invalid_request
+        return DescribeTopicPartitionsResponse(
+            topics=tuple(
+                DescribeTopicPartitionsResponseTopic(error_code=refused, name=each.name)
+                for each in request.topics
+            )
+        )
+    first = "" if cursor is None else cursor.topic_name
+    wanted = {name for name in asked or topics if name >= first}
+    denied = await call.denied(Operation.DESCRIBE, wanted)
+    starts_at = 0 if cursor is None or first in denied else cursor.partition_index
+    most = call.services.settings.partitions_described_max
+    limit = max(min(request.response_partition_limit, most), 1)  # or a client would ask for ever
+    page = _Page(call, limit)
+    for name in sorted(wanted - denied):
+        if not page.take(name, starts_at if name == first else 0, is_named=bool(asked)):
+            break
+        if call.turns.over:
+            await call.turns.give()
+    failed = ErrorCode.topic_authorization_failed
+    hidden = sorted(denied) if asked else []
+    return DescribeTopicPartitionsResponse(
+        topics=(
+            *page.topics,
+            *(
+                DescribeTopicPartitionsResponseTopic(error_code=failed, name=each)
+                for each in hidden
+            ),
+        ),
+        next_cursor=page.next_cursor,
+    )
+
+
+def _is_good(cursor: RequestedCursor, asked: set[str]) -> bool:
+    return cursor.partition_index >= 0 and (not asked or cursor.topic_name in asked)
+
+
+class _Page:
+    """One answer as it fills up."""
+
+    def __init__(self, call: Call, limit: int) -> None:
+        self._call = call
+        self._left = limit
+        self._live = frozenset(reachable(call.services.cluster, call.client.listener))
+        self.topics: list[DescribeTopicPartitionsResponseTopic] = []
+        self.next_cursor: Cursor | None = None
+
+    def take(self, name: str, starts_at: int, *, is_named: bool) -> bool:
+        """One more topic; whether there may be another."""
+        if self._left <= 0:
+            self.next_cursor = Cursor(topic_name=name, partition_index=0)
+            return False
+        view = self._call.services.cluster.topics.get(name)
+        if view is None:
+            if is_named:
+                self.topics.append(
+                    DescribeTopicPartitionsResponseTopic(
+                        error_code=missing_topic(name),
+                        name=name,
+                        is_internal=name in INTERNAL_TOPICS,
+                    )
+                )
+            return True
+        rows = [row for row in view.partitions.values() if row.partition >= starts_at]
+        taken = rows[: self._left]
+        self._left -= len(taken)
+        self.topics.append(self._topic(view, taken))
+        if len(taken) < len(rows):
+            self.next_cursor = Cursor(topic_name=name, partition_index=rows[len(taken)].partition)
+        return self.next_cursor is None
+
+    def _topic(
+        self, view: TopicMetadata, rows: Sequence[control.PartitionState]
+    ) -> DescribeTopicPartitionsResponseTopic:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.none,
+            name=view.name,
+            topic_id=view.topic_id,
+            is_internal=view.name in INTERNAL_TOPICS,
+            partitions=tuple(_partition(row, self._live) for row in rows),
+            topic_authorized_operations=topic_operations(self._call.client, view.name),
+        )
+
+
+def _partition(
+    row: control.PartitionState, live: frozenset[int]
+) -> DescribeTopicPartitionsResponsePartition:
+    eligible = None if row.has_eligible_leaders else ()
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.none,
+        partition_index=row.partition,
+        leader_id=row.leader if row.leader in live else -1,
+        leader_epoch=row.leader_epoch,
+        replica_nodes=row.replicas,
+        isr_nodes=row.isr,
+        eligible_leader_replicas=eligible,
+        last_known_elr=eligible,
+        offline_replicas=tuple(node for node in row.replicas if node not in live),
+    )
+
+
+API = Api(
+    key=75,
+    name="DescribeTopicPartitions",
+    version_min=0,
+    version_max=0,
+    request=DescribeTopicPartitionsRequest,
+    answer=DescribeTopicPartitionsResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,106 @@
+"""DescribeTransactions (65, KIP-664): what is under way under transactional ids, by whose
+coordinator it is asked. Of topics that the client may not describe nothing is said."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions.core.metadata import TransactionMetadata
+
+_EPOCH = datetime.fromtimestamp(0, tz=UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicData:
+    """Partitions of one topic that are in the transaction."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionState:
+    """One transactional id; of a decided one those partitions that have no marker yet."""
+
+    error_code: ErrorCode
+    transactional_id: str
+    transaction_state: str = ""
+    transaction_timeout: timedelta = ZERO
+    transaction_start_time: datetime = _EPOCH
+    producer_id: int = 0
+    producer_epoch: int = 0
+    topics: tuple[TopicData, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTransactionsResponse:
+    """Each once, in the order of the request."""
+
+    transaction_states: tuple[TransactionState, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
+    """Look each up."""
+    states = await call.turns.all_of(_states(request, call))
+    return DescribeTransactionsResponse(transaction_states=tuple(states))
+
+
+def _states(request: DescribeTransactionsRequest, call: Call) -> Iterator[TransactionState]:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        found = _found(transactional_id, call)
+        if isinstance(found, ErrorCode):
+            yield TransactionState(error_code=found, transactional_id=transactional_id)
+        else:
+            yield _state(transactional_id, found, call)
+
+
+def _found(transactional_id: str, call: Call) -> TransactionMetadata | ErrorCode:
+    if not call.client.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not transactional_id:
+        return ErrorCode.invalid_request
+    try:
+        known = call.services.transactions.describe(transactional_id)
+    except CoordinatorError as failed:
+        return failed.error_code
+    return ErrorCode.transactional_id_not_found if known is None else known
+
+
+def _state(transactional_id: str, known: TransactionMetadata, call: Call) -> TransactionState:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(known.partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return TransactionState(
+        error_code=ErrorCode.none,
+        transactional_id=transactional_id,
+        transaction_state=known.state.label,
+        transaction_timeout=timedelta(milliseconds=known.timeout_ms),
+        transaction_start_time=_EPOCH + timedelta(milliseconds=known.started_ms),
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        topics=tuple(
+            TopicData(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic.items()
+            if call.client.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        ),
+    )
+
+
+API = Api(
+    key=65,
+    name="DescribeTransactions",
+    version_min=0,
+    version_max=0,
+    open_ended=True,
+    request=DescribeTransactionsRequest,
+    answer=DescribeTransactionsResponse,
+    handler=handle,
+)

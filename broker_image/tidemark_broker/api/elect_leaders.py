@@ -1,0 +1,159 @@
+"""ElectLeaders (43): preferred leaders (KIP-183), or unclean ones where nobody leads (KIP-460).
+
+ALTER on the cluster decides. Without partitions in the request all are meant, and those are
+answered for which something was to be done.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark_broker.api.changed_topics import error_of, pass_on, until_known
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionResult:
+    """One partition."""
+
+    partition_id: int
+    error_code: ErrorCode
+    error_message: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaElectionResult:
+    """One topic."""
+
+    topic: str
+    partition_result: tuple[PartitionResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectLeadersResponse:
+    """``error_code``: why nothing was done at all."""
+
+    error_code: ErrorCode = ErrorCode.none
+    replica_election_results: tuple[ReplicaElectionResult, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
+    """Pass on, wait for the leaders, answer."""
+    asked = _asked(request, call)
+    if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
+        denied = ErrorCode.cluster_authorization_failed
+        results = await call.turns.all_of(
+            _refused(topic, numbers, denied) for topic, numbers in asked.items()
+        )
+        return ElectLeadersResponse(error_code=denied, replica_election_results=tuple(results))
+    if request.election_type not in (_PREFERRED, _UNCLEAN):
+        wrong, text = ErrorCode.invalid_request, f"Unknown election type {request.election_type}"
+        results = await call.turns.all_of(
+            _refused(topic, numbers, wrong, text) for topic, numbers in asked.items()
+        )
+        return ElectLeadersResponse(error_code=wrong, replica_election_results=tuple(results))
+    unclean = request.election_type == _UNCLEAN
+    loop, wait_s = asyncio.get_running_loop(), milliseconds(request.timeout) / 1000
+    until_s = loop.time() + wait_s
+    changes = await call.turns.all_of(
+        _change(topic, numbers, unclean=unclean) for topic, numbers in asked.items()
+    )
+    told = await pass_on(call, changes, wait_s=wait_s)
+    found = dict(zip(asked, told, strict=True))
+    await until_known(
+        call,
+        found,
+        lambda topic: _are_led(topic, found[topic], call, unclean=unclean),
+        until_s - loop.time(),
+    )
+    answers = await call.turns.all_of(
+        _result(topic, asked[topic], found[topic], is_all=request.topic_partitions is None)
+        for topic in asked
+    )
+    shown = tuple(each for each in answers if each.partition_result)
+    return ElectLeadersResponse(replica_election_results=shown)
+
+
+def _asked(request: ElectLeadersRequest, call: Call) -> Mapping[str, Sequence[int]]:
+    if request.topic_partitions is None:
+        return {name: tuple(view.partitions) for name, view in call.services.cluster.topics.items()}
+    asked: dict[str, dict[int, None]] = {}
+    for each in request.topic_partitions:
+        asked.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
+    return {topic: tuple(numbers) for topic, numbers in asked.items()}
+
+
+def _change(topic: str, numbers: Sequence[int], *, unclean: bool) -> TopicChange:
+    return TopicChange(
+        kind=ChangeKind.ELECT,
+        name=topic,
+        topic_id=None,
+        assignments=tuple(Assignment(partition=number, replicas=()) for number in numbers),
+        unclean=unclean,
+    )
+
+
+def _are_led(topic: str, result: TopicChangeResult, call: Call, *, unclean: bool) -> bool:
+    """The metadata of this broker says so, of those that were elected."""
+    view = call.services.cluster.topics.get(topic)
+    if view is None:
+        return True
+    rows = [view.partitions.get(part.partition) for part in result.parts if not part.error_code]
+    return all(row is None or _is_led(row, unclean=unclean) for row in rows)
+
+
+def _is_led(row: control.PartitionState, *, unclean: bool) -> bool:
+    preferred = next((node for node in row.replicas if node >= 0), -1)
+    return row.leader >= 0 if unclean else row.leader == preferred
+
+
+def _result(
+    topic: str, numbers: Sequence[int], result: TopicChangeResult, *, is_all: bool
+) -> ReplicaElectionResult:
+    if result.error_code:
+        return _refused(topic, numbers, error_of(result.error_code), result.error_message)
+    parts = tuple(
+        PartitionResult(
+            partition_id=part.partition,
+            error_code=error_of(part.error_code),
+            error_message=part.error_message,
+        )
+        for part in result.parts
+        if not (is_all and part.error_code == ErrorCode.election_not_needed)
+    )
+    return ReplicaElectionResult(topic=topic, partition_result=parts)
+
+
+def _refused(
+    topic: str, numbers: Sequence[int], code: ErrorCode, message: str | None = None
+) -> ReplicaElectionResult:
+    return ReplicaElectionResult(
+        topic=topic,
+        partition_result=tuple(
+            PartitionResult(partition_id=number, error_code=code, error_message=message)
+            for number in numbers
+        ),
+    )
+
+
+API = Api(
+    key=43,
+    name="ElectLeaders",
+    version_min=0,
+    version_max=2,
+    request=ElectLeadersRequest,
+    answer=ElectLeadersResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,328 @@
+"""Fetch sessions of clients (KIP-227): a request names the partitions that changed, an answer those
+with news.
+
+Kafka's ``FetchManager`` and ``FetchSessionCache`` rule by rule: a request that names everything
+ends the session whose id it bears, whether there is one or not; any other goes on with its session
+or is answered with an error, upon which a client names everything again. A session is made when
+its first answer is, so a client that does not wait for that leaves nothing behind.
+
+A session is its maker's, by principal and address: to anybody else it is not there. No client has
+more than half of all sessions, or of the partitions in them; Kafka bounds neither.
+
+Pure: the time is passed in. (Followers keep sessions of another kind, see
+:mod:`tidemark_broker.replication.following.fetch_session`.)
+"""
+
+import random
+import uuid
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.replication.fetch_metadata import (
+    FINAL_EPOCH,
+    IDLE_S,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    SESSION_ID_MAX,
+    after,
+    is_full,
+)
+from tidemark_broker.replication.types import FetchResult
+
+#: Partitions of all sessions together: about 400 bytes each.
+PARTITIONS_MAX = 100_000
+
+#: A partition as a request names it: by its topic's id, or by its name in versions without ids.
+Key: TypeAlias = tuple[uuid.UUID | str | None, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRequest:
+    """One partition of a request. ``topic`` is "" for an id that nobody knows (yet); ``error``:
+    known to fail before any partition is looked up."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    topic_id: uuid.UUID | None = None
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    error: ErrorCode = ErrorCode.none
+
+    @property
+    def key(self) -> Key:
+        """What it is named by."""
+        return self.topic_id or self.topic, self.partition
+
+
+class FetchMetadata(NamedTuple):
+    """Which session a request is of, and who asks."""
+
+    session_id: int
+    epoch: int
+    by_id: bool
+    who: Hashable
+
+
+class CachedPartition:
+    """One partition of a session (Kafka's name): what was last asked and answered."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "requested")
+
+    def __init__(self, requested: PartitionRequest, result: FetchResult | None = None) -> None:
+        self.requested = requested
+        self.high_watermark = self.log_start_offset = -1
+        if result is not None:
+            self.high_watermark = result.high_watermark
+            self.log_start_offset = result.log_start_offset
+
+    def is_news(self, result: FetchResult) -> bool:
+        """Should the client hear of it? It counts as told from now on."""
+        is_news = (
+            bool(result.data)
+            or result.error is not ErrorCode.none
+            or result.diverging is not None
+            or result.preferred_read_replica >= 0
+            or result.high_watermark != self.high_watermark
+            or result.log_start_offset != self.log_start_offset
+        )
+        failed = result.error is not ErrorCode.none
+        self.high_watermark = -1 if failed else result.high_watermark  # told again once it is over
+        self.log_start_offset = result.log_start_offset
+        return is_news
+
+
+class FetchSession:
+    """One client's; ``epoch`` is that of its next request."""
+
+    def __init__(
+        self,
+        session_id: int,
+        metadata: FetchMetadata,
+        cached: dict[Key, CachedPartition],
+        now: float,
+    ) -> None:
+        self.session_id = session_id
+        self.by_id = metadata.by_id
+        self.who = metadata.who
+        self.epoch = after(INITIAL_EPOCH)
+        self.created_s = self.used_s = now
+        self.cached = cached
+
+    def update(self, named: Mapping[Key, PartitionRequest], forgotten: Iterable[Key]) -> None:
+        """Take over what a request says; what it names and forgets is forgotten."""
+        for key, requested in named.items():
+            known = self.cached.get(key)
+            if known is None:
+                self.cached[key] = CachedPartition(requested)
+            else:
+                known.requested = _named_as_before(requested, known.requested.topic)
+        for key in forgotten:
+            self.cached.pop(key, None)
+
+
+def _named_as_before(requested: PartitionRequest, topic: str) -> PartitionRequest:
+    """A session keeps the name that an id had: a topic that was deleted is told from one whose id
+    was never known, and from another of its name (INCONSISTENT_TOPIC_ID)."""
+    if not topic or requested.topic == topic:
+        return requested
+    return replace(requested, topic=topic)
+
+
+class FetchContext:
+    """One request: what it reads, and what of that is told (Kafka's ``FetchContext``)."""
+
+    def __init__(
+        self,
+        cache: "FetchSessionCache",
+        metadata: FetchMetadata,
+        named: Mapping[Key, PartitionRequest],
+        session: FetchSession | None = None,
+        *,
+        begins: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._metadata = metadata
+        self._named = named
+        self._session = session
+        self._begins = begins
+
+    @property
+    def requests(self) -> list[PartitionRequest]:
+        """All that are fetched, named or not, in the order in which they are read."""
+        if self._session is None:
+            return list(self._named.values())
+        return [each.requested for each in self._session.cached.values()]
+
+    @property
+    def session_id(self) -> int:
+        """Of an answer that tells of no partition."""
+        return NO_SESSION if self._session is None else self._session.session_id
+
+    def answered(
+        self, results: Sequence[tuple[PartitionRequest, FetchResult]], now_s: float
+    ) -> tuple[int, Sequence[bool]] | ErrorCode:
+        """The session's id, and of each result whether it is told; an error where the session has
+        gone on without this request (an answer was not waited for)."""
+        if self._session is not None:
+            return self._incremental(self._session, results)
+        session_id = NO_SESSION
+        if self._begins:
+            session_id = self._cache.begin(self._metadata, self._named, results, now_s)
+        return session_id, [True] * len(results)
+
+    def _incremental(
+        self, session: FetchSession, results: Sequence[tuple[PartitionRequest, FetchResult]]
+    ) -> tuple[int, Sequence[bool]] | ErrorCode:
+        if session.epoch != after(self._metadata.epoch):
+            return ErrorCode.invalid_fetch_session_epoch
+        told = []
+        for request, result in results:
+            cached = session.cached.get(request.key)
+            is_news = cached is not None and cached.is_news(result)
+            told.append(is_news)
+            if cached is not None and result.data:  # read last from now on, so that none starves
+                del session.cached[request.key]
+                session.cached[request.key] = cached
+        return session.session_id, told
+
+
+class FetchSessionCache:
+    """All sessions of clients; the one that was not used for longest comes first."""
+
+    def __init__(self, *, slots: int, partitions_max: int = PARTITIONS_MAX) -> None:
+        self._slots = slots
+        self._partitions_max = partitions_max
+        self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of all sessions."""
+        return self._partitions
+
+    def context(
+        self,
+        metadata: FetchMetadata,
+        named: Mapping[Key, PartitionRequest],
+        forgotten: Sequence[Key],
+        now_s: float,
+    ) -> FetchContext | ErrorCode:
+        """What a request is to read, or why its client must name everything again."""
+        session = self._sessions.get(metadata.session_id)
+        if session is not None and session.who != metadata.who:
+            session = None
+        if is_full(metadata.epoch):
+            if session is not None:
+                self._end(session)
+            return FetchContext(self, metadata, named, begins=metadata.epoch != FINAL_EPOCH)
+        if session is None:
+            return ErrorCode.fetch_session_id_not_found
+        if session.epoch != metadata.epoch:
+            return ErrorCode.invalid_fetch_session_epoch
+        if session.by_id is not metadata.by_id:
+            return ErrorCode.fetch_session_topic_id_error
+        added = sum(key not in session.cached for key in named)
+        if not self._may_grow(session, added):
+            self._end(session)
+            return ErrorCode.invalid_fetch_session_epoch
+        return self._goes_on(session, metadata, named, forgotten, now_s)
+
+    def _goes_on(
+        self,
+        session: FetchSession,
+        metadata: FetchMetadata,
+        named: Mapping[Key, PartitionRequest],
+        forgotten: Sequence[Key],
+        now_s: float,
+    ) -> FetchContext:
+        before = len(session.cached)
+        session.update(named, forgotten)
+        self._partitions += len(session.cached) - before
+        if not session.cached:
+            self._end(session)
+            return FetchContext(self, metadata, named)
+        session.used_s = now_s
+        session.epoch = after(session.epoch)
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return FetchContext(self, metadata, named, session)
+
+    def begin(
+        self,
+        metadata: FetchMetadata,
+        named: Mapping[Key, PartitionRequest],
+        results: Sequence[tuple[PartitionRequest, FetchResult]],
+        now_s: float,
+    ) -> int:
+        """The id of a new session; NO_SESSION where there is no room for it."""
+        if not self._make_room(metadata.who, len(results), now_s):
+            return NO_SESSION
+        session_id = random.randint(1, SESSION_ID_MAX)
+        while session_id in self._sessions:
+            session_id = random.randint(1, SESSION_ID_MAX)
+        cached = {
+            request.key: CachedPartition(named[request.key], result) for request, result in results
+        }
+        self._sessions[session_id] = FetchSession(session_id, metadata, cached, now_s)
+        self._partitions += len(cached)
+        return session_id
+
+    def _may_grow(self, session: FetchSession, added: int) -> bool:
+        return (
+            self._partitions + added <= self._partitions_max
+            and len(session.cached) + added <= self._partitions_max // 2
+        )
+
+    def _make_room(self, who: Hashable, size: int, now_s: float) -> bool:
+        if size > self._partitions_max // 2:
+            return False
+        self._keep_to_share(who, size)
+        while self._partitions + size > self._partitions_max:
+            if not self._evict_stale(now_s):
+                return False
+        return (
+            len(self._sessions) < self._slots
+            or self._evict_stale(now_s)
+            or self._evict_smaller(size, now_s)
+        )
+
+    def _keep_to_share(self, who: Hashable, size: int) -> None:
+        """A client that has half of everything makes room for itself."""
+        if len(self._sessions) < self._slots // 2 and (
+            self._partitions + size <= self._partitions_max // 2
+        ):
+            return
+        mine = [each for each in self._sessions.values() if each.who == who]
+        count, held = len(mine), sum(len(each.cached) for each in mine)
+        for each in mine:
+            if count < max(1, self._slots // 2) and held + size <= self._partitions_max // 2:
+                return
+            count, held = count - 1, held - len(each.cached)
+            self._end(each)
+
+    def _evict_stale(self, now_s: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_s - oldest.used_s <= IDLE_S:
+            return False
+        self._end(oldest)
+        return True
+
+    def _evict_smaller(self, size: int, now_s: float) -> bool:
+        """One with more partitions gains more by a session; a young one is left alone."""
+        old = [each for each in self._sessions.values() if now_s - each.created_s > IDLE_S]
+        smallest = min(old, key=lambda each: len(each.cached), default=None)
+        if smallest is None or len(smallest.cached) >= size:
+            return False
+        self._end(smallest)
+        return True
+
+    def _end(self, session: FetchSession) -> None:
+        if self._sessions.pop(session.session_id, None) is not None:
+            self._partitions -= len(session.cached)

@@ -1,0 +1,134 @@
+"""FindCoordinator (10): which broker coordinates a group or a transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6 import request as v6
+
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidemark.wire import control
+from tidemark_broker.api.endpoints import reachable
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.finding import Finder
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Since this version one request asks for many.
+_BATCHED_SINCE = 4
+#: Of a key, in a message: a whole one and a sentence may be more than a string can hold.
+_SHOWN_MAX = 300
+
+
+class _Kind(NamedTuple):
+    """What may be looked for: the topic that it is kept in, and what is protected."""
+
+    topic: str
+    resource: ResourceType
+    denied: ErrorCode
+
+
+_KINDS: Mapping[int, _Kind] = MappingProxyType(
+    {
+        0: _Kind(GROUP_OFFSETS_TOPIC, ResourceType.GROUP, ErrorCode.group_authorization_failed),
+        1: _Kind(
+            TRANSACTION_STATE_TOPIC,
+            ResourceType.TRANSACTIONAL_ID,
+            ErrorCode.transactional_id_authorization_failed,
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest(v6.FindCoordinatorRequest):
+    """One ``key`` until version 3."""
+
+    key: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Coordinator:
+    """Where it is; -1 and nothing with an error."""
+
+    key: str
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = "NONE"
+
+
+@dataclass(slots=True, kw_only=True)
+class FindCoordinatorResponse:
+    """``coordinators`` from version 4 on, the other fields until then."""
+
+    coordinators: tuple[Coordinator, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+    """Look up each; a topic that is not there yet is asked for."""
+    live = reachable(call.services.cluster, call.client.listener)
+    finder = Finder(call.services.cluster, call.services.creations.want)
+    batched = call.version >= _BATCHED_SINCE
+    keys = request.coordinator_keys if batched else (request.key,)
+    found = await call.turns.all_of(
+        _find(finder, live, call, request.key_type, key) for key in keys
+    )
+    if batched:
+        return FindCoordinatorResponse(coordinators=tuple(found))
+    (one,) = found
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+def _find(
+    finder: Finder, live: Mapping[int, control.Endpoint], call: Call, key_type: int, key: str
+) -> Coordinator:
+    kind = _KINDS.get(key_type)
+    if kind is None:
+        return _refused(
+            key, ErrorCode.invalid_request, f"there are no coordinators of type {key_type}"
+        )
+    if not call.client.may(Operation.DESCRIBE, kind.resource, key):
+        text = f"no permission to describe {kind.resource.name} {key[:_SHOWN_MAX]}"
+        return _refused(key, kind.denied, text)
+    try:
+        node = finder.leader_of(kind.topic, key)
+    except CoordinatorError as error:
+        return _refused(key, error.error_code, str(error))
+    if node not in live:
+        return _refused(
+            key, ErrorCode.coordinator_not_available, "its partition has no leader at present"
+        )
+    return Coordinator(key=key, node_id=node, host=live[node].host, port=live[node].port)
+
+
+def _refused(key: str, error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, error_code=error, error_message=message)
+
+
+API = Api(
+    key=10,
+    name="FindCoordinator",
+    version_min=0,
+    version_max=6,
+    request=FindCoordinatorRequest,
+    answer=FindCoordinatorResponse,
+    handler=handle,
+)

@@ -1,0 +1,138 @@
+"""JoinGroup (11): a member takes part in the next generation of its group.
+
+The answer comes when that begins, which may take as long as a rebalance does.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v9.request import JoinGroupRequest
+
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.values import (
+    UNKNOWN_MEMBER_ID,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    Protocol,
+)
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.security.principal import host_of
+
+#: Since these versions a new member is given its id first (KIP-394), no protocol is null rather
+#: than empty, and a leader may be told to leave everything as it is (KIP-814).
+_ID_FIRST_SINCE, _NULL_SINCE, _SKIP_SINCE = 4, 7, 9
+_CLIENT_ID_MAX = 255
+#: Of one member: clients have a handful of assignors.
+PROTOCOLS_MAX = 100
+#: Longer than any rebalance is waited for.
+_WAIT_MAX_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponseMember:
+    """As the leader is told of it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinGroupResponse:
+    """See :class:`~tidemark_broker.groups.core.values.JoinAnswer`."""
+
+    error_code: ErrorCode
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    member_id: str
+    members: tuple[JoinGroupResponseMember, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
+    """Wait for the generation."""
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        answer = _error(request, ErrorCode.group_authorization_failed)
+    elif not request.group_id:
+        answer = _error(request, ErrorCode.invalid_group_id)
+    elif len(request.protocols) > PROTOCOLS_MAX:
+        answer = _error(request, ErrorCode.invalid_request)
+    else:
+        try:
+            answer = await call.services.groups.join(
+                lambda tell: _asked(request, call, tell), call.wait_s(_WAIT_MAX_S)
+            )
+        except CoordinatorError as error:
+            answer = _error(request, error.error_code)
+    return await _answer(answer, call)
+
+
+def _error(request: JoinGroupRequest, error: ErrorCode) -> JoinAnswer:
+    return JoinAnswer(error=error, member_id=request.member_id)
+
+
+def _asked(
+    request: JoinGroupRequest, call: Call, tell: Callable[[JoinAnswer], None]
+) -> JoinRequest:
+    session_ms = milliseconds(request.session_timeout)
+    rebalance_ms = milliseconds(request.rebalance_timeout)
+    client_id = call.client_id[:_CLIENT_ID_MAX]
+    name = request.group_instance_id or client_id
+    return JoinRequest(
+        group_id=request.group_id,
+        who=Identity(request.member_id, request.group_instance_id),
+        client_id=client_id,
+        client_host=f"/{host_of(call.client.peer)}",
+        rebalance_timeout_ms=session_ms if rebalance_ms < 0 else rebalance_ms,
+        session_timeout_ms=session_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+        needs_member_id=call.version >= _ID_FIRST_SINCE,
+        may_skip_assignment=call.version >= _SKIP_SINCE,
+        new_id=f"{name}-{uuid.uuid4()}" if request.member_id == UNKNOWN_MEMBER_ID else "",
+        answer=tell,
+    )
+
+
+async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
+    members = await call.turns.all_of(
+        JoinGroupResponseMember(
+            member_id=each.member_id,
+            group_instance_id=each.instance_id,
+            metadata=each.metadata,
+        )
+        for each in answer.members
+    )
+    name = answer.protocol_name
+    return JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation_id,
+        protocol_type=answer.protocol_type,
+        protocol_name="" if name is None and call.version < _NULL_SINCE else name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(members),
+    )
+
+
+API = Api(
+    key=11,
+    name="JoinGroup",
+    version_min=0,
+    version_max=9,
+    request=JoinGroupRequest,
+    answer=JoinGroupResponse,
+    handler=handle,
+    open_ended=True,
+    by_client_id=True,
+)

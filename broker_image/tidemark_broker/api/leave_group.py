@@ -1,0 +1,82 @@
+"""LeaveGroup (13): members go, or an administrator sends static ones away (KIP-345)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.leave_group.v5 import request as v5
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import some
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Since this version several go at once.
+_BATCHED_SINCE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest(v5.LeaveGroupRequest):
+    """One ``member_id`` until version 2."""
+
+    member_id: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberResponse:
+    """What came of one."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaveGroupResponse:
+    """In the order of the request; until version 2 the one member's error is that of all."""
+
+    error_code: ErrorCode
+    members: tuple[MemberResponse, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
+    """Answer at once; the others rebalance."""
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=ErrorCode.invalid_group_id)
+    members = [Identity(request.member_id)]
+    if call.version >= _BATCHED_SINCE:
+        members = [Identity(each.member_id, each.group_instance_id) for each in request.members]
+    errors: list[ErrorCode] = []
+    try:
+        for part in some(members) if members else ((),):
+            errors += call.services.groups.leave(request.group_id, part)
+            await call.turns.pause()
+    except CoordinatorError as error:
+        return LeaveGroupResponse(error_code=error.error_code)
+    if call.version < _BATCHED_SINCE:
+        return LeaveGroupResponse(error_code=errors[0])
+    return LeaveGroupResponse(
+        error_code=ErrorCode.none,
+        members=tuple(
+            MemberResponse(
+                member_id=who.member_id, group_instance_id=who.instance_id, error_code=error
+            )
+            for who, error in zip(members, errors, strict=True)
+        ),
+    )
+
+
+API = Api(
+    key=13,
+    name="LeaveGroup",
+    version_min=0,
+    version_max=5,
+    request=LeaveGroupRequest,
+    answer=LeaveGroupResponse,
+    handler=handle,
+)

@@ -1,0 +1,77 @@
+"""ListGroups (16): the groups that this broker coordinates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.security.acls import Operation, ResourceType
+
+_TYPE = "classic"
+#: What a group weighs in the list, about.
+_GROUP_BYTES = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class ListedGroup:
+    """State and type from versions 4 and 5 on."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str = _TYPE
+
+
+@dataclass(slots=True, kw_only=True)
+class ListGroupsResponse:
+    """Those that the client may describe."""
+
+    error_code: ErrorCode = ErrorCode.none
+    groups: tuple[ListedGroup, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
+    """All, or those in one of the states and of one of the types that are asked for."""
+    if not call.has_room(call.services.groups.count * _GROUP_BYTES):
+        return ListGroupsResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    try:
+        found = await call.turns.all_of(_listed(request, call))
+    except CoordinatorError as error:
+        return ListGroupsResponse(error_code=error.error_code)
+    return ListGroupsResponse(groups=tuple(each for each in found if each is not None))
+
+
+def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | None]:
+    states = {each.lower() for each in request.states_filter}
+    types = {each.lower() for each in request.types_filter}
+    if types and _TYPE not in types:
+        return
+    sees_all = call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER)
+    for group in call.services.groups.groups():
+        seen = sees_all or call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+        if seen and (not states or group.state.value.lower() in states):
+            yield ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+            )
+        else:
+            yield None
+
+
+API = Api(
+    key=16,
+    name="ListGroups",
+    version_min=0,
+    version_max=5,
+    request=ListGroupsRequest,
+    answer=ListGroupsResponse,
+    handler=handle,
+    open_ended=True,
+)

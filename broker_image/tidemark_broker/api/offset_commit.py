@@ -1,0 +1,170 @@
+"""OffsetCommit (8): how far a group has come: its members say so, or who consumes by itself."""
+
+import uuid
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v10 import request as v10
+
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
+from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.replication.metadata import TopicMetadata
+from tidemark_broker.security.acls import Operation, ResourceType
+
+_BY_ID_SINCE = 10
+_AS_THE_BROKER_SAYS = timedelta(milliseconds=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequestTopic(v10.OffsetCommitRequestTopic):
+    """Named until version 9."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest(v10.OffsetCommitRequest):
+    """``retention_time`` until version 4."""
+
+    topics: tuple[OffsetCommitRequestTopic, ...]
+    retention_time: timedelta = _AS_THE_BROKER_SAYS
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommitResponsePartition:
+    """What came of one."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommitResponseTopic:
+    """As the request names it."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[OffsetCommitResponsePartition, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommitResponse:
+    """In the order of the request."""
+
+    topics: tuple[OffsetCommitResponseTopic, ...]
+    throttle_time: timedelta = ZERO
+
+
+class _Entry(NamedTuple):
+    """One partition: the error with which it is refused, or what is to be kept."""
+
+    error: ErrorCode
+    new: NewOffset | None
+
+
+async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
+    """Keep what may be kept; answer once it is committed."""
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return await _answer(request, call, iter(()), ErrorCode.group_authorization_failed)
+    views = [_view(topic, call) for topic in request.topics]
+    names = {view.name for view in views if view is not None} | {t.name for t in request.topics}
+    denied = await call.denied(Operation.READ, names)
+    entries = await call.turns.all_of(_entries(request, views, denied, call))
+    kept = [each.new for each in entries if each.new is not None]
+    errors: list[ErrorCode] = []
+    if kept:
+        try:
+            errors = await call.services.groups.commit(_by(request, call), kept, call.turns.pause)
+        except CoordinatorError as error:
+            errors = [error.error_code] * len(kept)
+    remaining = iter(errors)
+    answers = (each.error if each.new is None else next(remaining) for each in entries)
+    return await _answer(request, call, answers)
+
+
+def _by(request: OffsetCommitRequest, call: Call) -> Committer:
+    return Committer(
+        group_id=request.group_id,
+        who=Identity(request.member_id, request.group_instance_id),
+        generation_id=request.generation_id_or_member_epoch,
+        version=call.version,
+        retention_ms=milliseconds(request.retention_time),
+    )
+
+
+def _view(topic: OffsetCommitRequestTopic, call: Call) -> TopicMetadata | None:
+    cluster = call.services.cluster
+    if call.version < _BY_ID_SINCE:
+        return cluster.topics.get(topic.name)
+    return None if topic.topic_id is None else cluster.by_id(topic.topic_id)
+
+
+def _entries(
+    request: OffsetCommitRequest,
+    views: list[TopicMetadata | None],
+    denied: Set[str],
+    call: Call,
+) -> Iterator[_Entry]:
+    by_id = call.version >= _BY_ID_SINCE
+    unknown = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+    for topic, view in zip(request.topics, views, strict=True):
+        name = topic.name if view is None else view.name
+        for part in topic.partitions:
+            if name in denied:
+                yield _Entry(ErrorCode.topic_authorization_failed, None)
+            elif view is None:
+                yield _Entry(unknown, None)
+            elif part.partition_index not in view.partitions:
+                yield _Entry(ErrorCode.unknown_topic_or_partition, None)
+            else:
+                yield _Entry(ErrorCode.none, _new(view, part))
+
+
+def _new(view: TopicMetadata, part: Any) -> NewOffset:
+    return NewOffset(
+        of=TopicPartition(view.name, part.partition_index),
+        offset=part.committed_offset,
+        leader_epoch=part.committed_leader_epoch,
+        metadata=part.committed_metadata,
+        topic_id=view.topic_id,
+    )
+
+
+async def _answer(
+    request: OffsetCommitRequest,
+    call: Call,
+    errors: Iterator[ErrorCode],
+    error_of_all: ErrorCode = ErrorCode.none,
+) -> OffsetCommitResponse:
+    topics = []
+    for topic in request.topics:
+        partitions = await call.turns.all_of(
+            OffsetCommitResponsePartition(
+                partition_index=part.partition_index, error_code=next(errors, error_of_all)
+            )
+            for part in topic.partitions
+        )
+        topics.append(
+            OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)
+            )
+        )
+    return OffsetCommitResponse(topics=tuple(topics))
+
+
+API = Api(
+    key=8,
+    name="OffsetCommit",
+    version_min=2,
+    version_max=10,
+    request=OffsetCommitRequest,
+    answer=OffsetCommitResponse,
+    handler=handle,
+)

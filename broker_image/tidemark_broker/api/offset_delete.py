@@ -1,0 +1,104 @@
+"""OffsetDelete (47): forget how far a group has come with topics that it consumes no more
+(KIP-496)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.turns import some
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.security.acls import Operation, ResourceType
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetDeleteResponsePartition:
+    """What came of one."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetDeleteResponseTopic:
+    """As the request names it."""
+
+    name: str
+    partitions: tuple[OffsetDeleteResponsePartition, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetDeleteResponse:
+    """In the order of the request; nothing with an error of all."""
+
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[OffsetDeleteResponseTopic, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteResponse:
+    """Some at a time."""
+    if not call.client.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed)
+    denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
+    errors: dict[TopicPartition, ErrorCode] = {}
+    wanted = []
+    for topic in request.topics:
+        view = call.services.cluster.topics.get(topic.name)
+        for part in topic.partitions:
+            of = TopicPartition(topic.name, part.partition_index)
+            if topic.name in denied:
+                errors[of] = ErrorCode.topic_authorization_failed
+            elif view is None or part.partition_index not in view.partitions:
+                errors[of] = ErrorCode.unknown_topic_or_partition
+            else:
+                wanted.append(of)
+            await call.turns.pause()
+    error = await _delete(request.group_id, wanted, errors, call)
+    if error is not ErrorCode.none:
+        return OffsetDeleteResponse(error_code=error)
+    topics = []
+    for topic in request.topics:
+        partitions = await call.turns.all_of(
+            OffsetDeleteResponsePartition(
+                partition_index=part.partition_index,
+                error_code=errors[TopicPartition(topic.name, part.partition_index)],
+            )
+            for part in topic.partitions
+        )
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return OffsetDeleteResponse(topics=tuple(topics))
+
+
+async def _delete(
+    group_id: str,
+    wanted: list[TopicPartition],
+    errors: dict[TopicPartition, ErrorCode],
+    call: Call,
+) -> ErrorCode:
+    """Fill in ``errors``; the error of all."""
+    try:
+        for part in some(wanted) if wanted else ():
+            made = await call.services.groups.delete_offsets(group_id, part)
+            if isinstance(made, ErrorCode):
+                return made
+            errors.update(zip(part, made, strict=True))
+            await call.turns.pause()
+    except CoordinatorError as error:
+        return error.error_code
+    return ErrorCode.none
+
+
+API = Api(
+    key=47,
+    name="OffsetDelete",
+    version_min=0,
+    version_max=0,
+    request=OffsetDeleteRequest,
+    answer=OffsetDeleteResponse,
+    handler=handle,
+)

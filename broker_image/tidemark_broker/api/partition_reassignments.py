@@ -1,0 +1,202 @@
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): KIP-455.
+
+To begin or to end a move takes ALTER on the cluster, to see those under way DESCRIBE. A move is
+answered once it is stored, not once it is done; this broker tells of those that it has heard of.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.alter_partition_reassignments.v1 import request as altering
+from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0 import request as listing
+
+from tidemark.wire import control
+from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
+from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED, error_of, pass_on
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.replication.metadata import TopicMetadata
+from tidemark_broker.security.acls import Operation, ResourceType
+
+
+@dataclass(slots=True, kw_only=True)
+class ReassignablePartitionResponse:
+    """One partition."""
+
+    partition_index: int
+    error_code: ErrorCode
+    error_message: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ReassignableTopicResponse:
+    """One topic."""
+
+    name: str
+    partitions: tuple[ReassignablePartitionResponse, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse:
+    """``error_code``: why nothing was done at all."""
+
+    allow_replication_factor_change: bool
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    responses: tuple[ReassignableTopicResponse, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+@dataclass(slots=True, kw_only=True)
+class OngoingPartitionReassignment:
+    """One partition that moves."""
+
+    partition_index: int
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class OngoingTopicReassignment:
+    """Those of one topic."""
+
+    name: str
+    partitions: tuple[OngoingPartitionReassignment, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse:
+    """Topics of which something moves."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    topics: tuple[OngoingTopicReassignment, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def alter(
+    request: altering.AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    """Pass on."""
+    allowed = request.allow_replication_factor_change
+    if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=allowed,
+            error_code=ErrorCode.cluster_authorization_failed,
+            error_message=AUTHORIZATION_FAILED,
+        )
+    changes = await call.turns.all_of(
+        _change(topic, keeps_factor=not allowed) for topic in request.topics
+    )
+    told = await pass_on(call, changes, wait_s=milliseconds(request.timeout) / 1000)
+    answers = await call.turns.all_of(
+        _told(topic, result) for topic, result in zip(request.topics, told, strict=True)
+    )
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=allowed, responses=tuple(answers)
+    )
+
+
+def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicChange:
+    """Partitions with an empty list of brokers, which is none, are answered here."""
+    return TopicChange(
+        kind=ChangeKind.REASSIGN,
+        name=topic.name,
+        topic_id=None,
+        assignments=tuple(
+            Assignment(partition=part.partition_index, replicas=part.replicas or ())
+            for part in topic.partitions
+            if part.replicas is None or part.replicas
+        ),
+        keeps_factor=keeps_factor,
+    )
+
+
+def _told(
+    topic: altering.ReassignableTopic, result: TopicChangeResult
+) -> ReassignableTopicResponse:
+    of_all = error_of(result.error_code), result.error_message
+    found = {
+        part.partition: (error_of(part.error_code), part.error_message) for part in result.parts
+    }
+    empty = ErrorCode.invalid_replica_assignment, "The replica list is empty."
+    parts = []
+    for part in topic.partitions:
+        is_empty = part.replicas is not None and not part.replicas
+        code, message = empty if is_empty else found.get(part.partition_index, of_all)
+        parts.append(
+            ReassignablePartitionResponse(
+                partition_index=part.partition_index, error_code=code, error_message=message
+            )
+        )
+    return ReassignableTopicResponse(name=topic.name, partitions=tuple(parts))
+
+
+async def list_them(
+    request: listing.ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    """Of all topics, or of the partitions that are named."""
+    if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return ListPartitionReassignmentsResponse(
+            error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
+        )
+    found = await call.turns.all_of(_moving(request, call))
+    return ListPartitionReassignmentsResponse(
+        topics=tuple(each for each in found if each.partitions)
+    )
+
+
+def _moving(
+    request: listing.ListPartitionReassignmentsRequest, call: Call
+) -> Iterator[OngoingTopicReassignment]:
+    topics = call.services.cluster.topics
+    if request.topics is None:
+        for view in tuple(topics.values()):
+            yield _topic(view, view.partitions)
+        return
+    for asked in request.topics:
+        known = topics.get(asked.name)
+        if known is not None:
+            rows = known.partitions
+            yield _topic(known, [each for each in asked.partition_indexes if each in rows])
+
+
+def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassignment:
+    rows: Iterator[control.PartitionState] = (view.partitions[each] for each in partitions)
+    return OngoingTopicReassignment(
+        name=view.name,
+        partitions=tuple(
+            OngoingPartitionReassignment(
+                partition_index=row.partition,
+                replicas=row.replicas,
+                adding_replicas=row.adding,
+                removing_replicas=row.removing,
+            )
+            for row in rows
+            if row.adding or row.removing
+        ),
+    )
+
+
+ALTER = Api(
+    key=45,
+    name="AlterPartitionReassignments",
+    version_min=0,
+    version_max=1,
+    request=altering.AlterPartitionReassignmentsRequest,
+    answer=AlterPartitionReassignmentsResponse,
+    handler=alter,
+)
+LIST = Api(
+    key=46,
+    name="ListPartitionReassignments",
+    version_min=0,
+    version_max=0,
+    request=listing.ListPartitionReassignmentsRequest,
+    answer=ListPartitionReassignmentsResponse,
+    handler=list_them,
+    open_ended=True,
+)

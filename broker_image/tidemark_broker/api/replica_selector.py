@@ -1,0 +1,90 @@
+"""Which replica a consumer should read from (KIP-392): Kafka's ``RackAwareReplicaSelector``.
+
+Only where ``replica.selector.class`` says so, for a consumer that tells its rack. Pure: the leader
+in, what it knows of its followers, and where brokers are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR, REPLICA_SELECTOR
+from tidemark_broker.api.endpoints import endpoint_of
+from tidemark_broker.api.table import Call
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.partition import Partition, reads
+from tidemark_broker.replication.partition.isr import FollowerProgress
+from tidemark_broker.replication.types import FetchResult
+
+NONE = -1
+
+
+def rack_of(call: Call, rack: str) -> str:
+    """The rack of a consumer that is to be sent to a replica in it, "" where none is."""
+    if not rack:
+        return ""
+    services = call.services
+    selector = services.cluster.cluster_config.get(REPLICA_SELECTOR)
+    if selector is None:
+        selector = services.settings.replica_selector
+    return rack if selector == RACK_AWARE_SELECTOR else ""
+
+
+def preferred(
+    rack: str,
+    offset: int,
+    *,
+    leader_rack: str | None,
+    racks: Mapping[int, str | None],
+    followers: Mapping[int, FollowerProgress],
+) -> int:
+    """The follower in that rack that has most of the log, :data:`NONE` for the leader. ``racks``
+    and ``followers`` are those of the ISR, by node id."""
+    if leader_rack == rack:
+        return NONE
+    near = [
+        (progress.next_offset, progress.last_caught_up_s, node)
+        for node, progress in followers.items()
+        if racks.get(node) == rack
+        and progress.next_offset >= offset
+        and 0 <= progress.local_log_start_offset <= offset
+    ]
+    return max(near)[-1] if near else NONE
+
+
+def redirected(
+    partition: Partition, offset: int, rack: str, call: Call, current_leader_epoch: int
+) -> FetchResult | None:
+    """The answer of a leader that sends a consumer elsewhere; nothing is read for it."""
+    if partition.leader is None:
+        return None
+    if partition.check_leader(current_leader_epoch) is not ErrorCode.none:
+        return None
+    cluster, isr = call.services.cluster, set(partition.isr)
+    node = preferred(
+        rack,
+        offset,
+        leader_rack=_rack(cluster, partition.context.node_id),
+        racks=_racks(cluster, isr, call.client.listener),
+        followers={n: p for n, p in partition.leader.progress().items() if n in isr},
+    )
+    if node == NONE:
+        return None
+    return replace(reads.empty_answer(partition), preferred_read_replica=node)
+
+
+def _rack(cluster: MetadataCache, node: int) -> str | None:
+    row = cluster.brokers.get(node)
+    return None if row is None else row.rack
+
+
+def _racks(cluster: MetadataCache, nodes: set[int], listener: str) -> Mapping[int, str | None]:
+    """Of those that a client of that listener reaches."""
+    return {
+        node: row.rack
+        for node in nodes
+        if (row := cluster.brokers.get(node)) is not None
+        and not row.fenced
+        and endpoint_of(row, listener) is not None
+    }

@@ -1,0 +1,74 @@
+"""SyncGroup (14): a member asks what it is to do in its generation; the leader says so for all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sync_group.v5.request import SyncGroupRequest
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.values import Identity, SyncAnswer, SyncRequest
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Since this version a member says which protocol it means (KIP-559).
+_NAMED_SINCE = 5
+_WAIT_MAX_S = 24 * 3600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncGroupResponse:
+    """What the member is to do."""
+
+    error_code: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
+    """Wait for the leader."""
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return SyncGroupResponse(error_code=ErrorCode.group_authorization_failed)
+    if not request.group_id:
+        return SyncGroupResponse(error_code=ErrorCode.invalid_group_id)
+    if call.version >= _NAMED_SINCE and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.inconsistent_group_protocol)
+    try:
+        answer = await call.services.groups.sync(
+            lambda tell: _asked(request, tell), call.wait_s(_WAIT_MAX_S)
+        )
+    except CoordinatorError as error:
+        return SyncGroupResponse(error_code=error.error_code)
+    return SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+def _asked(request: SyncGroupRequest, tell: Callable[[SyncAnswer], None]) -> SyncRequest:
+    return SyncRequest(
+        group_id=request.group_id,
+        who=Identity(request.member_id, request.group_instance_id),
+        generation_id=request.generation_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+        answer=tell,
+    )
+
+
+API = Api(
+    key=14,
+    name="SyncGroup",
+    version_min=0,
+    version_max=5,
+    request=SyncGroupRequest,
+    answer=SyncGroupResponse,
+    handler=handle,
+)

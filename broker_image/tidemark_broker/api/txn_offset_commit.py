@@ -1,0 +1,174 @@
+"""TxnOffsetCommit (28): how far a group has come, as part of a transaction (KIP-98): it counts once
+a marker commits it. Up to version 4 the producer has named the group in AddOffsetsToTxn before;
+from version 5 on that is done here (KIP-890)."""
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.transactional import refusal
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
+from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
+from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.log import VerificationGuard
+from tidemark_broker.replication import types
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions import verification
+from tidemark_broker.transactions.core.metadata import Producer
+
+_ADDS_SINCE = 5
+_ABORTABLE_SINCE = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponsePartition:
+    """What came of one."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponseTopic:
+    """One topic."""
+
+    name: str
+    partitions: tuple[TxnOffsetCommitResponsePartition, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponse:
+    """In the order of the request."""
+
+    topics: tuple[TxnOffsetCommitResponseTopic, ...]
+    throttle_time: timedelta = ZERO
+
+
+class _Entry(NamedTuple):
+    """One partition: the error with which it is refused, or what is to be put aside."""
+
+    error: ErrorCode
+    new: NewOffset | None
+
+
+async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
+    """Put aside what may be; answer once it is committed."""
+    error = refusal(call, request.transactional_id)
+    if error is ErrorCode.none and not call.client.may(
+        Operation.READ, ResourceType.GROUP, request.group_id
+    ):
+        error = ErrorCode.group_authorization_failed
+    if error is not ErrorCode.none:
+        return await _answer(request, call, iter(()), error)
+    denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
+    entries = await call.turns.all_of(_entries(request, denied, call))
+    new = [each.new for each in entries if each.new is not None]
+    errors: list[ErrorCode] = []
+    if new:
+        try:
+            errors = await _committed(request, new, call)
+        except CoordinatorError as failed:
+            errors = [failed.error_code] * len(new)
+    remaining = iter(errors)
+    answers = (each.error if each.new is None else next(remaining) for each in entries)
+    return await _answer(request, call, answers, ErrorCode.none)
+
+
+def _entries(request: TxnOffsetCommitRequest, denied: Set[str], call: Call) -> Iterator[_Entry]:
+    topics = call.services.cluster.topics
+    for topic in request.topics:
+        view = topics.get(topic.name)
+        for part in topic.partitions:
+            if topic.name in denied:
+                yield _Entry(ErrorCode.topic_authorization_failed, None)
+            elif view is None or part.partition_index not in view.partitions:
+                yield _Entry(ErrorCode.unknown_topic_or_partition, None)
+            else:
+                new = NewOffset(
+                    of=TopicPartition(topic.name, part.partition_index),
+                    offset=part.committed_offset,
+                    leader_epoch=part.committed_leader_epoch,
+                    metadata=part.committed_metadata,
+                    topic_id=view.topic_id,
+                )
+                yield _Entry(ErrorCode.none, new)
+
+
+async def _committed(
+    request: TxnOffsetCommitRequest, new: list[NewOffset], call: Call
+) -> list[ErrorCode]:
+    groups = call.services.groups
+    producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+    log = groups.log_of(request.group_id)
+    found = await _verified(request, producer, log, call)
+    if isinstance(found, ErrorCode):
+        return [found] * len(new)
+    by = Committer(
+        group_id=request.group_id,
+        who=Identity(request.member_id, request.group_instance_id),
+        generation_id=request.generation_id,
+        producer=producer,
+    )
+    if found is not None:
+        log.verified(producer, found)
+    return await groups.commit(by, new, call.turns.pause)
+
+
+async def _verified(
+    request: TxnOffsetCommitRequest,
+    producer: TransactionalProducer,
+    log: CoordinatorLog,
+    call: Call,
+) -> VerificationGuard | ErrorCode | None:
+    """What the log is to be shown, if anything; or why the transaction does not take it. What
+    passes by itself is answered so that clients do not look for another group coordinator."""
+    adds = call.version >= _ADDS_SINCE
+    tp = types.TopicPartition(*log.partition.tp)
+    found = await verification.verified(
+        call.services.transactions.inquiries,
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        {tp: partial(log.begin_verification, producer)},
+        adds=adds,
+    )
+    error = found.get(tp)
+    if error is None or isinstance(error, VerificationGuard):
+        return error
+    if error in verification.PASSES:
+        return ErrorCode.coordinator_load_in_progress
+    return verification.as_client_knows(error, knows_abortable=call.version >= _ABORTABLE_SINCE)
+
+
+async def _answer(
+    request: Any, call: Call, errors: Iterator[ErrorCode], error_of_all: ErrorCode
+) -> TxnOffsetCommitResponse:
+    topics = []
+    for topic in request.topics:
+        partitions = await call.turns.all_of(
+            TxnOffsetCommitResponsePartition(
+                partition_index=part.partition_index, error_code=next(errors, error_of_all)
+            )
+            for part in topic.partitions
+        )
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return TxnOffsetCommitResponse(topics=tuple(topics))
+
+
+API = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    version_min=0,
+    version_max=5,
+    request=TxnOffsetCommitRequest,
+    answer=TxnOffsetCommitResponse,
+    handler=handle,
+)

@@ -1,0 +1,104 @@
+"""WriteTxnMarkers (27): end transactions in partitions that this broker leads. Our brokers have a
+message of their own for it; this is for administrators, who end one that hangs (KIP-664)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
+
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.transactions.wire import WireMarker
+
+#: Kafka's ``request.timeout.ms``: how long markers may take to be committed.
+_WAIT_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class WritableTxnMarkerPartitionResult:
+    """One partition."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class WritableTxnMarkerTopicResult:
+    """One topic."""
+
+    name: str
+    partitions: tuple[WritableTxnMarkerPartitionResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class WritableTxnMarkerResult:
+    """One marker."""
+
+    producer_id: int
+    topics: tuple[WritableTxnMarkerTopicResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class WriteTxnMarkersResponse:
+    """In the order of the request."""
+
+    markers: tuple[WritableTxnMarkerResult, ...]
+
+
+async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
+    """Write them, wait until they are committed."""
+    wanted = await call.turns.all_of(_wanted(request))
+    may = call.client.may(Operation.ALTER, ResourceType.CLUSTER) or call.client.may(
+        Operation.CLUSTER_ACTION, ResourceType.CLUSTER
+    )
+    errors: Sequence[ErrorCode] = [ErrorCode.cluster_authorization_failed] * len(wanted)
+    if may:
+        errors = await call.services.marker_writer.write(wanted, wait_s=call.wait_s(_WAIT_S))
+    remaining = iter(errors)
+    results = await call.turns.all_of(_result(marker, remaining) for marker in request.markers)
+    return WriteTxnMarkersResponse(markers=tuple(results))
+
+
+def _wanted(request: WriteTxnMarkersRequest) -> Iterator[WireMarker]:
+    for marker in request.markers:
+        for topic in marker.topics:
+            for partition in topic.partition_indexes:
+                yield WireMarker(
+                    topic=topic.name,
+                    partition=partition,
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.producer_epoch,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    commit=marker.transaction_result,
+                    version=marker.transaction_version,
+                )
+
+
+def _result(marker: WritableTxnMarker, remaining: Iterator[ErrorCode]) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=tuple(
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=partition, error_code=next(remaining)
+                    )
+                    for partition in topic.partition_indexes
+                ),
+            )
+            for topic in marker.topics
+        ),
+    )
+
+
+API = Api(
+    key=27,
+    name="WriteTxnMarkers",
+    version_min=1,
+    version_max=2,
+    request=WriteTxnMarkersRequest,
+    answer=WriteTxnMarkersResponse,
+    handler=handle,
+)

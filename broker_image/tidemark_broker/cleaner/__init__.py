@@ -1,0 +1,6 @@
+"""Which logs of a broker are compacted, and when (Kafka's ``LogCleaner``)."""
+
+from tidemark_broker.cleaner.log_cleaner import LogCleaner
+from tidemark_broker.cleaner.metrics import CleanerCollector
+
+__all__ = ["CleanerCollector", "LogCleaner"]

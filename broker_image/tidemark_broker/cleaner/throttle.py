@@ -1,0 +1,28 @@
+"""``log.cleaner.io.max.bytes.per.second``: what all cleanings together read and write."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from tidemark.configuration.values import INT64_MAX
+from tidemark_broker.quotas.rate import WindowedRate, Windows
+
+
+class IoThrottle:
+    """Any thread."""
+
+    def __init__(self, bytes_per_s: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit = bytes_per_s
+        self._rate = WindowedRate(Windows())
+        self._lock = threading.Lock()
+        self._now = now
+
+    def moved(self, size_bytes: int) -> float:
+        """So many bytes were read or written; for how many seconds nothing more may be."""
+        if self._limit == INT64_MAX:
+            return 0.0
+        with self._lock:
+            now_s = self._now()
+            if size_bytes:
+                self._rate.record(size_bytes, now_s)
+            return self._rate.rest_s(self._limit, now_s)

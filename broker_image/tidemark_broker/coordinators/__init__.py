@@ -1,0 +1,1 @@
+"""State machines that are kept in partitions of internal topics (see :mod:`.coordinators`)."""

@@ -1,0 +1,36 @@
+"""Which partition of an internal topic, and so which broker, coordinates a group or a
+transaction."""
+
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.java_hash import partition_of
+from tidemark_broker.replication.metadata import MetadataCache
+
+
+class Finder:
+    """``want`` asks for a topic that is not there, and may be asked as often as one likes."""
+
+    def __init__(self, cluster: MetadataCache, want: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._want = want
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition that ``key`` hashes to; raises :class:`CoordinatorError`
+        (COORDINATOR_NOT_AVAILABLE) while there is no topic, and asks for it."""
+        view = self._cluster.topics.get(topic)
+        if view is None or not view.partitions:
+            self._want(topic)
+            raise CoordinatorError(
+                ErrorCode.coordinator_not_available, f"the topic {topic} is not there yet"
+            )
+        return partition_of(key, len(view.partitions))
+
+    def leader_of(self, topic: str, key: str) -> int:
+        """The broker that coordinates ``key``, -1 while nobody does; raises as
+        :meth:`partition_of` does."""
+        number = self.partition_of(topic, key)
+        row = self._cluster.topics[topic].partitions.get(number)
+        return -1 if row is None else row.leader

@@ -1,0 +1,1 @@
+"""What a group decides: requests and the time in, records and answers out."""

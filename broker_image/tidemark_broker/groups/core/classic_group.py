@@ -1,0 +1,349 @@
+"""A group of the classic protocol: its members, generation, leader, and which state comes of what.
+
+Nothing here waits or decides when to rebalance (see :mod:`.rebalancing`); it keeps what belongs
+together together. Counts are kept as members come and go, since a group may have thousands of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.framing import FrameError
+from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.records import (
+    NO_TIMESTAMP,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from tidemark_broker.groups.core.subscriptions import subscribed_topics
+from tidemark_broker.groups.core.values import (
+    GroupState,
+    Identity,
+    Join,
+    JoinAnswer,
+    JoinedMember,
+    Protocol,
+)
+
+CONSUMER = "consumer"
+_OVERHEAD_BYTES = 1000
+#: What an id that was given away weighs.
+PENDING_BYTES = 700
+#: Topics that its members name, each its own. Of a group that has more it is not known.
+_SUBSCRIBED_MAX = 100_000
+#: What one of them weighs beside its text.
+_TOPIC_BYTES = 100
+
+
+class ClassicGroup:
+    """``state_timestamp_ms``: since when it is in its state, -1 where that is not known."""
+
+    def __init__(self, group_id: str, now_ms: int = NO_TIMESTAMP) -> None:
+        self.group_id = group_id
+        self.state = self.previous_state = GroupState.EMPTY
+        self.state_timestamp_ms = now_ms
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation_id = 0
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        #: Ids that were given to members that have not joined with them yet.
+        self.pending_join: set[str] = set()
+        self.pending_sync: set[str] = set()
+        self.awaiting_join = 0
+        #: Has anybody joined since the initial rebalance was last put off?
+        self.new_member_added = False
+        #: None: it is not known what the group consumes.
+        self.subscribed: frozenset[str] | None = frozenset()
+        self.weight_bytes = _OVERHEAD_BYTES + len(group_id)
+        #: As much of that is counted among what the broker's groups weigh.
+        self.weighed_bytes = 0
+        #: Behind the last record of the group or of its offsets.
+        self.recorded_below = 0
+        self._supported: Counter[str] = Counter()
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Do its members consume topics, rather than coordinate something else (as Connect)?"""
+        return self.protocol_type == CONSUMER
+
+    @property
+    def all_joined(self) -> bool:
+        """Does everybody wait for the next generation?"""
+        return self.awaiting_join == len(self.members) and not self.pending_join
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of its members'."""
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Do its members consume the topic, or may they?"""
+        return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
+
+    def validate(self, who: Identity) -> ErrorCode:
+        """Is that one of its members, under the name that it says to have?"""
+        if who.instance_id is not None:
+            owner = self.static_members.get(who.instance_id)
+            if owner is None:
+                return ErrorCode.unknown_member_id
+            if owner != who.member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if who.member_id in self.members else ErrorCode.unknown_member_id
+
+    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        """Has the member a protocol in common with all others?"""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self._supported[name] == count for name in {p.name for p in protocols}
+        )
+
+    def select_protocol(self) -> str:
+        """The one that most members like best of those that all can do; of several that one that
+        was named first."""
+        candidates = {name for name, n in self._supported.items() if n == len(self.members)}
+        votes = Counter(
+            vote
+            for vote in (member.vote(candidates) for member in self.members.values())
+            if vote is not None
+        )
+        if not votes:
+            raise ValueError(f"the members of {self.group_id} have no protocol in common")
+        return max(votes, key=lambda name: votes[name])
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """As the leader is told of them."""
+        name = self.protocol_name or ""
+        return tuple(
+            JoinedMember(each.member_id, each.instance_id, each.metadata_of(name))
+            for each in self.members.values()
+        )
+
+    # ------------------------------------------------------------ members that come and go
+
+    def add(self, member: Member, join: Join | None, protocol_type: str) -> None:
+        """A new member; the first one leads."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.leader = self.leader or member.member_id
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self._count(member, 1)
+        self._await_join(member, join)
+        self.remove_pending(member.member_id)
+
+    def add_pending(self, member_id: str) -> None:
+        """An id that was given away."""
+        self.pending_join.add(member_id)
+        self.weight_bytes += PENDING_BYTES
+
+    def remove_pending(self, member_id: str) -> bool:
+        """It has joined with it, or will not; was it pending?"""
+        if member_id not in self.pending_join:
+            return False
+        self.pending_join.discard(member_id)
+        self.weight_bytes -= PENDING_BYTES
+        return True
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[Protocol, ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        join: Join | None,
+    ) -> None:
+        """A member joins again; who waited under its id until now is answered by the client's own
+        retry."""
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        self._await_join(member, join)
+
+    def remove(self, member_id: str) -> Member | None:
+        """It is a member no more, nor will be by an id that it was given."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member, -1)
+            self._await_join(member, None)
+            instance_id = member.instance_id
+            if instance_id is not None and self.static_members.get(instance_id) == member_id:
+                del self.static_members[instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.remove_pending(member_id)
+        self.pending_sync.discard(member_id)
+        return member
+
+    def replace_static(self, instance_id: str, new_id: str) -> Member:
+        """The process of a static member was started again: its former one is fenced."""
+        old_id = self.static_members[instance_id]
+        old = self.members[old_id]
+        was_leader = self.leader == old_id
+        self.awaiting_join -= old.join is not None
+        old.fence()
+        new = Member(
+            Identity(new_id, instance_id),
+            client_id=old.client_id,
+            client_host=old.client_host,
+            rebalance_timeout_ms=old.rebalance_timeout_ms,
+            session_timeout_ms=old.session_timeout_ms,
+            protocols=old.protocols,
+            assignment=old.assignment,
+        )
+        self._count(old, -1)
+        self._count(new, 1)
+        del self.members[old_id]
+        self.members[new_id] = new
+        self.static_members[instance_id] = new_id
+        if was_leader:
+            self.leader = new_id
+        self.pending_sync.discard(old_id)
+        return new
+
+    def answer_join(self, member: Member, answer: JoinAnswer) -> None:
+        """Tell it, if it waits for that."""
+        join = member.join
+        self._await_join(member, None)
+        if join is not None:
+            join(answer)
+
+    def not_rejoined(self) -> list[Member]:
+        """Those that do not wait for the next generation."""
+        return [each for each in self.members.values() if each.join is None]
+
+    def elect_joined_leader(self) -> bool:
+        """Has the group a leader that waits for the next generation? Another one if need be."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join is None:
+            joined = next((e.member_id for e in self.members.values() if e.join is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined
+        return True
+
+    # ------------------------------------------------------------ states
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """It is in that state from now on."""
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = now_ms
+
+    def next_generation(self, now_ms: int) -> None:
+        """Everybody who is to take part has joined; nobody: the group is empty."""
+        self.generation_id += 1
+        self.pending_sync.clear()
+        self.protocol_name = self.select_protocol() if self.members else None
+        self._subscribe()
+        self.transition_to(
+            GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms
+        )
+
+    def metadata(self, assignments: "dict[str, bytes] | None" = None) -> GroupMetadataValue:
+        """As it stands on record; ``assignments``: those that are to be, None: those that are."""
+        name = self.protocol_name or ""
+        members = tuple(
+            MemberMetadata(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                rebalance_timeout=each.rebalance_timeout_ms,
+                session_timeout=each.session_timeout_ms,
+                subscription=each.metadata_of(name),
+                assignment=each.assignment
+                if assignments is None
+                else assignments.get(each.member_id, b""),
+            )
+            for each in self.members.values()
+        )
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader,
+            current_state_timestamp=self.state_timestamp_ms,
+            members=members,
+        )
+
+    def empty_metadata(self) -> GroupMetadataValue:
+        """As it stands on record with no members."""
+        return replace(self.metadata(), protocol=None, leader=None, members=())
+
+    @classmethod
+    def of(cls, group_id: str, value: GroupMetadataValue) -> "ClassicGroup":
+        """From its record: stable with members, else empty."""
+        group = cls(group_id, value.current_state_timestamp)
+        group.generation_id = value.generation
+        group.protocol_name = value.protocol
+        for each in value.members:
+            member = Member(
+                Identity(each.member_id, each.group_instance_id),
+                client_id=each.client_id,
+                client_host=each.client_host,
+                rebalance_timeout_ms=each.rebalance_timeout,
+                session_timeout_ms=each.session_timeout,
+                protocols=(Protocol(value.protocol or "", each.subscription),),
+                assignment=each.assignment,
+            )
+            group.add(member, None, value.protocol_type)
+        group.protocol_type = value.protocol_type or None
+        group.leader = value.leader if value.members else None
+        group.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        group._subscribe()
+        return group
+
+    def _subscribe(self) -> None:
+        self.weight_bytes -= _weight(self.subscribed)
+        self.subscribed = self._subscribed()
+        self.weight_bytes += _weight(self.subscribed)
+
+    def _subscribed(self) -> frozenset[str] | None:
+        if not self.members:
+            return frozenset()
+        if not self.is_consumer_group or self.protocol_name is None:
+            return None
+        name, left = self.protocol_name, _SUBSCRIBED_MAX
+        topics: set[str] = set()
+        try:
+            for metadata in {each.metadata_of(name) for each in self.members.values()}:
+                named = subscribed_topics(metadata, left)
+                left -= len(named)
+                topics.update(named)
+        except FrameError:
+            return None
+        return frozenset(topics)
+
+    def waiting(self) -> Iterator[Member]:
+        """Members that wait for an answer."""
+        for each in tuple(self.members.values()):
+            if each.join is not None or each.sync is not None:
+                yield each
+
+    # ------------------------------------------------------------ counts
+
+    def _count(self, member: Member, sign: int) -> None:
+        self.weight_bytes += sign * member.weight_bytes
+        for name in {each.name for each in member.protocols}:
+            self._supported[name] += sign
+            if not self._supported[name]:
+                del self._supported[name]
+
+    def _await_join(self, member: Member, join: Join | None) -> None:
+        self.awaiting_join += (join is not None) - (member.join is not None)
+        member.join = join
+
+
+def _weight(topics: frozenset[str] | None) -> int:
+    return sum(_TOPIC_BYTES + len(topic) for topic in topics or ())

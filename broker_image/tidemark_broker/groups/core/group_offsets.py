@@ -1,0 +1,295 @@
+"""Who may commit, fetch and delete offsets of a group, and when they and the group expire.
+
+Kafka's OffsetMetadataManager. What names many partitions is asked for in parts, each judged anew,
+so that nobody else waits for the whole of it.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.journal import Journal, Room
+from tidemark_broker.groups.core.offsets import (
+    CommittedOffset,
+    Offsets,
+    TopicPartition,
+    tombstone,
+)
+from tidemark_broker.groups.core.rebalancing import Rebalancing
+from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, Identity
+
+#: Tombstones that are written at a time.
+_AT_ONCE = 250
+#: Since this version of OffsetCommit a group that is not there is told from a generation that is
+#: over (KIP-848).
+_NOT_FOUND_SINCE = 9
+
+
+class NewOffset(NamedTuple):
+    """What a client wants to keep; ``metadata`` None: nothing; ``leader_epoch`` -1: not known."""
+
+    of: TopicPartition
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    topic_id: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Who commits: a member in a generation, or, with -1 and no id, somebody who takes no part.
+    ``version`` of OffsetCommit; ``retention_ms`` -1: as the broker says."""
+
+    group_id: str
+    who: Identity
+    generation_id: int
+    version: int = _NOT_FOUND_SINCE
+    retention_ms: int = -1
+    producer: TransactionalProducer | None = None
+
+
+class Changed(NamedTuple):
+    """One error each; ``end_offset``: once all below is committed it is true."""
+
+    errors: list[ErrorCode]
+    end_offset: int
+
+
+class GroupOffsets:
+    """Of all groups of one partition of ``__consumer_offsets``. Pure."""
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup],
+        offsets: Offsets,
+        rebalancing: Rebalancing,
+        journal: Journal,
+        settings: GroupSettings,
+        room: Room,
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._rebalancing = rebalancing
+        self._journal = journal
+        self._settings = settings
+        self._room = room
+
+    # ------------------------------------------------------------ OffsetCommit
+
+    def commit(self, by: Committer, new: Sequence[NewOffset], now: Now) -> Changed:
+        """Keep those that may be kept. Raises CoordinatorError where none could be recorded."""
+        group = self._groups.get(by.group_id)
+        error = self._refusal(group, by)
+        if error is ErrorCode.none and group is None and self._room.is_full:
+            error = ErrorCode.group_max_size_reached
+        if error is not ErrorCode.none:
+            return Changed([error] * len(new), 0)
+        errors = [self._offset_error(by, each) for each in new]
+        kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
+        if by.producer is None and group is not None:
+            self._rebalancing.heard_of(group, by.who.member_id, now)
+        if not kept:
+            return Changed(errors, 0)
+        return Changed(errors, self._keep(by, kept, now))
+
+    def _keep(self, by: Committer, kept: Sequence[NewOffset], now: Now) -> int:
+        expire_ms = None if by.retention_ms < 0 else now.ms + by.retention_ms
+        values = [
+            CommittedOffset(
+                offset=each.offset,
+                leader_epoch=each.leader_epoch,
+                metadata=each.metadata or "",
+                commit_timestamp_ms=now.ms,
+                expire_timestamp_ms=expire_ms,
+                topic_id=each.topic_id,
+            )
+            for each in kept
+        ]
+        records = [
+            value.record(by.group_id, each.of) for each, value in zip(kept, values, strict=True)
+        ]
+        end_offset = self._journal.append(records, by.producer)
+        first, before = end_offset - len(records), self._offsets.weight_bytes
+        for number, (each, value) in enumerate(zip(kept, values, strict=True)):
+            self._offsets.put(by.group_id, each.of, value.at(first + number), by.producer)
+        self._room.used_bytes += self._offsets.weight_bytes - before
+        self._group(by.group_id, now).recorded_below = end_offset
+        return end_offset
+
+    def _group(self, group_id: str, now: Now) -> ClassicGroup:
+        group = self._groups.get(group_id)
+        if group is None:  # a group that has offsets only
+            group = self._groups[group_id] = ClassicGroup(group_id, now.ms)
+            self._room.weigh(group)
+            self._rebalancing.check_later(group_id, now)
+        return group
+
+    def _refusal(self, group: ClassicGroup | None, by: Committer) -> ErrorCode:
+        is_transactional = by.producer is not None
+        takes_part = by.generation_id > NO_GENERATION
+        if group is None:
+            if not takes_part:
+                return ErrorCode.none
+            if not is_transactional and by.version >= _NOT_FOUND_SINCE:
+                return ErrorCode.group_id_not_found
+            return ErrorCode.illegal_generation
+        if not takes_part and group.state is GroupState.EMPTY:
+            return ErrorCode.none
+        if takes_part or by.who.member_id or by.who.instance_id is not None:
+            error = group.validate(by.who)
+            if error is not ErrorCode.none:
+                return error
+            if by.generation_id != group.generation_id:
+                return ErrorCode.illegal_generation
+        elif not is_transactional:
+            return ErrorCode.unknown_member_id
+        if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def _offset_error(self, by: Committer, new: NewOffset) -> ErrorCode:
+        if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
+            return ErrorCode.offset_metadata_too_large
+        before = self._offsets.held(by.group_id, new.of, by.producer)
+        more = len(new.metadata or "")
+        if before is not None:
+            more -= len(before.metadata)
+        if (before is None or more > 0) and self._room.lacks(more):
+            return ErrorCode.invalid_commit_offset_size
+        return ErrorCode.none
+
+    def end_transaction(
+        self, producer: TransactionalProducer, *, committed: bool, end_offset: int
+    ) -> None:
+        """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
+        is committed."""
+        before = self._offsets.weight_bytes
+        for group_id in self._offsets.end_transaction(producer, committed=committed):
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.recorded_below = end_offset
+        self._room.used_bytes += self._offsets.weight_bytes - before
+
+    # ------------------------------------------------------------ OffsetDelete, DeleteGroups
+
+    def delete_offsets(self, group_id: str, of: Sequence[TopicPartition]) -> Changed | ErrorCode:
+        """Forget those that the group does not consume; the error of all where it cannot be
+        asked."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return ErrorCode.non_empty_group
+        errors = [
+            ErrorCode.group_subscribed_to_topic
+            if group.is_subscribed_to(each.topic)
+            else ErrorCode.none
+            for each in of
+        ]
+        known = self._offsets.of_group(group_id)
+        gone = [
+            each
+            for each, error in zip(of, errors, strict=True)
+            if error is ErrorCode.none and each in known
+        ]
+        return Changed(errors, self._remove(group, gone))
+
+    def delete_some_of_group(self, group_id: str) -> tuple[ErrorCode, bool, int]:
+        """Delete an empty group, or a part of its offsets: (error, is there more to delete, the
+        offset below which all is to be committed)."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found, False, 0
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.non_empty_group, False, 0
+        known = chain(self._offsets.of_group(group_id), self._offsets.of_transactions(group_id))
+        gone = list(dict.fromkeys(islice(known, _AT_ONCE)))
+        end_offset = self._remove(group, gone)
+        if self._has_offsets(group_id):
+            return ErrorCode.none, True, end_offset
+        return ErrorCode.none, False, self._remove_group(group)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
+
+    def _remove(self, group: ClassicGroup, gone: Sequence[TopicPartition]) -> int:
+        if gone:
+            group.recorded_below = self._journal.append(
+                [tombstone(group.group_id, each) for each in gone]
+            )
+            before = self._offsets.weight_bytes
+            for each in gone:
+                self._offsets.remove(group.group_id, each)
+            self._room.used_bytes += self._offsets.weight_bytes - before
+        return group.recorded_below
+
+    def _remove_group(self, group: ClassicGroup) -> int:
+        end_offset = self._journal.append([record_of(GroupMetadataKey(group=group.group_id), None)])
+        self._rebalancing.forget(group)
+        return end_offset
+
+    # ------------------------------------------------------------ what nobody needs any more
+
+    def check(self, group_id: str, now: Now) -> bool:
+        """Let go of some offsets that have expired, and of a group that has nothing else (KIP-211);
+        is there more to let go of? Raises CoordinatorError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return False
+        retention_ms = self._settings.offsets_retention_ms
+        expired = self._offsets.expired(group_id, _unused_since(group), now.ms, retention_ms)
+        gone = list(islice(expired, _AT_ONCE))
+        self._remove(group, gone)
+        is_unused = group.state is GroupState.EMPTY and not group.pending_join
+        if is_unused and not self._has_offsets(group_id):
+            self._remove_group(group)
+        return len(gone) == _AT_ONCE
+
+    def forget_some_of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> bool:
+        """A topic was deleted, nothing is left to go on with; is there more to forget? Raises
+        CoordinatorError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return False
+        gone = list(islice(self._of_topic(group_id, topic, topic_id), _AT_ONCE))
+        self._remove(group, gone)
+        return len(gone) == _AT_ONCE
+
+    def _of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> Iterator[TopicPartition]:
+        for of, value in self._offsets.of_group(group_id).items():
+            if of.topic == topic and value.topic_id in (None, topic_id):
+                yield of
+
+
+def _unused_since(
+    group: ClassicGroup,
+) -> Callable[[TopicPartition, CommittedOffset], int | None]:
+    """Since when an offset of the group is not in use, None while it is."""
+
+    def committed(_: TopicPartition, value: CommittedOffset) -> int | None:
+        return value.commit_timestamp_ms
+
+    def emptied(_: TopicPartition, value: CommittedOffset) -> int | None:
+        since_ms = group.state_timestamp_ms
+        return value.commit_timestamp_ms if since_ms < 0 else since_ms
+
+    def unsubscribed(of: TopicPartition, value: CommittedOffset) -> int | None:
+        return None if group.is_subscribed_to(of.topic) else value.commit_timestamp_ms
+
+    def never(_: TopicPartition, __: CommittedOffset) -> int | None:
+        return None
+
+    if group.protocol_type is None:
+        return committed
+    if group.state is GroupState.EMPTY:
+        return emptied
+    is_known = group.is_consumer_group and group.subscribed is not None
+    return unsubscribed if is_known and group.state is GroupState.STABLE else never

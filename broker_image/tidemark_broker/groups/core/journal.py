@@ -1,0 +1,49 @@
+"""How what a group decides is put on record."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.settings import Now
+
+
+class Journal(Protocol):
+    """The log of the partition that the group is in."""
+
+    def append(
+        self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
+    ) -> int:
+        """Put them on record, all or none; the offset behind them. Raises CoordinatorError where
+        nothing was."""
+
+    def when_committed(self, end_offset: int, then: Callable[[Now], None]) -> None:
+        """Call it once all below is committed; never, if this broker coordinates no more by
+        then."""
+
+
+class Room:
+    """How many bytes the groups of a broker take of memory, and may."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def weigh(self, group: ClassicGroup) -> None:
+        """The group has changed; may be said again."""
+        self.used_bytes += group.weight_bytes - group.weighed_bytes
+        group.weighed_bytes = group.weight_bytes
+
+    def forget(self, group: ClassicGroup) -> None:
+        """The group is gone."""
+        self.used_bytes -= group.weighed_bytes
+        group.weighed_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Then nothing new is begun; what there is goes on."""
+        return self.lacks(0)
+
+    def lacks(self, more_bytes: int) -> bool:
+        """Is there no room for so much more?"""
+        return self.used_bytes + more_bytes >= self.limit_bytes

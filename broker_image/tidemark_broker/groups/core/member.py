@@ -1,0 +1,82 @@
+"""One member of a classic group."""
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.groups.core.values import (
+    Identity,
+    Join,
+    JoinAnswer,
+    Protocol,
+    Sync,
+    SyncAnswer,
+    weight_of,
+)
+
+#: What a member weighs beside its texts and its protocols.
+_OVERHEAD_BYTES = 1000
+
+
+class Member:
+    """``join`` and ``sync``: where the answer goes that it waits for. ``is_new``: it has not been
+    told of a generation yet."""
+
+    __slots__ = (
+        "assignment", "client_host", "client_id", "instance_id", "is_new", "join", "member_id",
+        "protocols", "rebalance_timeout_ms", "session_timeout_ms", "sync",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        who: Identity,
+        *,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: tuple[Protocol, ...],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id, self.instance_id = who
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.join: Join | None = None
+        self.sync: Sync | None = None
+        self.is_new = False
+
+    @property
+    def is_static(self) -> bool:
+        """Has it a name that outlives its process (KIP-345)?"""
+        return self.instance_id is not None
+
+    @property
+    def weight_bytes(self) -> int:
+        """About what it takes of memory."""
+        texts = len(self.member_id) + len(self.client_id) + len(self.assignment)
+        return _OVERHEAD_BYTES + texts + weight_of(self.protocols)
+
+    def metadata_of(self, protocol_name: str) -> bytes:
+        """What it says with that protocol, nothing where it does not do it."""
+        return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
+
+    def vote(self, candidates: "frozenset[str] | set[str]") -> str | None:
+        """Which of ``candidates`` it likes best."""
+        return next((p.name for p in self.protocols if p.name in candidates), None)
+
+    def answer_sync(self, answer: SyncAnswer) -> bool:
+        """Tell it, if it waits for that; did it?"""
+        waiting, self.sync = self.sync, None
+        if waiting is None:
+            return False
+        waiting(answer)
+        return True
+
+    def fence(self) -> None:
+        """Another process has its name now."""
+        if self.join is not None:
+            self.join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=self.member_id))
+            self.join = None
+        self.answer_sync(SyncAnswer(error=ErrorCode.fenced_instance_id))

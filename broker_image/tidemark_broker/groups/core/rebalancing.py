@@ -1,0 +1,664 @@
+"""The classic protocol (Kafka's GroupMetadataManager): who joins, what comes of it, who is gone.
+
+A rebalance has two halves. In the first (PreparingRebalance) members join, until all have or their
+time is over; in the second (CompletingRebalance) their leader says what each is to do, which is put
+on record, and once that is committed everybody is told (Stable). Whoever joins or leaves begins
+anew. No step goes through all members unless a generation begins or ends, so that thousands of them
+join in the time that so many answers take.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.journal import Journal, Room
+from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.records import GroupMetadataKey, GroupMetadataValue, record_of
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.values import (
+    UNKNOWN_MEMBER_ID,
+    GroupState,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+    shown,
+)
+
+logger = logging.getLogger(__name__)
+
+#: How long a new member may wait for its first answer (Kafka's classicGroupNewMemberJoinTimeoutMs):
+#: it has no session yet, and may be gone.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+#: How soon a group is looked at again of which more has expired than is let go of at once.
+_SOON_S = 0.1
+_AFTER_JOIN = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinDeadline:
+    """The first half of a rebalance ends."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDeadline:
+    """Who has not asked what it is to do is gone."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDeadline:
+    """A member that was not heard of is gone."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDeadline:
+    """Offsets of the group may have expired (``offsets.retention.check.interval.ms``)."""
+
+    group_id: str
+
+
+class _InitialDelay(NamedTuple):
+    """By how much the first half of a new group's rebalance was put off, and still may be."""
+
+    delay_ms: int
+    remaining_ms: int
+
+
+class Rebalancing:
+    """All classic groups of one partition of ``__consumer_offsets``. Pure."""
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup],
+        journal: Journal,
+        deadlines: "Deadlines[object]",
+        settings: GroupSettings,
+        room: Room,
+    ) -> None:
+        self._groups = groups
+        self._journal = journal
+        self._deadlines = deadlines
+        self._settings = settings
+        self._room = room
+        self._initial: dict[str, _InitialDelay] = {}
+
+    # ------------------------------------------------------------ a life of its own
+
+    def loaded(self, now: Now) -> None:
+        """Every member that is on record is heard of anew."""
+        for group in self._groups.values():
+            self.check_later(group.group_id, now)
+            for member in group.members.values():
+                self._hear_of(group, member, now)
+            if len(group.members) > self._settings.size_max:
+                self._prepare(group, "it has more members than it may have", now)
+
+    def resigned(self) -> None:
+        """Another broker coordinates them: whoever waits is to look for it."""
+        for group in self._groups.values():
+            for member in group.waiting():
+                group.answer_join(member, JoinAnswer(error=ErrorCode.not_coordinator))
+                member.answer_sync(SyncAnswer(error=ErrorCode.not_coordinator))
+
+    def expired(self, key: object, now: Now) -> None:
+        """What was due is."""
+        if isinstance(key, SessionDeadline):
+            group = self._groups.get(key.group_id)
+            if group is not None:
+                self._session_over(group, key.member_id, now)
+        elif isinstance(key, JoinDeadline):
+            self._join_over(key.group_id, now)
+        elif isinstance(key, SyncDeadline):
+            self._sync_over(key.group_id, now)
+
+    def check_later(self, group_id: str, now: Now, *, soon: bool = False) -> None:
+        """Something of it may expire; ``soon``: more than was let go of at once."""
+        at_s = now.s + (_SOON_S if soon else self._settings.retention_check_ms / 1000)
+        self._deadlines.schedule(CheckDeadline(group_id), at_s)
+
+    def forget(self, group: ClassicGroup) -> None:
+        """An empty group is deleted."""
+        group.state = GroupState.DEAD
+        del self._groups[group.group_id]
+        self._room.forget(group)
+        self._deadlines.cancel(JoinDeadline(group.group_id))
+        self._deadlines.cancel(SyncDeadline(group.group_id))
+        self._deadlines.cancel(CheckDeadline(group.group_id))
+        for member_id in group.pending_join:
+            self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+        self._initial.pop(group.group_id, None)
+
+    # ------------------------------------------------------------ JoinGroup
+
+    def join(self, request: JoinRequest, now: Now) -> None:
+        """A member wants to take part in the next generation."""
+        settings = self._settings
+        session_ms = request.session_timeout_ms
+        if not settings.session_timeout_min_ms <= session_ms <= settings.session_timeout_max_ms:
+            self._refuse_join(request, ErrorCode.invalid_session_timeout)
+            return
+        group = self._groups.get(request.group_id)
+        if group is None:
+            self._join_new_group(request, now)
+            return
+        self._join(group, request, now)
+        self._room.weigh(group)
+
+    def _join_new_group(self, request: JoinRequest, now: Now) -> None:
+        """The first member makes the group, which goes on record empty."""
+        if request.who.member_id != UNKNOWN_MEMBER_ID:
+            self._refuse_join(request, ErrorCode.unknown_member_id)
+            return
+        if self._room.lacks(request.weight_bytes):
+            self._refuse_join(request, ErrorCode.group_max_size_reached)
+            return
+        group = ClassicGroup(request.group_id, now.ms)
+        try:
+            self._record(group, group.metadata())
+        except CoordinatorError as error:
+            self._refuse_join(request, error.error_code)
+            return
+        self._groups[group.group_id] = group
+        self.check_later(group.group_id, now)
+        self._join(group, request, now)
+        self._room.weigh(group)
+
+    def _join(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
+        member_id, instance_id = request.who
+        if not self._accepts(group, member_id):
+            group.remove(member_id)
+            self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+            self._refuse_join(request, ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
+        elif not group.supports(request.protocol_type, request.protocols):
+            self._refuse_join(request, ErrorCode.inconsistent_group_protocol)
+        elif member_id != UNKNOWN_MEMBER_ID:
+            self._join_with_id(group, request, now)
+        elif self._room.lacks(request.weight_bytes):
+            self._refuse_join(request, ErrorCode.group_max_size_reached)
+        elif instance_id is not None:
+            self._join_static(group, request, instance_id, now)
+        elif request.needs_member_id:
+            group.add_pending(request.new_id)
+            self._deadlines.schedule(
+                SessionDeadline(group.group_id, request.new_id),
+                now.s + request.session_timeout_ms / 1000,
+            )
+            self._refuse_join(request, ErrorCode.member_id_required, request.new_id)
+        else:
+            self._add(group, request, request.new_id, now)
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """Has it room for that one (``group.max.size``)?"""
+        size_max = self._settings.size_max
+        if group.state is GroupState.PREPARING_REBALANCE:
+            member = group.members.get(member_id)
+            awaits = member is not None and member.join is not None
+            return awaits or group.awaiting_join < size_max
+        if group.state is GroupState.EMPTY:
+            return True
+        return member_id in group.members or len(group.members) < size_max
+
+    def _join_with_id(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
+        member_id = request.who.member_id
+        if member_id in group.pending_join:
+            if request.who.instance_id is not None:
+                self._refuse_join(request, ErrorCode.unknown_member_id)
+            elif self._room.lacks(request.weight_bytes):
+                self._refuse_join(request, ErrorCode.group_max_size_reached)
+            else:
+                self._add(group, request, member_id, now)
+            return
+        error = group.validate(request.who)
+        if error is not ErrorCode.none:
+            self._refuse_join(request, error)
+            return
+        member = group.members[member_id]
+        same = member.protocols == request.protocols
+        if not same and self._room.lacks(request.weight_bytes - member.weight_bytes):
+            self._refuse_join(request, ErrorCode.group_max_size_reached)
+            return
+        leads = group.leader == member_id
+        if group.state is GroupState.COMPLETING_REBALANCE and same:
+            # It may not have got the first answer.
+            request.answer(self._joined(group, member_id, with_members=leads))
+        elif group.state is GroupState.STABLE and same and not leads:
+            request.answer(self._joined(group, member_id, with_members=False))
+        elif group.state is GroupState.EMPTY:
+            self._refuse_join(request, ErrorCode.unknown_member_id)
+        else:
+            self._update(group, member, request)
+            self._prepare_or_complete(group, f"{member_id} joins again", now)
+
+    def _update(self, group: ClassicGroup, member: Member, request: JoinRequest) -> None:
+        """What it says by now; an answer that it still waits for is not wanted any more."""
+        if member.join is not None:
+            group.answer_join(
+                member,
+                JoinAnswer(error=ErrorCode.rebalance_in_progress, member_id=member.member_id),
+            )
+        group.update(
+            member,
+            request.protocols,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.answer,
+        )
+
+    def _add(self, group: ClassicGroup, request: JoinRequest, member_id: str, now: Now) -> None:
+        member = Member(
+            Identity(member_id, request.who.instance_id),
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=request.protocols,
+        )
+        member.is_new = True
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.previous_state is GroupState.EMPTY
+        ):
+            group.new_member_added = True
+        group.add(member, request.answer, request.protocol_type)
+        self._hear_of(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._prepare_or_complete(group, f"{member_id} joins", now)
+
+    def _join_static(
+        self, group: ClassicGroup, request: JoinRequest, instance_id: str, now: Now
+    ) -> None:
+        """KIP-345: it takes the place of its former process, if there is one."""
+        old_id = group.static_members.get(instance_id)
+        if old_id is None:
+            self._add(group, request, request.new_id, now)
+            return
+        former_leader = group.leader
+        member = group.replace_static(instance_id, request.new_id)
+        self._deadlines.cancel(SessionDeadline(group.group_id, old_id))
+        self._update(group, member, request)
+        self._hear_of(group, member, now)
+        if group.state is not GroupState.STABLE:
+            self._prepare_or_complete(group, f"{instance_id} joins again", now)
+        elif group.protocol_name != group.select_protocol():
+            self._prepare_or_complete(group, f"{instance_id} changes the protocol", now)
+        else:
+            self._keep_generation(group, member, request, former_leader, now)
+
+    def _keep_generation(
+        self,
+        group: ClassicGroup,
+        member: Member,
+        request: JoinRequest,
+        former_leader: str | None,
+        now: Now,
+    ) -> None:
+        """Nobody else need notice: it gets what its former process had, once its id is on
+        record."""
+        try:
+            end_offset = self._record(group, group.metadata())
+        except CoordinatorError:
+            self._prepare(group, "the new id of a static member was not recorded", now)
+            return
+        leads = group.leader == member.member_id
+        answer = self._joined(
+            group, member.member_id, with_members=leads and request.may_skip_assignment
+        )
+        if not request.may_skip_assignment:  # or it would assign, in the middle of a generation
+            answer = replace(answer, leader=former_leader or "")
+        elif leads:
+            answer = replace(answer, skip_assignment=True)
+
+        def tell(_: Now) -> None:
+            if group.members.get(member.member_id) is member and member.join is request.answer:
+                group.answer_join(member, answer)
+
+        self._journal.when_committed(end_offset, tell)
+
+    def _joined(self, group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinAnswer:
+        return JoinAnswer(
+            member_id=member_id,
+            generation_id=group.generation_id,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=group.leader or "",
+            members=group.joined_members() if with_members else (),
+        )
+
+    def _refuse_join(
+        self, request: JoinRequest, error: ErrorCode, member_id: str | None = None
+    ) -> None:
+        request.answer(
+            JoinAnswer(
+                error=error,
+                member_id=request.who.member_id if member_id is None else member_id,
+            )
+        )
+
+    # ------------------------------------------------------------ the two halves
+
+    def _prepare_or_complete(self, group: ClassicGroup, reason: str, now: Now) -> None:
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            self._prepare(group, reason, now)
+        else:
+            self._complete_if_all_joined(group, now)
+
+    def _complete_if_all_joined(self, group: ClassicGroup, now: Now) -> None:
+        """A new group waits for its delay to end."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.all_joined
+            and group.previous_state is not GroupState.EMPTY
+        ):
+            self._complete_join(group, now)
+
+    def _prepare(self, group: ClassicGroup, reason: str, now: Now) -> None:
+        """A rebalance begins: everybody is to join again."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._answer_syncs(group, ErrorCode.rebalance_in_progress, now)
+        self._deadlines.cancel(SyncDeadline(group.group_id))
+        is_initial = group.state is GroupState.EMPTY
+        group.transition_to(GroupState.PREPARING_REBALANCE, now.ms)
+        logger.info(
+            "group %s: rebalances after generation %d, for %s",
+            shown(group.group_id),
+            group.generation_id,
+            shown(reason),
+        )
+        if is_initial:
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._delay_initial(group, _InitialDelay(delay_ms, remaining_ms), now)
+        elif group.all_joined:
+            self._complete_join(group, now)
+        else:
+            self._schedule_join(group, now)
+
+    def _delay_initial(self, group: ClassicGroup, delay: _InitialDelay, now: Now) -> None:
+        self._initial[group.group_id] = delay
+        self._deadlines.schedule(JoinDeadline(group.group_id), now.s + delay.delay_ms / 1000)
+
+    def _schedule_join(self, group: ClassicGroup, now: Now) -> None:
+        at_s = now.s + group.rebalance_timeout_ms / 1000
+        self._deadlines.schedule(JoinDeadline(group.group_id), at_s)
+
+    def _join_over(self, group_id: str, now: Now) -> None:
+        group = self._groups.get(group_id)
+        delay = self._initial.pop(group_id, None)
+        if group is None or group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        if delay is not None and group.new_member_added and delay.remaining_ms:
+            group.new_member_added = False
+            more_ms = min(self._settings.initial_rebalance_delay_ms, delay.remaining_ms)
+            left_ms = max(delay.remaining_ms - delay.delay_ms, 0)
+            self._delay_initial(group, _InitialDelay(more_ms, left_ms), now)
+            return
+        self._complete_join(group, now)
+
+    def _complete_join(self, group: ClassicGroup, now: Now) -> None:
+        """The first half ends: those that have not joined are members no more, but for static
+        ones."""
+        self._deadlines.cancel(JoinDeadline(group.group_id))
+        self._initial.pop(group.group_id, None)
+        for member in group.not_rejoined():
+            if not member.is_static:
+                self._drop(group, member.member_id)
+        self._room.weigh(group)
+        if group.members and not group.elect_joined_leader():
+            self._schedule_join(group, now)  # until their sessions are over
+            return
+        group.next_generation(now.ms)
+        self._room.weigh(group)
+        logger.info(
+            "group %s: generation %d of %d members",
+            shown(group.group_id),
+            group.generation_id,
+            len(group.members),
+        )
+        if not group.members:
+            self._record_empty(group)
+            return
+        for member in group.members.values():
+            leads = member.member_id == group.leader
+            group.answer_join(member, self._joined(group, member.member_id, with_members=leads))
+            self._hear_of(group, member, now)
+            member.is_new = False
+            group.pending_sync.add(member.member_id)
+        at_s = now.s + group.rebalance_timeout_ms / 1000
+        self._deadlines.schedule(SyncDeadline(group.group_id), at_s)
+
+    def _record_empty(self, group: ClassicGroup) -> None:
+        try:
+            self._record(group, group.empty_metadata())
+        except CoordinatorError as error:  # a later coordinator hears of members that are gone
+            name = shown(group.group_id)
+            logger.warning("group %s: that it is empty is not on record: %s", name, error)
+
+    def _sync_over(self, group_id: str, now: Now) -> None:
+        group = self._groups.get(group_id)
+        if group is None or group.state not in _AFTER_JOIN or not group.pending_sync:
+            return
+        for member_id in tuple(group.pending_sync):
+            self._drop(group, member_id)
+        self._room.weigh(group)
+        self._prepare(group, "members that did not ask for their assignment", now)
+
+    # ------------------------------------------------------------ SyncGroup
+
+    def sync(self, request: SyncRequest, now: Now) -> None:
+        """A member asks what it is to do; the leader says so for all."""
+        group = self._groups.get(request.group_id)
+        error = self._sync_error(group, request)
+        if group is None or error is not ErrorCode.none:
+            request.answer(SyncAnswer(error=error))
+            return
+        member = group.members[request.who.member_id]
+        self._remove_pending_sync(group, member.member_id)
+        if group.state is GroupState.STABLE:
+            request.answer(self._synced(group, member))
+            return
+        member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))  # to its own retry
+        member.sync = request.answer
+        if group.leader == member.member_id:
+            self._assign(group, dict(request.assignments), now)
+
+    def _sync_error(self, group: ClassicGroup | None, request: SyncRequest) -> ErrorCode:
+        if group is None:
+            return ErrorCode.unknown_member_id
+        error = group.validate(request.who)
+        if error is not ErrorCode.none:
+            return error
+        if request.generation_id != group.generation_id:
+            return ErrorCode.illegal_generation
+        if (request.protocol_type is not None and request.protocol_type != group.protocol_type) or (
+            request.protocol_name is not None and request.protocol_name != group.protocol_name
+        ):
+            return ErrorCode.inconsistent_group_protocol
+        if group.state is GroupState.EMPTY:
+            return ErrorCode.unknown_member_id
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def _remove_pending_sync(self, group: ClassicGroup, member_id: str) -> None:
+        group.pending_sync.discard(member_id)
+        if not group.pending_sync:
+            self._deadlines.cancel(SyncDeadline(group.group_id))
+
+    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
+        """What everybody is to do goes on record; once it is committed, all are told."""
+        generation_id = group.generation_id
+        try:
+            end_offset = self._record_assigned(group, assignments)
+        except CoordinatorError as error:
+            self._answer_syncs(group, error.error_code, now)
+            self._prepare(group, "an assignment that could not be recorded", now)
+            return
+
+        def tell(then: Now) -> None:
+            if (
+                group.state is GroupState.COMPLETING_REBALANCE
+                and group.generation_id == generation_id
+            ):
+                self._begin_generation(group, assignments, then)
+
+        self._journal.when_committed(end_offset, tell)
+
+    def _record_assigned(self, group: ClassicGroup, assignments: dict[str, bytes]) -> int:
+        growth = _growth(group, assignments)
+        if growth > 0 and self._room.lacks(growth):
+            raise CoordinatorError(ErrorCode.group_max_size_reached)
+        return self._record(group, group.metadata(assignments))
+
+    def _begin_generation(
+        self, group: ClassicGroup, assignments: dict[str, bytes], now: Now
+    ) -> None:
+        for member in group.members.values():
+            given = assignments.get(member.member_id, b"")
+            group.weight_bytes += len(given) - len(member.assignment)
+            member.assignment = given
+        self._room.weigh(group)
+        group.transition_to(GroupState.STABLE, now.ms)
+        for member in group.members.values():
+            if member.answer_sync(self._synced(group, member)):
+                self._hear_of(group, member, now)
+
+    def _answer_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
+        """Nothing comes of this generation. Sessions that ended while members waited count from
+        now."""
+        for member in group.members.values():
+            group.weight_bytes -= len(member.assignment)
+            member.assignment = b""
+            if member.answer_sync(SyncAnswer(error=error)):
+                self._hear_of(group, member, now)
+        self._room.weigh(group)
+
+    def _synced(self, group: ClassicGroup, member: Member) -> SyncAnswer:
+        return SyncAnswer(
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            assignment=member.assignment,
+        )
+
+    # ------------------------------------------------------------ Heartbeat
+
+    def heartbeat(self, group_id: str, who: Identity, generation_id: int, now: Now) -> ErrorCode:
+        """A member is there."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        error = group.validate(who)
+        if error is not ErrorCode.none:
+            return error
+        if generation_id != group.generation_id:
+            return ErrorCode.illegal_generation
+        if group.state is GroupState.EMPTY:
+            return ErrorCode.unknown_member_id
+        self._hear_of(group, group.members[who.member_id], now)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def heard_of(self, group: ClassicGroup, member_id: str, now: Now) -> None:
+        """A commit of offsets is as good as a heartbeat."""
+        member = group.members.get(member_id)
+        if member is not None and group.state in (
+            GroupState.STABLE,
+            GroupState.PREPARING_REBALANCE,
+        ):
+            self._hear_of(group, member, now)
+
+    def _hear_of(
+        self, group: ClassicGroup, member: Member, now: Now, timeout_ms: int | None = None
+    ) -> None:
+        timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self._deadlines.schedule(
+            SessionDeadline(group.group_id, member.member_id), now.s + timeout_ms / 1000
+        )
+
+    # ------------------------------------------------------------ LeaveGroup
+
+    def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+        """Members go, or are sent away by their static names; what came of each."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return [ErrorCode.unknown_member_id] * len(members)
+        errors = [self._leave(group, who) for who in members]
+        self._room.weigh(group)
+        if ErrorCode.none in errors:
+            self._someone_left(group, "members that have left", now)
+        return errors
+
+    def _leave(self, group: ClassicGroup, who: Identity) -> ErrorCode:
+        member_id = who.member_id
+        if member_id == UNKNOWN_MEMBER_ID:
+            named = None
+            if who.instance_id is not None:
+                named = group.static_members.get(who.instance_id)
+            if named is None:
+                return ErrorCode.unknown_member_id
+            member_id = named
+        elif member_id not in group.pending_join:
+            error = group.validate(who)
+            if error is not ErrorCode.none:
+                return error
+        self._drop(group, member_id)
+        return ErrorCode.none
+
+    def _someone_left(self, group: ClassicGroup, reason: str, now: Now) -> None:
+        if group.state in _AFTER_JOIN:
+            self._prepare(group, reason, now)
+        else:
+            self._complete_if_all_joined(group, now)
+
+    def _drop(self, group: ClassicGroup, member_id: str) -> None:
+        """It is a member no more; if it waits for an answer it may join anew."""
+        member = group.members.get(member_id)
+        if member is not None:
+            group.answer_join(member, JoinAnswer(error=ErrorCode.unknown_member_id))
+            member.answer_sync(SyncAnswer(error=ErrorCode.unknown_member_id))
+        group.remove(member_id)
+        self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
+
+    def _session_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
+        member = group.members.get(member_id)
+        if member is None and member_id not in group.pending_join:
+            return
+        waits = member is not None and (member.join is not None or member.sync is not None)
+        if waits and member is not None and not member.is_new:
+            return  # it is there; its session begins anew with the answer
+        name = shown(group.group_id)
+        logger.info("group %s: nothing was heard of %s in time", name, shown(member_id))
+        self._drop(group, member_id)
+        self._room.weigh(group)
+        if member is None:
+            self._complete_if_all_joined(group, now)
+        else:
+            self._someone_left(group, f"{member_id}, which was not heard of", now)
+
+    # ------------------------------------------------------------ the record
+
+    def _record(self, group: ClassicGroup, value: GroupMetadataValue) -> int:
+        record = record_of(GroupMetadataKey(group=group.group_id), value)
+        group.recorded_below = self._journal.append([record])
+        return group.recorded_below
+
+
+def _growth(group: ClassicGroup, assignments: dict[str, bytes]) -> int:
+    """By how many bytes its members would weigh more with these."""
+    return sum(
+        len(assignments.get(each.member_id, b"")) - len(each.assignment)
+        for each in group.members.values()
+    )

@@ -1,0 +1,149 @@
+"""The records of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them.
+
+So Kafka's DumpLogSegments reads our log with ``--offsets-decoder``. A key begins with its type (an
+int16), a value with its version: 3 of GroupMetadataValue and 4 of OffsetCommitValue, or 1 where a
+client has set when its offset expires (OffsetCommit below version 5). Records of types that are not
+known are left alone, as Kafka does.
+"""
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+from tidemark.wire.entity import wire
+from tidemark.wire.framing import FrameError, decode, encode
+from tidemark_broker.coordinators.log import CoordinatorRecord
+
+_INT16 = struct.Struct(">h")
+GROUP_METADATA_VERSION = 3
+OFFSET_COMMIT_VERSION = 4
+EXPIRING_OFFSET_COMMIT_VERSION = 1
+_LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT, _GROUP_METADATA = 0, 1, 2
+NO_TIMESTAMP = -1
+
+
+class _Kafka:
+    """kio's marks of an entity that is no request."""
+
+    __slots__ = ()
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar = i16(0)
+    __flexible__: ClassVar = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadataKey(_Kafka):
+    """Which group a GroupMetadataValue is of."""
+
+    group: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitKey(_Kafka):
+    """Which partition an offset was committed for, by which group."""
+
+    group: str = wire("string")
+    topic: str = wire("string")
+    partition: int = wire("int32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetadata(_Kafka):
+    """One member as its generation began; timeouts in milliseconds."""
+
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string")
+    client_id: str = wire("string")
+    client_host: str = wire("string")
+    rebalance_timeout: int = wire("int32")
+    session_timeout: int = wire("int32")
+    subscription: bytes = wire("bytes")
+    assignment: bytes = wire("bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadataValue(_Kafka):
+    """Version 3: a generation and its members; none: the group is empty. The timestamp of its state
+    in milliseconds since the epoch, -1 unknown."""
+
+    protocol_type: str = wire("string")
+    generation: int = wire("int32")
+    protocol: str | None = wire("string")
+    leader: str | None = wire("string")
+    current_state_timestamp: int = wire("int64")
+    members: tuple[MemberMetadata, ...] = wire(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitValue(_Kafka):
+    """Version 4; times in milliseconds since the epoch. ``topic_id`` None: not known."""
+
+    __flexible__: ClassVar = True
+    offset: int = wire("int64")
+    leader_epoch: int = wire("int32")
+    metadata: str = wire("string")
+    commit_timestamp: int = wire("int64")
+    topic_id: uuid.UUID | None = wire("uuid", default=None, tag=0)  # noqa: RUF009
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiringOffsetCommitValue(_Kafka):
+    """Version 1; times in milliseconds since the epoch."""
+
+    offset: int = wire("int64")
+    metadata: str = wire("string")
+    commit_timestamp: int = wire("int64")
+    expire_timestamp: int = wire("int64")
+
+
+Key: TypeAlias = GroupMetadataKey | OffsetCommitKey
+Value: TypeAlias = GroupMetadataValue | OffsetCommitValue | ExpiringOffsetCommitValue
+
+_KEYS: dict[int, type[Key]] = {
+    _LEGACY_OFFSET_COMMIT: OffsetCommitKey,
+    _OFFSET_COMMIT: OffsetCommitKey,
+    _GROUP_METADATA: GroupMetadataKey,
+}
+_TYPE_OF: dict[type[Key], int] = {
+    OffsetCommitKey: _OFFSET_COMMIT,
+    GroupMetadataKey: _GROUP_METADATA,
+}
+_VALUES: dict[tuple[type[Key], int], type[Value]] = {
+    (GroupMetadataKey, GROUP_METADATA_VERSION): GroupMetadataValue,
+    (OffsetCommitKey, OFFSET_COMMIT_VERSION): OffsetCommitValue,
+    (OffsetCommitKey, EXPIRING_OFFSET_COMMIT_VERSION): ExpiringOffsetCommitValue,
+}
+_VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _VALUES.items()}
+
+
+def record_of(key: Key, value: Value | None) -> CoordinatorRecord:
+    """The bytes of a record, of a tombstone where ``value`` is None."""
+    written = None
+    if value is not None:
+        written = _INT16.pack(_VERSION_OF[type(value)]) + encode(value)
+    return CoordinatorRecord(_INT16.pack(_TYPE_OF[type(key)]) + encode(key), written)
+
+
+def read_record(record: CoordinatorRecord) -> tuple[Key, Value | None] | None:
+    """Key and value; None for a type that is not known. Raises ValueError for what does not fit its
+    type."""
+    if len(record.key) < _INT16.size:
+        raise FrameError(f"a key of {len(record.key)} bytes has no type")
+    (kind,) = _INT16.unpack_from(record.key)
+    key_type = _KEYS.get(kind)
+    if key_type is None:
+        return None
+    key = decode(key_type, record.key, _INT16.size)
+    if record.value is None:
+        return key, None
+    if len(record.value) < _INT16.size:
+        raise FrameError(f"a value of {len(record.value)} bytes has no version")
+    (version,) = _INT16.unpack_from(record.value)
+    value_type = _VALUES.get((key_type, version))
+    if value_type is None:
+        raise FrameError(f"{key_type.__name__} with a value of version {version}")
+    return key, decode(value_type, record.value, _INT16.size)

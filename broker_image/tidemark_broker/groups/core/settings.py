@@ -1,0 +1,48 @@
+"""What groups read of a broker's configuration, by Kafka's keys."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidemark_broker.config import BrokerConfig
+
+#: Of one group, whatever is configured: the record of a generation of more is larger than a log
+#: takes by default, and is made in one go.
+MEMBERS_MAX = 10_000
+
+
+class Now(NamedTuple):
+    """One moment, by two clocks: seconds of a monotonic one, for what is due, and milliseconds
+    since the epoch, for what stands on record."""
+
+    s: float
+    ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Times in milliseconds. ``bytes_max``: what the groups of a broker may take of memory."""
+
+    initial_rebalance_delay_ms: int
+    session_timeout_min_ms: int
+    session_timeout_max_ms: int
+    size_max: int
+    bytes_max: int
+    offset_metadata_max: int
+    offsets_retention_ms: int
+    retention_check_ms: int
+    commit_timeout_ms: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "GroupSettings":
+        """As the broker's file says."""
+        return cls(
+            initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+            session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),
+            session_timeout_max_ms=config.integer("group.max.session.timeout.ms"),
+            size_max=min(config.integer("group.max.size"), MEMBERS_MAX),
+            bytes_max=config.integer("tidemark.groups.bytes.max"),
+            offset_metadata_max=config.integer("offset.metadata.max.bytes"),
+            offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
+            retention_check_ms=config.integer("offsets.retention.check.interval.ms"),
+            commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+        )

@@ -1,0 +1,262 @@
+"""The groups that this broker coordinates, for the handlers of Kafka's requests.
+
+It finds the group's partition, hands the request to the rules (:mod:`.core`), and answers once what
+the answer tells of is committed.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+from tidemark_broker.coordinators.coordinators import Coordinators
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
+from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.values import (
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+from tidemark_broker.groups.shard import GroupShard
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+
+A = TypeVar("A")
+
+#: Offsets that are put on record at a time: one batch of them is a slice of the loop's time.
+COMMITTED_AT_ONCE = 250
+#: Gives the loop away where it is somebody else's turn.
+Pause = Callable[[], Awaitable[None]]
+
+
+class GroupCoordinator:
+    """The loop thread owns it. What it raises is :class:`CoordinatorError`."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        cluster: MetadataCache,
+        purgatory: Purgatory,
+        want: Callable[[str], None],
+        clock: Callable[[], Now],
+    ) -> None:
+        self.settings = settings
+        self.room = Room(settings.bytes_max)
+        self._clock = clock
+        self.coordinators: Coordinators[GroupShard] = Coordinators(
+            GROUP_OFFSETS_TOPIC,
+            lambda log, deadlines: GroupShard(
+                log, deadlines, settings=settings, room=self.room, clock=clock
+            ),
+            cluster=cluster,
+            purgatory=purgatory,
+            want=want,
+            now=lambda: clock().s,
+        )
+        self._gone: list[TopicMetadata] = []
+        self._news = asyncio.Event()
+        cluster.deleted.append(self._deleted)
+
+    # ------------------------------------------------------------ members
+
+    async def join(
+        self, request: Callable[[Callable[[JoinAnswer], None]], JoinRequest], timeout_s: float
+    ) -> JoinAnswer:
+        """Once the next generation begins; who waits longer than ``timeout_s`` is to ask again.
+        ``request`` is given where the answer goes."""
+        answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        asked = request(_into(answer))
+        shard = self.coordinators.shard_of(asked.group_id)
+        shard.rebalancing.join(asked, self._clock())
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return JoinAnswer(error=ErrorCode.rebalance_in_progress, member_id=asked.who.member_id)
+
+    async def sync(
+        self, request: Callable[[Callable[[SyncAnswer], None]], SyncRequest], timeout_s: float
+    ) -> SyncAnswer:
+        """Once the leader has said what everybody does."""
+        answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        asked = request(_into(answer))
+        shard = self.coordinators.shard_of(asked.group_id)
+        shard.rebalancing.sync(asked, self._clock())
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return SyncAnswer(error=ErrorCode.rebalance_in_progress)
+
+    def heartbeat(self, group_id: str, who: Identity, generation_id: int) -> ErrorCode:
+        """See :meth:`Rebalancing.heartbeat`."""
+        shard = self.coordinators.shard_of(group_id)
+        return shard.rebalancing.heartbeat(group_id, who, generation_id, self._clock())
+
+    def leave(self, group_id: str, members: Sequence[Identity]) -> list[ErrorCode]:
+        """See :meth:`Rebalancing.leave`."""
+        shard = self.coordinators.shard_of(group_id)
+        return shard.rebalancing.leave(group_id, members, self._clock())
+
+    # ------------------------------------------------------------ offsets
+
+    async def commit(
+        self, by: Committer, new: Sequence[NewOffset], pause: Pause
+    ) -> list[ErrorCode]:
+        """One error each, once those that are kept are committed. In a transaction its coordinator
+        is to be asked first (:meth:`log_of`)."""
+        shard = self.coordinators.shard_of(by.group_id)
+        errors: list[ErrorCode] = []
+        end_offset = 0
+        for start in range(0, max(len(new), 1), COMMITTED_AT_ONCE):
+            part = new[start : start + COMMITTED_AT_ONCE]
+            changed = shard.group_offsets.commit(by, part, self._clock())
+            errors += changed.errors
+            end_offset = max(end_offset, changed.end_offset)
+            await pause()
+        await self._committed(shard, end_offset)
+        return errors
+
+    async def offsets(
+        self, group_id: str
+    ) -> tuple[dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+        """What a group has committed, and the partitions of which a transaction may still change
+        that."""
+        shard = self.coordinators.shard_of(group_id)
+        known = dict(shard.offsets.of_group(group_id))
+        pending = frozenset(shard.offsets.of_transactions(group_id))
+        group = shard.groups.get(group_id)
+        # A group that is not there may have been deleted a moment ago.
+        below = shard.log.end_offset if group is None else group.recorded_below
+        await self._committed(shard, below)
+        return known, pending
+
+    async def delete_offsets(
+        self, group_id: str, of: Sequence[TopicPartition]
+    ) -> "list[ErrorCode] | ErrorCode":
+        """One error each, or one for all."""
+        shard = self.coordinators.shard_of(group_id)
+        changed = shard.group_offsets.delete_offsets(group_id, of)
+        if isinstance(changed, ErrorCode):
+            return changed
+        await self._committed(shard, changed.end_offset)
+        return changed.errors
+
+    async def delete_group(self, group_id: str, pause: Pause) -> ErrorCode:
+        """Its offsets and itself."""
+        more, end_offset = True, 0
+        while more:
+            shard = self.coordinators.shard_of(group_id)
+            error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
+            if error is not ErrorCode.none:
+                return error
+            await pause()
+        await self._committed(shard, end_offset)
+        return ErrorCode.none
+
+    async def _committed(self, shard: GroupShard, end_offset: int) -> None:
+        try:
+            async with asyncio.timeout(self.settings.commit_timeout_ms / 1000):
+                await shard.log.committed(end_offset)
+        except TimeoutError:
+            raise CoordinatorError(
+                ErrorCode.coordinator_not_available,
+                "what was recorded is not replicated within offsets.commit.timeout.ms",
+            ) from None
+
+    # ------------------------------------------------------------ transactions
+
+    def log_of(self, group_id: str) -> CoordinatorLog:
+        """Where its offsets are recorded."""
+        return self.coordinators.shard_of(group_id).log
+
+    def ready_for_marker(self, partition: int) -> None:
+        """Before the end of a transaction is appended to that partition of
+        ``__consumer_offsets``: raises unless this broker coordinates it by now (a marker that comes
+        while it loads would pass unseen)."""
+        self.coordinators.shard_at(partition)
+
+    def marker_appended(
+        self, partition: int, producer: TransactionalProducer, *, committed: bool
+    ) -> None:
+        """In the same step of the loop as the append: offsets of that transaction count now, or
+        never will."""
+        shard = self.coordinators.shard_at(partition)
+        shard.group_offsets.end_transaction(
+            producer, committed=committed, end_offset=shard.log.partition.next_offset
+        )
+
+    # ------------------------------------------------------------ what there is
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """A group as it is; None: there is none."""
+        return self.coordinators.shard_of(group_id).groups.get(group_id)
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return sum(len(shard.groups) for shard in self.coordinators.active())
+
+    def groups(self) -> Iterator[ClassicGroup]:
+        """All of them; raises while some are not known yet."""
+        if self.coordinators.loading:
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
+        for shard in self.coordinators.active():
+            yield from tuple(shard.groups.values())
+
+    # ------------------------------------------------------------ by itself
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.coordinators.run())
+            group.create_task(self._follow_topics())
+
+    def _deleted(self, topic: TopicMetadata) -> None:
+        self._gone.append(topic)
+        self._news.set()
+
+    async def _follow_topics(self) -> None:
+        """Offsets of deleted topics go."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            gone, self._gone = self._gone, []
+            for topic in gone:
+                await self._topic_deleted(topic.name, topic.topic_id)
+
+    async def _topic_deleted(self, topic: str, topic_id: uuid.UUID) -> None:
+        for shard in tuple(self.coordinators.active()):
+            for group_id in shard.offsets.groups():
+                more = True
+                while more:
+                    try:
+                        more = shard.group_offsets.forget_some_of_topic(group_id, topic, topic_id)
+                    except CoordinatorError:
+                        more = False  # what stays expires
+                    await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Coordinate nothing any more."""
+        await self.coordinators.close()
+
+
+def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:
+    """Whoever asked may have gone."""
+
+    def tell(value: A) -> None:
+        if not answer.done():
+            answer.set_result(value)
+
+    return tell

@@ -1,0 +1,257 @@
+"""What a log remembers of one producer, and which batch of it may follow (Kafka's
+``ProducerStateEntry`` and ``ProducerAppendInfo``).
+
+The last five batches are kept: as many as a client has under way at once, each of which it may send
+again. Of a producer that is not known, because its records are long gone, any sequence number is
+taken, as Kafka does since 2.4 (KIP-360): UNKNOWN_PRODUCER_ID is never answered.
+"""
+
+import enum
+from typing import NamedTuple
+
+from tidemark.configuration.values import INT32_MAX
+from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
+from tidemark.records.batch import BatchHeader, Buffer
+from tidemark.records.control import EndMarker, read_end_marker
+from tidemark_broker.log.errors import (
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+
+BATCHES_KEPT = 5
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+_INT16_MAX = 2**15 - 1
+
+
+class AppendOrigin(enum.Enum):
+    """Who appends as leader (Kafka's ``AppendOrigin``): a client's sequence numbers are checked, a
+    coordinator has none and may write control records."""
+
+    CLIENT = enum.auto()
+    COORDINATOR = enum.auto()
+
+
+class ProducerBatch(NamedTuple):
+    """A batch of a producer, as far as its state is concerned. ``timestamp_ms`` is the batch's
+    largest; ``marker``: it ends a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+    is_transactional: bool = False
+    marker: EndMarker | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; they go on with 0 behind 2^31 - 1."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset - self.base_offset) & INT32_MAX
+
+
+def producer_batch(header: BatchHeader, batch: Buffer) -> ProducerBatch | None:
+    """Of a batch that has a producer id, as it lies in a log; ``batch`` is looked at only where
+    that is a control batch. None for control records that are no marker.
+    :class:`CorruptBatch` where a marker cannot be read."""
+    marker = read_end_marker(batch) if header.is_control else None
+    if marker is None and header.is_control:
+        return None
+    return ProducerBatch(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp,
+        header.is_transactional,
+        marker,
+    )
+
+
+class BatchMetadata(NamedTuple):
+    """One of the batches that are kept."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def base_sequence(self) -> int:
+        """Sequence number of the first record."""
+        return (self.last_sequence - self.offset_delta) & INT32_MAX
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """One producer in one log. ``batches`` oldest first, all of ``epoch``; ``txn_first_offset``:
+    where its open transaction begins, -1 for none; ``has_written``: since it was last asked whether
+    it is idle, for the timestamps of its records are its own."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "has_written",
+        "timestamp_ms",
+        "txn_first_offset",
+    )
+
+    def __init__(self) -> None:
+        self.epoch = NO_EPOCH
+        self.batches: list[BatchMetadata] = []
+        self.coordinator_epoch = -1
+        self.timestamp_ms = -1
+        self.txn_first_offset = NO_OFFSET
+        self.has_written = True
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last batch of its epoch, -1 where there is none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    # -- what may follow -----------------------------------------------------------------------
+
+    def goes_on_with(self, batch: ProducerBatch) -> bool:
+        """Is it what nearly every batch is: the next one, and no transaction about? Asked first, as
+        each idempotent produce asks it."""
+        return (
+            bool(self.batches)
+            and batch.base_sequence == self.batches[-1].last_sequence + 1
+            and batch.producer_epoch == self.epoch
+            and not batch.is_transactional
+            and self.txn_first_offset == NO_OFFSET
+        )
+
+    def duplicate(self, batch: ProducerBatch) -> BatchMetadata | None:
+        """The batch that this one is, sent once more."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        first, last = batch.base_sequence, batch.last_sequence
+        for kept in self.batches:
+            if kept.last_sequence == last and kept.base_sequence == first:
+                return kept
+        return None
+
+    def check_epoch(self, batch: ProducerBatch) -> None:
+        """Raise :class:`InvalidProducerEpoch` for one that was superseded."""
+        if batch.producer_epoch < self.epoch:
+            raise InvalidProducerEpoch(
+                f"epoch {batch.producer_epoch} of the producer {batch.producer_id} is below its "
+                f"last one, {self.epoch}"
+            )
+
+    def check_sequence(self, batch: ProducerBatch) -> None:
+        """Raise :class:`OutOfOrderSequence` unless it goes on where the last one ended; a new epoch
+        begins with 0."""
+        if self.epoch == NO_EPOCH:
+            return
+        first = batch.base_sequence
+        if batch.producer_epoch != self.epoch:
+            if first != 0:
+                raise OutOfOrderSequence(
+                    f"the producer {batch.producer_id} begins its epoch {batch.producer_epoch} "
+                    f"with sequence number {first}; the last epoch was {self.epoch}"
+                )
+            return
+        last = self.last_sequence
+        if first != last + 1 and not (first == 0 and last == INT32_MAX):
+            raise OutOfOrderSequence(
+                f"the producer {batch.producer_id} sends sequence number {first}, its last one "
+                f"is {last}"
+            )
+
+    def check_marker(
+        self, batch: ProducerBatch, marker: EndMarker, transaction_version: int
+    ) -> None:
+        """Raise :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a marker
+        that comes too late. With ``transaction.version`` 2 each end of a transaction raises the
+        epoch (KIP-890), so the last one again is the marker again, which does no harm."""
+        epoch, last = batch.producer_epoch, self.epoch
+        if transaction_version < 2:
+            self.check_epoch(batch)
+        elif epoch < last or (
+            epoch == last and self.txn_first_offset != NO_OFFSET and epoch != _INT16_MAX
+        ):
+            raise InvalidProducerEpoch(
+                f"a marker of the producer {batch.producer_id} has epoch {epoch}, its transaction "
+                f"has {last}"
+            )
+        if marker.coordinator_epoch < self.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, the last one was of "
+                f"{self.coordinator_epoch}"
+            )
+
+    # -- what followed -------------------------------------------------------------------------
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch of data was appended."""
+        batches = self.batches
+        if batch.producer_epoch != self.epoch:
+            self.epoch = batch.producer_epoch
+            batches.clear()
+        elif len(batches) >= BATCHES_KEPT:
+            del batches[0]
+        last_offset = batch.last_offset
+        batches.append(
+            BatchMetadata(
+                batch.last_sequence,
+                last_offset,
+                last_offset - batch.base_offset,
+                batch.timestamp_ms,
+            )
+        )
+        self.timestamp_ms = batch.timestamp_ms
+        self.has_written = True
+
+    def end_transaction(self, batch: ProducerBatch, marker: EndMarker) -> None:
+        """A marker was appended."""
+        if batch.producer_epoch != self.epoch:
+            self.epoch = batch.producer_epoch
+            self.batches.clear()
+        self.coordinator_epoch = marker.coordinator_epoch
+        self.timestamp_ms = batch.timestamp_ms
+        self.txn_first_offset = NO_OFFSET
+
+    # -- as a snapshot has it ------------------------------------------------------------------
+
+    def snapshot(self, producer_id: int) -> SnapshotEntry:
+        """What a snapshot keeps: the last batch only."""
+        last = self.batches[-1] if self.batches else None
+        return SnapshotEntry(
+            producer_id=producer_id,
+            producer_epoch=self.epoch,
+            last_sequence=NO_SEQUENCE if last is None else last.last_sequence,
+            last_offset=NO_OFFSET if last is None else last.last_offset,
+            offset_delta=0 if last is None else last.offset_delta,
+            timestamp_ms=self.timestamp_ms,
+            coordinator_epoch=self.coordinator_epoch,
+            current_txn_first_offset=self.txn_first_offset,
+        )
+
+    @classmethod
+    def of(cls, entry: SnapshotEntry) -> "ProducerEntry":
+        """From a snapshot."""
+        made = cls()
+        made.epoch = entry.producer_epoch
+        made.coordinator_epoch = entry.coordinator_epoch
+        made.timestamp_ms = entry.timestamp_ms
+        made.txn_first_offset = entry.current_txn_first_offset
+        if entry.last_offset >= 0:
+            made.batches.append(
+                BatchMetadata(
+                    entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms
+                )
+            )
+        return made

@@ -1,0 +1,212 @@
+"""Changes of topics on their way to the controller, over a connection of their own.
+
+It is dialled when there is something to say: a change waits for the API server, and must not stand
+before a proposal for an ISR. Whatever is not known to be done is answered with an error upon which
+clients try again: NOT_CONTROLLER where nobody could be asked, REQUEST_TIMED_OUT where no answer
+came.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.framing import FrameError
+from tidemark.wire.topics import (
+    CHANGES_MAX,
+    ChangeTopicsRequest,
+    ChangeTopicsResponse,
+    TopicChange,
+    TopicChangeResult,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Of one message. The controller ends the connection over which a message of 16 MiB comes, and with
+#: it what others have asked.
+MESSAGE_BYTES_MAX = 1024 * 1024
+#: Messages under way at once; more wait for their turn.
+_AT_ONCE = 16
+#: What the operator is given at least: a client that gives no time wants it done all the same.
+_LEAST_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ControllerLink:
+    """The present session with the controller. ``connect`` raises ``OSError`` or
+    ``TimeoutError``."""
+
+    connect: Callable[[], Awaitable[KafkaConnection]]
+    broker_id: int
+    broker_epoch: int
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who wants it, for the audit."""
+
+    principal: str
+    host: str
+
+
+_NOBODY = Asker("", "")
+
+
+class ChangeForwarder(Protocol):
+    """Has topics changed."""
+
+    async def change(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        *,
+        timeout_s: float,
+        validate_only: bool = False,
+    ) -> list[TopicChangeResult]:
+        """One result for each change, in their order; never raises for what went wrong."""
+
+
+class Forwarder(ChangeForwarder):
+    """``link``: the present session, None while there is none. Belongs to the loop."""
+
+    def __init__(self, link: Callable[[], ControllerLink | None]) -> None:
+        self._link = link
+        self._connected: tuple[ControllerLink, KafkaConnection] | None = None
+        self._dialling = asyncio.Lock()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def change(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        *,
+        timeout_s: float,
+        validate_only: bool = False,
+    ) -> list[TopicChangeResult]:
+        """See :class:`ChangeForwarder`; ``timeout_s`` is for all of them."""
+        until_s = asyncio.get_running_loop().time() + max(timeout_s, _LEAST_S)
+        results: list[TopicChangeResult] = []
+        for some in _messages(changes):
+            if len(some) == 1 and _size(some[0]) > MESSAGE_BYTES_MAX:
+                results += _all(some, ErrorCode.policy_violation, "it is too much for one topic")
+            else:
+                results += await self._some(some, asker, until_s, validate_only=validate_only)
+        return results
+
+    async def _some(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        until_s: float,
+        *,
+        validate_only: bool,
+    ) -> Sequence[TopicChangeResult]:
+        try:
+            async with asyncio.timeout_at(until_s), self._slots:
+                answer = await self._ask(changes, asker, until_s, validate_only=validate_only)
+        except TimeoutError:
+            return _all(changes, ErrorCode.request_timed_out, "the controller did not answer")
+        except (OSError, FrameError) as error:
+            logger.warning("changes of topics could not be passed on: %s", error)
+            return _all(changes, ErrorCode.not_controller, "the controller cannot be reached")
+        if answer is None:
+            return _all(changes, ErrorCode.not_controller, "there is no controller at present")
+        if answer.error_code or len(answer.results) != len(changes):
+            await self.close()
+            return _all(changes, ErrorCode.not_controller, "there is another controller by now")
+        return answer.results
+
+    async def _ask(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        until_s: float,
+        *,
+        validate_only: bool,
+    ) -> ChangeTopicsResponse | None:
+        async with self._dialling:
+            reached = await self._reach(until_s)
+        if reached is None:
+            return None
+        link, connection = reached
+        request = _request(link, changes, asker, validate_only=validate_only)
+        return await connection.request(request, ChangeTopicsResponse, _left_s(until_s))
+
+    async def _reach(self, until_s: float) -> tuple[ControllerLink, KafkaConnection] | None:
+        """A connection of the present session, over which a small request has gone before: the
+        controller reads no large one from whoever has not shown the session's secret."""
+        link = self._link()
+        if self._connected is not None:
+            of, connection = self._connected
+            if of is link and not connection.closed:
+                return self._connected
+            await self.close()
+        if link is None:
+            return None
+        connection = await link.connect()
+        self._connected = link, connection
+        nothing = _request(link, (), _NOBODY, validate_only=True)
+        await connection.request(nothing, ChangeTopicsResponse, _left_s(until_s))
+        return self._connected
+
+    async def close(self) -> None:
+        """End the connection; the next change makes another."""
+        if self._connected is not None:
+            _, connection = self._connected
+            self._connected = None
+            with contextlib.suppress(OSError):
+                await connection.close()
+
+
+def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]:
+    """So many of them at a time as one message may have."""
+    some: list[TopicChange] = []
+    size = 0
+    for change in changes:
+        more = _size(change)
+        if some and (len(some) == CHANGES_MAX or size + more > MESSAGE_BYTES_MAX):
+            yield some
+            some, size = [], 0
+        some.append(change)
+        size += more
+    if some:
+        yield some
+
+
+def _size(change: TopicChange) -> int:
+    """About how many bytes it has in a message, at most."""
+    texts = [change.name, *(text for each in change.settings for text in (each.name, each.value))]
+    brokers = sum(len(each.replicas) for each in change.assignments)
+    elements = len(texts) + len(change.assignments) + brokers
+    return 100 + 12 * elements + sum(4 * len(text) for text in texts if text is not None)
+
+
+def _request(
+    link: ControllerLink, changes: Sequence[TopicChange], asker: Asker, *, validate_only: bool
+) -> ChangeTopicsRequest:
+    return ChangeTopicsRequest(
+        broker_id=link.broker_id,
+        broker_epoch=link.broker_epoch,
+        session_token=link.token,
+        principal=asker.principal,
+        host=asker.host,
+        validate_only=validate_only,
+        changes=tuple(changes),
+    )
+
+
+def _left_s(until_s: float) -> float:
+    return max(until_s - asyncio.get_running_loop().time(), 0.001)
+
+
+def _all(
+    changes: Sequence[TopicChange], code: ErrorCode, message: str
+) -> Sequence[TopicChangeResult]:
+    failed = TopicChangeResult(error_code=int(code), error_message=message, topic_id=None)
+    return [failed] * len(changes)

@@ -1,0 +1,257 @@
+"""The transaction coordinator of one broker: its partitions of ``__transaction_state``, the markers
+that it has to have written, and what other brokers ask it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.names import TRANSACTION_STATE_TOPIC
+from tidemark.tls.dialing import Dialer
+from tidemark.tls.identity import Identity
+from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.coordinators.coordinators import Coordinators
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.finding import Finder
+from tidemark_broker.coordinators.log import CoordinatorLog
+from tidemark_broker.producer_ids import (
+    Initialised,
+    InitTransactionalId,
+    ProducerIds,
+)
+from tidemark_broker.replication.partition import ReplicaContext
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.markers import Marker, TransactionKey
+from tidemark_broker.transactions.core.metadata import (
+    EPOCH_BUMP_LEVEL,
+    NO_PRODUCER_ID,
+    PREPARED,
+    Producer,
+    TransactionMetadata,
+)
+from tidemark_broker.transactions.inquiries import Inquiries
+from tidemark_broker.transactions.links import Links
+from tidemark_broker.transactions.marker_sender import MarkerSender
+from tidemark_broker.transactions.shard import Limits, TransactionShard
+from tidemark_broker.transactions.wire import (
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WireInquiry,
+    WireMarker,
+    WireVerdict,
+)
+
+#: How long one waits for a block of producer ids; clients ask again.
+_FRESH_ID_WAIT_S = 5.0
+#: Inquiries, each of which may append a record, before others have their turn.
+_ANSWERED_AT_ONCE = 25
+
+
+class TransactionCoordinator:
+    """The loop's. ``want`` asks for the topic where it is not there; ``write_markers``: to
+    partitions that this broker leads."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        *,
+        limits: Limits,
+        dialer_of: Callable[[int], Dialer],
+        want: Callable[[str], None],
+        producer_ids: ProducerIds,
+        write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
+    ) -> None:
+        self.limits = limits
+        self._context = context
+        self._producer_ids = producer_ids
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.coordinators: Coordinators[TransactionShard] = Coordinators(
+            TRANSACTION_STATE_TOPIC,
+            self._shard,
+            cluster=context.metadata,
+            purgatory=context.purgatory,
+            want=want,
+            now=context.monotonic,
+        )
+        self._links = (
+            Links(context.metadata, dialer_of, client_id="transaction markers"),
+            Links(context.metadata, dialer_of, client_id="transaction inquiries"),
+        )
+        self.markers = MarkerSender(
+            node_id=context.node_id,
+            cluster=context.metadata,
+            links=self._links[0],
+            write_here=write_markers,
+            finished=self._markers_written,
+            now=context.monotonic,
+        )
+        finder = Finder(context.metadata, want)
+        self.inquiries = Inquiries(
+            node_id=context.node_id,
+            links=self._links[1],
+            leader_of=partial(finder.leader_of, TRANSACTION_STATE_TOPIC),
+            answer_here=self.answer,
+        )
+        context.role_changed.append(self.coordinators.role_changed)
+
+    def _shard(self, log: CoordinatorLog, deadlines: Deadlines[Hashable]) -> TransactionShard:
+        return TransactionShard(log, deadlines, self)
+
+    def shard_of(self, transactional_id: str) -> TransactionShard:
+        """Where the id is. Raises :class:`CoordinatorError`."""
+        return self.coordinators.shard_of(transactional_id)
+
+    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
+        """See :func:`rules.init_producer_id`. Two-phase commit (KIP-939) is off, as it is in Kafka
+        unless a broker is told otherwise."""
+        if request.enable_2pc:
+            return Initialised(error=ErrorCode.transactional_id_authorization_failed)
+        if request.keep_prepared:
+            return Initialised(error=ErrorCode.unsupported_version)
+        expected = Producer(request.producer_id, request.producer_epoch)
+        try:
+            decision = await self.shard_of(request.transactional_id).init_producer_id(
+                request.transactional_id,
+                expected=None if expected.producer_id == NO_PRODUCER_ID else expected,
+                timeout_ms=request.timeout_ms,
+            )
+        except CoordinatorError as failed:
+            return Initialised(error=failed.error_code)
+        if decision.error is not ErrorCode.none or decision.producer is None:
+            return Initialised(error=decision.error)
+        return Initialised(
+            error=ErrorCode.none,
+            producer_id=decision.producer.producer_id,
+            producer_epoch=decision.producer.epoch,
+        )
+
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        """What is committed of it, None where it is unknown; of a decided transaction those
+        partitions that have no marker yet. Raises :class:`CoordinatorError`."""
+        shard = self.shard_of(transactional_id)
+        known = shard.describe(transactional_id)
+        if known is None or known.state not in PREPARED:
+            return known
+        left = self.markers.left((shard.partition, transactional_id))
+        return replace(known, partitions=known.partitions & left)
+
+    @property
+    def is_loading(self) -> bool:
+        """Is any partition of those led here still being read?"""
+        return self.coordinators.loading
+
+    # ------------------------------------------------------------ what shards need
+
+    def wall_ms(self) -> int:
+        """See :class:`shard.Around`, these all."""
+        return self._context.wall_ms()
+
+    def now_s(self) -> float:
+        return self._context.monotonic()
+
+    def has_room(self) -> bool:
+        return sum(each.weight_bytes for each in self.shards()) < self.limits.bytes_max
+
+    async def fresh_producer_id(self) -> int:
+        fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)
+        if fresh is None:
+            raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
+        return fresh
+
+    def write_markers(
+        self,
+        shard: TransactionShard,
+        transactional_id: str,
+        marker: Marker,
+        partitions: AbstractSet[TopicPartition],
+    ) -> None:
+        self.markers.add((shard.partition, transactional_id), marker, partitions)
+
+    def resigned(self, shard: TransactionShard) -> None:
+        self.markers.drop(shard.partition)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
+        partition, transactional_id = key
+        shard = self.coordinators.held_at(partition)
+        # else whoever coordinates now has them written once more
+        if shard is not None and shard.log.leader_epoch == marker.coordinator_epoch:
+            shard.markers_written(transactional_id, marker)
+
+    # ------------------------------------------------------------ what brokers ask
+
+    async def serve(
+        self, request: AskCoordinatorRequest, peer: Identity, memory: AnswerMemory
+    ) -> AskCoordinatorResponse:
+        """Another broker's inquiries."""
+        verdicts = await self.answer(request.inquiries)
+        return AskCoordinatorResponse(
+            verdicts=tuple(WireVerdict(errors=tuple(map(int, each))) for each in verdicts)
+        )
+
+    async def answer(self, inquiries: Sequence[WireInquiry]) -> Sequence[Sequence[ErrorCode]]:
+        """In the order of the inquiries."""
+        tasks: list[asyncio.Task[Sequence[ErrorCode]]] = []
+        async with asyncio.TaskGroup() as group:
+            for inquiry in inquiries:
+                tasks.append(group.create_task(self._answer(inquiry)))
+                if len(tasks) % _ANSWERED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return [task.result() for task in tasks]
+
+    async def _answer(self, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        tps = [
+            TopicPartition(*each) for each in zip(inquiry.topics, inquiry.partitions, strict=True)
+        ]
+        producer = Producer(inquiry.producer_id, inquiry.producer_epoch)
+        try:
+            shard = self.shard_of(inquiry.transactional_id)
+            if not inquiry.adds:
+                verdict = shard.verify_partitions(
+                    inquiry.transactional_id, producer=producer, partitions=set(tps)
+                )
+                return [verdict[tp] for tp in tps]
+            if shard.has_prepared(inquiry.transactional_id):
+                # A marker in the partition makes void what its leader shows to the log: it is to
+                # begin anew once that is written.
+                await shard.settled(inquiry.transactional_id)
+                return [ErrorCode.concurrent_transactions] * len(tps)
+            error = await shard.add_partitions(
+                inquiry.transactional_id,
+                producer=producer,
+                partitions=set(tps),
+                version=EPOCH_BUMP_LEVEL,
+            )
+        except CoordinatorError as failed:
+            error = failed.error_code
+        return [error] * len(tps)
+
+    # ------------------------------------------------------------ life
+
+    def shards(self) -> Iterator[TransactionShard]:
+        """All that can be asked at present."""
+        return self.coordinators.active()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.coordinators.run())
+            group.create_task(self.markers.run())
+
+    async def close(self) -> None:
+        """Coordinate nothing any more."""
+        await self.coordinators.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, self.inquiries.close(), return_exceptions=True)
+        for links in self._links:
+            await links.close()

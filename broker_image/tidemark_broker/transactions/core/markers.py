@@ -1,0 +1,220 @@
+"""Which markers have still to be written, and to whom each goes next.
+
+A decided transaction ends in every partition it wrote to. Nothing but success ends the tries:
+leaders move, replicas are offline for hours, answers get lost; a marker that is written twice does
+no harm. Each (transaction, partition) waits for itself, so a partition without a leader delays its
+own transaction only, and a broker that does not answer only what it leads. One request is under way
+to each broker, with whatever has gathered for it meanwhile.
+
+A topic that nobody knows has been deleted, and needs no marker; but what a broker does not know
+*yet* looks the same, so it has to stay unknown for a while.
+"""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.backoff import Backoff
+from tidemark_broker.replication.types import TopicPartition
+
+#: Instead of a broker: the partition has no leader now; its topic is not known.
+NO_LEADER = -1
+UNKNOWN_TOPIC = -2
+#: Markers of one request.
+BATCH_MAX = 1000
+#: Markers whose leader is looked for at one time.
+_PLACED_AT_ONCE = 2000
+#: A topic that is not known for so long is gone.
+ABSENT_S = 10.0
+_BACKOFF = Backoff(first_s=0.02, most_s=5.0)
+
+#: Nothing is left to be written there: it is done, or a higher epoch of that producer is in the log
+#: already, which only a later end can have brought.
+_DONE = frozenset({ErrorCode.none, ErrorCode.invalid_producer_epoch})
+
+#: Of the partition of ``__transaction_state``, and the transactional id.
+TransactionKey = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The end of a transaction as its partitions are told it. ``coordinator_epoch``: the leader
+    epoch of the partition of ``__transaction_state``; partitions refuse a lower one than they have
+    seen of that producer."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    version: int
+
+
+@dataclass(slots=True, eq=False)
+class MarkerWrite:
+    """One marker for one partition."""
+
+    key: TransactionKey
+    marker: Marker
+    tp: TopicPartition
+    backoff: Backoff = _BACKOFF
+    unknown_since_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    marker: Marker
+    left: dict[TopicPartition, MarkerWrite] = field(default_factory=dict)
+
+
+class MarkerQueue:
+    """``leader_of`` gives the broker that leads a partition now, or one of the two above."""
+
+    def __init__(self, leader_of: Callable[[TopicPartition], int]) -> None:
+        self._leader_of = leader_of
+        self._unfinished: dict[TransactionKey, _Unfinished] = {}
+        self._ready: dict[MarkerWrite, None] = {}
+        self._waiting: list[tuple[float, int, MarkerWrite]] = []
+        self._numbers = itertools.count()
+        #: None of them is empty.
+        self._for_broker: dict[int, deque[MarkerWrite]] = {}
+        self._busy: set[int] = set()
+        self._finished: list[tuple[TransactionKey, Marker]] = []
+
+    @property
+    def unfinished(self) -> int:
+        """How many transactions wait for markers."""
+        return len(self._unfinished)
+
+    def add(
+        self, key: TransactionKey, marker: Marker, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """These partitions are to get the marker; in the place of an earlier one of the same id."""
+        self._forget(key)
+        unfinished = _Unfinished(marker)
+        self._unfinished[key] = unfinished
+        for tp in partitions:
+            write = MarkerWrite(key, marker, tp)
+            unfinished.left[tp] = write
+            self._ready[write] = None
+        self._look(key)
+
+    def drop(self, partition: int) -> None:
+        """This broker coordinates that partition of ``__transaction_state`` no more."""
+        for key in [key for key in self._unfinished if key[0] == partition]:
+            self._forget(key)
+
+    def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
+        """Partitions of that transaction that lack their marker."""
+        unfinished = self._unfinished.get(key)
+        return frozenset() if unfinished is None else unfinished.left.keys()
+
+    def finished(self) -> Sequence[tuple[TransactionKey, Marker]]:
+        """Transactions all of whose partitions have their marker, once each."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    # ------------------------------------------------------------ sending
+
+    def next_s(self) -> float | None:
+        """When to ask for batches again though nothing happens; None: never."""
+        if self._ready or not self._busy.issuperset(self._for_broker):
+            return float("-inf")  # there were many, or leaders moved while batches were made
+        return self._waiting[0][0] if self._waiting else None
+
+    def batches(self, now_s: float) -> Mapping[int, Sequence[MarkerWrite]]:
+        """A request for each broker that has none under way; each is to be :meth:`answered`."""
+        while self._waiting and self._waiting[0][0] <= now_s:
+            self._ready[heapq.heappop(self._waiting)[2]] = None
+        for write in list(itertools.islice(self._ready, _PLACED_AT_ONCE)):
+            del self._ready[write]
+            if self._is_wanted(write):
+                self._place(write, now_s)
+        batches = {}
+        for broker in [each for each in self._for_broker if each not in self._busy]:
+            batch = self._take(broker, now_s)
+            if batch:
+                batches[broker] = batch
+                self._busy.add(broker)
+        return batches
+
+    def answered(
+        self,
+        broker: int,
+        batch: Sequence[MarkerWrite],
+        errors: Callable[[MarkerWrite], ErrorCode],
+        now_s: float,
+    ) -> None:
+        """What became of a batch, or of the request as a whole: see :data:`_DONE`, all else is
+        tried again."""
+        self._busy.discard(broker)
+        for write in batch:
+            if not self._is_wanted(write):
+                continue
+            if errors(write) in _DONE:
+                self._done(write)
+            else:
+                self._later(write, now_s)
+
+    # ------------------------------------------------------------ inside
+
+    def _place(self, write: MarkerWrite, now_s: float) -> None:
+        """To the broker that leads now."""
+        leader = self._leader_of(write.tp)
+        if leader != UNKNOWN_TOPIC:
+            write.unknown_since_s = None
+        if leader >= 0:
+            self._for_broker.setdefault(leader, deque()).append(write)
+        elif leader == UNKNOWN_TOPIC and self._is_gone(write, now_s):
+            self._done(write)
+        else:
+            self._later(write, now_s)
+
+    def _is_gone(self, write: MarkerWrite, now_s: float) -> bool:
+        if write.unknown_since_s is None:
+            write.unknown_since_s = now_s
+        return now_s - write.unknown_since_s >= ABSENT_S
+
+    def _take(self, broker: int, now_s: float) -> Sequence[MarkerWrite]:
+        """Some of those that it still leads; the others go where they belong now. No more of them
+        are looked at than a request may have, however many wait."""
+        queue = self._for_broker.pop(broker)
+        batch: list[MarkerWrite] = []
+        for _ in range(min(len(queue), BATCH_MAX)):
+            write = queue.popleft()
+            if not self._is_wanted(write):
+                continue
+            if self._leader_of(write.tp) == broker:
+                batch.append(write)
+            else:
+                self._place(write, now_s)
+        if queue:
+            self._for_broker[broker] = queue
+        return batch
+
+    def _is_wanted(self, write: MarkerWrite) -> bool:
+        unfinished = self._unfinished.get(write.key)
+        return unfinished is not None and unfinished.left.get(write.tp) is write
+
+    def _done(self, write: MarkerWrite) -> None:
+        del self._unfinished[write.key].left[write.tp]
+        self._look(write.key)
+
+    def _look(self, key: TransactionKey) -> None:
+        unfinished = self._unfinished[key]
+        if not unfinished.left:
+            del self._unfinished[key]
+            self._finished.append((key, unfinished.marker))
+
+    def _later(self, write: MarkerWrite, now_s: float) -> None:
+        write.backoff = write.backoff.failed(now_s)
+        heapq.heappush(self._waiting, (write.backoff.until_s, next(self._numbers), write))
+
+    def _forget(self, key: TransactionKey) -> None:
+        """What waits somewhere is not wanted any more, and goes when its turn comes."""
+        self._unfinished.pop(key, None)
+        self._finished = [each for each in self._finished if each[0] != key]

@@ -1,0 +1,155 @@
+"""What a leader asks the coordinator before it takes records of a transaction (KIP-890).
+
+A Produce that came late, after its transaction has ended, would open one that nobody ends. So the
+first records of a transaction in a partition are taken only once its coordinator has said that the
+partition is in it; with producers of ``transaction.version`` 2, who do not tell the coordinator
+themselves, it is added by that question. Those that gather while a request to a coordinating broker
+is under way go together in the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.framing import FrameError
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.metadata import Producer
+from tidemark_broker.transactions.links import Links
+from tidemark_broker.transactions.wire import (
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WireInquiry,
+)
+
+#: Of one coordinating broker; whoever comes then is told to ask again.
+_WAITING_MAX = 10_000
+_BATCH_MAX = 500
+#: Of all inquiries of a request, unless one has more.
+_PARTITIONS_MAX = 20_000
+_ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Whose turn comes with the next request to one broker."""
+
+    inquiries: list[tuple[WireInquiry, "asyncio.Future[Sequence[ErrorCode]]"]] = field(
+        default_factory=list
+    )
+    task: "asyncio.Task[None] | None" = None
+
+    def next_count(self) -> int:
+        """How many go together in the next request."""
+        partitions = 0
+        for count, (inquiry, _) in enumerate(self.inquiries[:_BATCH_MAX]):
+            partitions += len(inquiry.partitions)
+            if partitions > _PARTITIONS_MAX:
+                return max(count, 1)
+        return min(len(self.inquiries), _BATCH_MAX)
+
+
+class Inquiries:
+    """The loop's. ``leader_of``: the broker that coordinates an id (-1: nobody), raises
+    CoordinatorError; ``answer_here``: where that is this one."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        links: Links,
+        leader_of: Callable[[str], int],
+        answer_here: Callable[[Sequence[WireInquiry]], Awaitable[Sequence[Sequence[ErrorCode]]]],
+    ) -> None:
+        self._node_id = node_id
+        self._links = links
+        self._leader_of = leader_of
+        self._answer_here = answer_here
+        self._waiting: dict[int, _Waiting] = {}
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """The coordinator's error codes; ``none``: it is in the transaction."""
+        inquiry = WireInquiry(
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            adds=adds,
+            topics=tuple(tp.topic for tp in partitions),
+            partitions=tuple(tp.partition for tp in partitions),
+        )
+        try:
+            broker = self._leader_of(transactional_id)
+        except CoordinatorError as error:
+            return dict.fromkeys(partitions, error.error_code)
+        if broker < 0:
+            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        return dict(zip(partitions, await self._ask(broker, inquiry), strict=True))
+
+    async def _ask(self, broker: int, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        if broker == self._node_id:
+            (errors,) = await self._answer_here([inquiry])
+            return errors
+        waiting = self._waiting.setdefault(broker, _Waiting())
+        if len(waiting.inquiries) >= _WAITING_MAX:
+            return [ErrorCode.coordinator_not_available] * len(inquiry.partitions)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[ErrorCode]] = loop.create_future()
+        waiting.inquiries.append((inquiry, answer))
+        if waiting.task is None:
+            waiting.task = loop.create_task(self._send(broker, waiting))
+        return await answer
+
+    async def _send(self, broker: int, waiting: _Waiting) -> None:
+        try:
+            while batch := waiting.inquiries[: waiting.next_count()]:
+                verdicts = await self._verdicts(broker, [inquiry for inquiry, _ in batch])
+                del waiting.inquiries[: len(batch)]
+                for (_, answer), verdict in zip(batch, verdicts, strict=True):
+                    _answer(answer, verdict)
+        finally:
+            del self._waiting[broker]
+            for inquiry, answer in waiting.inquiries:  # none, unless this broker stops
+                _answer(answer, _unheard(inquiry))
+
+    async def _verdicts(
+        self, broker: int, inquiries: Sequence[WireInquiry]
+    ) -> Sequence[Sequence[ErrorCode]]:
+        try:
+            answer = await self._links.request(
+                broker,
+                AskCoordinatorRequest(inquiries=tuple(inquiries)),
+                AskCoordinatorResponse,
+                _ANSWER_TIMEOUT_S,
+            )
+            verdicts = [[ErrorCode(code) for code in each.errors] for each in answer.verdicts]
+            if [len(each) for each in verdicts] == [len(each.partitions) for each in inquiries]:
+                return verdicts
+        except (OSError, TimeoutError, FrameError, ValueError):
+            pass
+        return [_unheard(each) for each in inquiries]
+
+    async def close(self) -> None:
+        """Ask nothing any more."""
+        tasks = [each.task for each in self._waiting.values() if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[ErrorCode]) -> None:
+    """Whoever asked may have gone."""
+    if not answer.done():
+        answer.set_result(verdict)
+
+
+def _unheard(inquiry: WireInquiry) -> Sequence[ErrorCode]:
+    return [ErrorCode.network_exception] * len(inquiry.partitions)

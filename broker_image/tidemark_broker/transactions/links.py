@@ -1,0 +1,69 @@
+"""Connections from this broker to others, for requests of one kind, dialled when first needed.
+
+Of a connection one request at a time is worked on by the other side, so each kind has its own.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tidemark.tls.dialing import Dialer
+from tidemark.wire.connection import KafkaConnection
+from tidemark_broker.replication.metadata import MetadataCache
+
+R = TypeVar("R")
+_DIAL_TIMEOUT_S = 3.0
+
+
+class Links:
+    """By broker. Belongs to the loop."""
+
+    def __init__(
+        self, cluster: MetadataCache, dialer_of: Callable[[int], Dialer], *, client_id: str
+    ) -> None:
+        self._cluster = cluster
+        self._dialer_of = dialer_of
+        self._client_id = client_id
+        self._connections: dict[int, KafkaConnection] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._closed = False
+
+    async def request(self, broker: int, entity: Any, answer: type[R], timeout_s: float) -> R:
+        """Ask that broker. Raises ``OSError`` or ``TimeoutError``, upon which nobody knows whether
+        it was heard, and ``FrameError``; the connection is another one then at the next time."""
+        connection = await self._connection(broker)
+        try:
+            return await connection.request(entity, answer, timeout_s)
+        except BaseException:
+            self._connections.pop(broker, None)
+            await asyncio.shield(connection.close())
+            raise
+
+    async def _connection(self, broker: int) -> KafkaConnection:
+        async with self._locks.setdefault(broker, asyncio.Lock()):
+            connection = self._connections.get(broker)
+            if connection is None or connection.closed:
+                connection = await self._dial(broker)
+                self._connections[broker] = connection
+            return connection
+
+    async def _dial(self, broker: int) -> KafkaConnection:
+        endpoint = self._cluster.endpoint(broker)
+        if self._closed:
+            raise ConnectionError("this broker stops")
+        if endpoint is None:
+            raise ConnectionError(f"broker {broker} is not registered")
+        return await KafkaConnection.connect(
+            endpoint.host,
+            endpoint.port,
+            client_id=self._client_id,
+            timeout_s=_DIAL_TIMEOUT_S,
+            dialer=self._dialer_of(broker),
+        )
+
+    async def close(self) -> None:
+        """End all of them, and make no more."""
+        self._closed = True
+        connections = [*self._connections.values()]
+        self._connections.clear()
+        await asyncio.gather(*(each.close() for each in connections))

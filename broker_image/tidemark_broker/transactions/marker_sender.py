@@ -1,0 +1,151 @@
+"""Sends the markers of decided transactions to the leaders of their partitions, until all have
+theirs: :class:`MarkerQueue` decides, this waits and sends."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.framing import FrameError
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.markers import (
+    NO_LEADER,
+    UNKNOWN_TOPIC,
+    Marker,
+    MarkerQueue,
+    MarkerWrite,
+    TransactionKey,
+)
+from tidemark_broker.transactions.links import Links
+from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
+
+logger = logging.getLogger(__name__)
+
+#: Whoever writes markers answers after half a second at the latest.
+_ANSWER_TIMEOUT_S = 5.0
+#: A timer may fire a millisecond early: nothing is slept shorter.
+_SLEEP_MIN_S = 0.002
+#: Transactions that are told of, each of which appends a record, before others have their turn.
+_FINISHED_AT_ONCE = 25
+
+
+class MarkerSender:
+    """The loop's. ``write_here``: writes to partitions that this broker leads itself;
+    ``finished``: told of each transaction all of whose partitions have their marker."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster: MetadataCache,
+        links: Links,
+        write_here: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
+        finished: Callable[[TransactionKey, Marker], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._links = links
+        self._write_here = write_here
+        self._finished = finished
+        self._now = now
+        self._queue = MarkerQueue(self._leader_of)
+        self._woken = asyncio.Event()
+
+    @property
+    def unfinished(self) -> int:
+        """How many transactions wait for markers."""
+        return self._queue.unfinished
+
+    def add(
+        self, key: TransactionKey, marker: Marker, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """See :meth:`MarkerQueue.add`."""
+        self._queue.add(key, marker, partitions)
+        self._woken.set()
+
+    def drop(self, partition: int) -> None:
+        """See :meth:`MarkerQueue.drop`."""
+        self._queue.drop(partition)
+
+    def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
+        """See :meth:`MarkerQueue.left`."""
+        return self._queue.left(key)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._woken.clear()
+                for broker, batch in self._queue.batches(self._now()).items():
+                    group.create_task(self._send(broker, batch))
+                await self._tell_finished()
+                await self._sleep()
+
+    async def _tell_finished(self) -> None:
+        for number, (key, marker) in enumerate(self._queue.finished(), start=1):
+            self._finished(key, marker)
+            if number % _FINISHED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _sleep(self) -> None:
+        next_s = self._queue.next_s()
+        wait_s = None if next_s is None else max(next_s - self._now(), _SLEEP_MIN_S)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    def _leader_of(self, tp: TopicPartition) -> int:
+        view = self._cluster.topics.get(tp.topic)
+        row = None if view is None else view.partitions.get(tp.partition)
+        if row is None:
+            return UNKNOWN_TOPIC
+        return row.leader if row.leader >= 0 else NO_LEADER
+
+    async def _send(self, broker: int, batch: Sequence[MarkerWrite]) -> None:
+        errors = await self._errors(broker, batch)
+        by_write = dict(zip(batch, errors, strict=True))
+        self._queue.answered(broker, batch, by_write.__getitem__, self._now())
+        self._woken.set()
+
+    async def _errors(self, broker: int, batch: Sequence[MarkerWrite]) -> Sequence[ErrorCode]:
+        try:
+            errors = await self._asked(broker, [_on_wire(each) for each in batch])
+        except (OSError, TimeoutError, FrameError, ValueError) as error:
+            logger.info("%d markers did not reach broker %d: %s", len(batch), broker, error)
+        except Exception:
+            logger.exception("%d markers cannot be written by broker %d", len(batch), broker)
+        else:
+            if len(errors) == len(batch):
+                return errors
+            logger.warning("broker %d answered %d of %d markers", broker, len(errors), len(batch))
+        return [ErrorCode.network_exception] * len(batch)
+
+    async def _asked(self, broker: int, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:
+        if broker == self._node_id:
+            return await self._write_here(markers)
+        answer = await self._links.request(
+            broker,
+            WriteMarkersRequest(markers=tuple(markers)),
+            WriteMarkersResponse,
+            _ANSWER_TIMEOUT_S,
+        )
+        return [ErrorCode(code) for code in answer.errors]
+
+
+def _on_wire(write: MarkerWrite) -> WireMarker:
+    marker = write.marker
+    return WireMarker(
+        topic=write.tp.topic,
+        partition=write.tp.partition,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        commit=marker.commit,
+        version=marker.version,
+    )

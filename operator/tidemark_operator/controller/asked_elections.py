@@ -1,0 +1,48 @@
+"""Elections that somebody asks for (Kafka's ElectLeaders, KIP-460): the preferred leader, or an
+unclean one where nobody else can lead."""
+
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+
+_NOT_NEEDED = "Leader election not needed for topic partition."
+
+
+def elect(
+    draft: Draft, topic: TopicInfo, partitions: Iterable[int], *, unclean: bool
+) -> dict[int, tuple[ErrorCode, str | None]]:
+    """Draft them; Kafka's code and message for each partition."""
+    rows = draft.rows_of(topic.id)
+    return {
+        partition: _elect(draft, topic, rows.get(partition), unclean) for partition in partitions
+    }
+
+
+def _elect(
+    draft: Draft, topic: TopicInfo, row: PartitionRow | None, unclean: bool
+) -> tuple[ErrorCode, str | None]:
+    if row is None:
+        return ErrorCode.unknown_topic_or_partition, "This server does not host this partition."
+    if topic.paused:
+        return ErrorCode.policy_violation, f"Topic {topic.key} is paused"
+    if unclean:
+        return _elect_uncleanly(draft, row)
+    if row.hosts and row.leader == row.hosts[0]:
+        return ErrorCode.election_not_needed, _NOT_NEEDED
+    if elections.prefer(draft, row):
+        return ErrorCode.none, None
+    text = f"the preferred leader of partition {row.partition} is not alive, or not in sync"
+    return ErrorCode.preferred_leader_not_available, text
+
+
+def _elect_uncleanly(draft: Draft, row: PartitionRow) -> tuple[ErrorCode, str | None]:
+    if row.leader != NO_LEADER:
+        return ErrorCode.election_not_needed, _NOT_NEEDED
+    if elections.lead_uncleanly(draft, row):
+        return ErrorCode.none, None
+    text = f"no replica of partition {row.partition} is alive that could lead"
+    return ErrorCode.eligible_leaders_not_available, text

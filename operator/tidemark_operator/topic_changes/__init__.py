@@ -1,0 +1,1 @@
+"""What Kafka clients change of topics, turned into ``Topic`` objects through the same admission."""

@@ -1,0 +1,197 @@
+"""CreatePartitions, AlterConfigs and DeleteTopics: what they ask of a Topic that is there, as what
+Kafka's clients are to hold of its object from now on (:mod:`ownership`), or Kafka's refusal.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.topics import (
+    DISABLEMENT_IN_PROGRESS,
+    Assignment,
+    TopicChange,
+)
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.kube.kinds import TOPIC, Json
+from tidemark_operator.resources.assignments import assignments_text, parse_assignments
+from tidemark_operator.resources.names import ASSIGNMENT_ANNOTATION
+from tidemark_operator.topic_changes.creation import (
+    as_map,
+    check_assignments,
+    check_brokers,
+    check_configuration,
+    check_count,
+    known_as,
+)
+from tidemark_operator.topic_changes.ownership import Path, held, holder
+from tidemark_operator.topic_changes.refusal import Refusal, refused
+from tidemark_operator.topic_changes.settings import Described, changed
+
+
+def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
+    """What is to be applied for more partitions. ``change.assignments`` number the new ones from
+    0."""
+    _check_present(topic)
+    if topic.is_internal:
+        text = (
+            f"{topic.name} keeps its number of partitions: each group or transactional id is found "
+            "by it"
+        )
+        raise refused(ErrorCode.invalid_partitions, text)
+    present, wanted = topic.partitions, change.partitions
+    if wanted == present:
+        raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
+    if wanted < present:
+        text = (
+            f"The topic {topic.name} currently has {present} partition(s); {wanted} would not be "
+            "an increase."
+        )
+        raise refused(ErrorCode.invalid_partitions, text)
+    check_count(wanted)
+    patch = _patch(body)
+    patch["spec"]["partitions"] = wanted
+    if change.assignments:
+        _assign(state, topic, body, change, patch)
+    else:
+        check_brokers(state, dataclasses.replace(topic, assignments={}))
+    return patch
+
+
+def _assign(
+    state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange, patch: Json
+) -> None:
+    added = change.partitions - topic.partitions
+    if len(change.assignments) != added:
+        text = (
+            f"Attempted to add {added} additional partition(s), but only "
+            f"{len(change.assignments)} assignment(s) were specified."
+        )
+        raise refused(ErrorCode.invalid_replica_assignment, text)
+    moved = tuple(
+        Assignment(partition=topic.partitions + each.partition, replicas=each.replicas)
+        for each in change.assignments
+    )
+    check_assignments(state, moved, topic.replication_factor)
+    annotations = body["metadata"].get("annotations") or {}
+    former = parse_assignments(annotations.get(ASSIGNMENT_ANNOTATION, ""))
+    text = assignments_text({**former, **as_map(moved)})
+    patch["metadata"].setdefault("annotations", {})[ASSIGNMENT_ANNOTATION] = text
+
+
+def configured(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
+    """What is to be applied for other settings."""
+    _check_present(topic)
+    before = Described.of(body["spec"])
+    after = changed(before, change.settings, is_whole=change.is_whole)
+    if topic.tiering.is_disabling and after.tiering != before.tiering:
+        text = (
+            f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering of {topic.name} is being disabled; "
+            "change it once status.tiering.state is Disabled"
+        )
+        raise Refusal(DISABLEMENT_IN_PROGRESS, text)
+    spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
+    check_configuration(state, known_as(state, {**body, "spec": spec | _as_spec(after)}))
+    return _with_leaves(body, _as_spec(before), _as_spec(after))
+
+
+_DESCRIBED = ("config", "tiering")
+
+
+def _as_spec(described: Described) -> Json:
+    spec: Json = {}
+    if described.config:
+        spec["config"] = dict(described.config)
+    if described.tiering is not None:
+        spec["tiering"] = dict(described.tiering)
+    return spec
+
+
+def with_factor(body: Json, replication_factor: int) -> Json:
+    """What is to be applied for another number of replicas."""
+    patch = _patch(body)
+    patch["spec"]["replicationFactor"] = replication_factor
+    return patch
+
+
+def check_deletion(topic: TopicInfo, body: Json) -> None:
+    """Whether Kafka's clients may delete a topic: not one that somebody else describes, who would
+    only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""
+    _check_present(topic)
+    if topic.is_internal:
+        text = f"{topic.name} is an internal topic: delete the Topic object if it has to be"
+        raise refused(ErrorCode.policy_violation, text)
+    owner = holder(body, ("spec",))
+    if owner is not None:
+        text = (
+            f"Topic {topic.key} (spec) is managed by {owner}: delete it there, not through Kafka's "
+            "API"
+        )
+        raise refused(ErrorCode.policy_violation, text)
+
+
+def _check_present(topic: TopicInfo) -> None:
+    if topic.deletion_ms is not None:
+        text = f"Topic {topic.key} is being deleted"
+        raise refused(ErrorCode.unknown_topic_or_partition, text)
+
+
+# ---------------------------------------------------------------- what is to be applied
+
+
+def _patch(body: Json) -> Json:
+    """What Kafka's clients hold, to be changed; the uid, so that no other object is made."""
+    kept = deepcopy(held(body))
+    meta = body["metadata"]
+    own = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    return {
+        "apiVersion": TOPIC.api_version,
+        "kind": TOPIC.kind,
+        "metadata": {**kept.get("metadata", {}), **own},
+        "spec": kept.get("spec", {}),
+    }
+
+
+def _with_leaves(body: Json, before: Json, after: Json) -> Json:
+    """With the fields that differ. One that is to go, and stands in somebody else's manifest, stays
+    whatever is applied here."""
+    patch = _patch(body)
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    for path, value in new.items():
+        if old.get(path) != value:
+            _set(patch["spec"], path, value)
+    for path in old.keys() - new.keys():
+        owner = holder(body, ("spec", *path))
+        if owner is not None:
+            text = f"spec.{'.'.join(path)} is managed by {owner}: remove it there"
+            raise refused(ErrorCode.policy_violation, text)
+        _remove(patch["spec"], path)
+    return patch
+
+
+def _leaves(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _leaves(inner, (*path, name))
+        else:
+            yield (*path, name), inner
+
+
+def _set(fields: dict[str, Any], path: Path, value: object) -> None:
+    for name in path[:-1]:
+        fields = fields.setdefault(name, {})
+    fields[path[-1]] = value
+
+
+def _remove(fields: dict[str, Any], path: Path) -> None:
+    """And the blocks that it leaves empty."""
+    head, *rest = path
+    if not rest:
+        fields.pop(head, None)
+    elif head in fields:
+        _remove(fields[head], tuple(rest))
+        if not fields[head]:
+            del fields[head]

@@ -1,0 +1,236 @@
+"""Kafka clients' changes of topics, carried out: read the object, decide, apply it without force.
+
+The decisions are in :mod:`creation` and :mod:`alteration`; the API server's admission has the last
+word. Two changes of one topic, or of two that cannot be told apart, wait for each other, so that
+what one client was told is what the next one finds. An answer means that the object is written:
+brokers hear of it from the reconciler.
+"""
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.configuration.broker_keys import DELETE_TOPICS
+from tidemark.wire.topics import (
+    CHANGES_MAX,
+    ChangeKind,
+    ChangeTopicsRequest,
+    ChangeTopicsResponse,
+    PartitionResult,
+    TopicChange,
+    TopicChangeResult,
+)
+from tidemark_operator.controller import asked_elections, moving
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.topics import owner_of
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import TOPIC, Json, Key, key_of
+from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.topic_changes import alteration, creation
+from tidemark_operator.topic_changes.object_names import object_name
+from tidemark_operator.topic_changes.ownership import MANAGER
+from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
+
+_NOT_STORED = "the decision was not stored: ask again"
+_REPLACED = "the topic was deleted, and another one of its name was made"
+
+
+class TopicChanger:
+    """Of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def change(self, request: ChangeTopicsRequest) -> ChangeTopicsResponse:
+        """Carry all of them out; each is answered for itself."""
+        if len(request.changes) > CHANGES_MAX:
+            refusal = refused(ErrorCode.invalid_request, f"more than {CHANGES_MAX} changes")
+            return _response([refusal.result()] * len(request.changes))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._one(request, each)) for each in request.changes]
+        return _response([task.result() for task in tasks])
+
+    async def _one(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
+        name = change.name
+        if name is None and change.topic_id is not None:
+            topic = self._services.state.topic_by_id(change.topic_id)
+            name = None if topic is None else topic.name
+        lock = self._locks.setdefault(creation.collision_key(name or ""), asyncio.Lock())
+        try:
+            async with lock:
+                return await self._changed(request, change)
+        except Refusal as refusal:
+            return refusal.result()
+        except InvalidResource as error:
+            return refused(ErrorCode.invalid_config, str(error)).result()
+        except KubeError as error:
+            return of_api_server(error).result()
+
+    async def _changed(
+        self, request: ChangeTopicsRequest, change: TopicChange
+    ) -> TopicChangeResult:
+        if change.kind == ChangeKind.CREATE:
+            return await self._create(request, change)
+        topic = self._found(change)
+        if change.kind == ChangeKind.ELECT:
+            return await self._elect(topic, change)
+        if change.kind == ChangeKind.REASSIGN:
+            return await self._reassign(request, topic, change)
+        key = TOPIC.key(topic.key)
+        body = await self._services.client.api.get(TOPIC, key.namespace, key.name)
+        if uuid.UUID(body["metadata"]["uid"]) != topic.uid:  # it was made again a moment ago
+            if change.name is None:
+                raise refused(ErrorCode.unknown_topic_id, _REPLACED)
+            raise refused(ErrorCode.not_controller, _REPLACED)
+        state = self._services.state
+        if change.kind == ChangeKind.DELETE:
+            return await self._delete(request, topic, key, body)
+        if change.kind == ChangeKind.GROW:
+            patch = alteration.grown(state, topic, body, change)
+            what = f"{topic.partitions} partitions become {change.partitions}"
+        elif change.kind == ChangeKind.CONFIGURE:
+            patch = alteration.configured(state, topic, body, change)
+            what = f"configuration: {', '.join(each.name for each in change.settings)[:300]}"
+        else:
+            raise refused(ErrorCode.invalid_request, f"{change.kind} is no change of a topic")
+        written = await self._apply(request, patch, "ChangedByClient", what)
+        return _done(topic.id, written)
+
+    def _found(self, change: TopicChange) -> TopicInfo:
+        state = self._services.state
+        if change.name is not None:
+            topic, unknown = owner_of(state, change.name), ErrorCode.unknown_topic_or_partition
+        else:
+            unknown = ErrorCode.unknown_topic_id
+            topic = None if change.topic_id is None else state.topic_by_id(change.topic_id)
+        if topic is None:
+            raise refused(unknown, "This server does not host this topic.")
+        return topic
+
+    # ------------------------------------------------------------ one each
+
+    async def _create(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
+        services, topic = self._services, change.name or ""
+        namespace, cluster = services.cluster_key.namespace, services.cluster_key.name
+
+        def is_taken(name: str) -> bool:
+            held = services.objects.get(TOPIC.key(f"{namespace}/{name}"))
+            return held is not None and not _describes(held, cluster, topic)
+
+        name = object_name(cluster, topic, is_taken)
+        body = creation.manifest(services.state, change, namespace=namespace, name=name)
+        written = await self._apply(request, body, "CreatedByClient", f"topic {topic}")
+        topic_id = None if request.validate_only else uuid.UUID(written["metadata"]["uid"])
+        return _done(topic_id, written)
+
+    async def _delete(
+        self, request: ChangeTopicsRequest, topic: TopicInfo, key: Key, body: Json
+    ) -> TopicChangeResult:
+        if not self._services.state.cluster.flag(DELETE_TOPICS, default=True):
+            text = f"Topic deletion is disabled: {DELETE_TOPICS} is false in the Cluster"
+            raise refused(ErrorCode.topic_deletion_disabled, text)
+        alteration.check_deletion(topic, body)
+        if not request.validate_only:
+            self._tell(request, key, "DeletedByClient", f"topic {topic.name}")
+            await self._services.client.delete(TOPIC, key, uid=str(body["metadata"]["uid"]))
+            self._services.queue.add(key)
+        return _done(topic.id, body)
+
+    # ------------------------------------------------------------ leaders and replicas
+
+    async def _elect(self, topic: TopicInfo, change: TopicChange) -> TopicChangeResult:
+        partitions = [each.partition for each in change.assignments]
+        elected = await self._services.committer.try_decide(
+            lambda draft: asked_elections.elect(draft, topic, partitions, unclean=change.unclean),
+            f"an election of {topic.key}",
+        )
+        if elected is None:
+            raise refused(ErrorCode.not_controller, _NOT_STORED)
+        return _in_parts(topic, elected)
+
+    async def _reassign(
+        self, request: ChangeTopicsRequest, topic: TopicInfo, change: TopicChange
+    ) -> TopicChangeResult:
+        """A manifest's replication factor follows a move that is another one for all partitions;
+        whether it may is asked before anything moves."""
+        asked = {each.partition: each.replicas for each in change.assignments}
+
+        def decide(draft: Draft) -> moving.Moves:
+            return moving.reassign(draft, topic, asked, keeps_factor=change.keeps_factor)
+
+        services, key = self._services, TOPIC.key(topic.key)
+        wanted = decide(Draft(services.state))
+        patch: Json | None = None
+        if wanted.replication_factor != topic.replication_factor:
+            body = await services.client.api.get(TOPIC, key.namespace, key.name)
+            patch = alteration.with_factor(body, wanted.replication_factor)
+            await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)
+        moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
+        if moves is None:
+            raise refused(ErrorCode.not_controller, _NOT_STORED)
+        if patch is not None and moves.replication_factor == wanted.replication_factor:
+            what = f"{topic.replication_factor} replicas become {moves.replication_factor}"
+            await self._apply(request, patch, "ChangedByClient", what)
+        self._tell(request, key, "ReassignedByClient", f"partitions {sorted(asked)}"[:300])
+        services.queue.add(key)
+        none = ErrorCode.none, None
+        return _in_parts(topic, {part: found or none for part, found in moves.results.items()})
+
+    async def _apply(
+        self, request: ChangeTopicsRequest, patch: Json, reason: str, what: str
+    ) -> Json:
+        services = self._services
+        written = await services.client.apply(
+            TOPIC, patch, manager=MANAGER, dry_run=request.validate_only
+        )
+        if not request.validate_only:
+            key = key_of(written)
+            services.queue.add(key)
+            self._tell(request, key, reason, what)
+        return written
+
+    def _tell(self, request: ChangeTopicsRequest, key: Key, reason: str, what: str) -> None:
+        """The audit: who did what, from where."""
+        text = f"{what}, by {request.principal} at {request.host} through Kafka's API"
+        self._services.events.emit(normal(TOPIC.kind, key.namespaced_name, reason, text))
+
+
+def _describes(body: Json, cluster: str, topic: str) -> bool:
+    name = body["spec"].get("topicName") or body["metadata"]["name"]
+    return cluster_of(body) == cluster and name == topic
+
+
+def _done(topic_id: uuid.UUID | None, body: Json) -> TopicChangeResult:
+    return TopicChangeResult(
+        error_code=int(ErrorCode.none),
+        error_message=None,
+        topic_id=topic_id,
+        partitions=int(body["spec"]["partitions"]),
+        replication_factor=int(body["spec"]["replicationFactor"]),
+    )
+
+
+def _in_parts(
+    topic: TopicInfo, found: Mapping[int, tuple[ErrorCode, str | None]]
+) -> TopicChangeResult:
+    return TopicChangeResult(
+        error_code=int(ErrorCode.none),
+        error_message=None,
+        topic_id=topic.id,
+        parts=tuple(
+            PartitionResult(partition=partition, error_code=int(code), error_message=message)
+            for partition, (code, message) in found.items()
+        ),
+    )
+
+
+def _response(results: list[TopicChangeResult]) -> ChangeTopicsResponse:
+    return ChangeTopicsResponse(error_code=int(ErrorCode.none), results=tuple(results))

@@ -1,0 +1,213 @@
+"""CreateTopics: from what a client asks to the manifest of a new ``Topic``, or Kafka's refusal.
+
+The checks are those of Kafka's ``ReplicationControlManager``, in its order: the name, whether it is
+there or collides with another in names of metrics (``.`` and ``_`` are the same there), counts,
+assignments, configuration; and whether enough brokers are there now, since a client wants to hear
+that rather than to wait. KIP-409: where the Cluster creates topics under-replicated, or the topic
+is an internal one, fewer are enough.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.configuration.broker_keys import (
+    AUTO_CREATE_TOPICS,
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+)
+from tidemark.configuration.table import CLUSTER
+from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
+from tidemark.wire.topics import Assignment, TopicChange
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.placement import required_brokers, takers
+from tidemark_operator.kube.kinds import TOPIC, Json
+from tidemark_operator.objects.conversions import topic_info
+from tidemark_operator.resources.assignments import assignments_text
+from tidemark_operator.resources.names import (
+    ASSIGNMENT_ANNOTATION,
+    INTERNAL_LABEL,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+)
+from tidemark_operator.topic_changes.refusal import refused
+from tidemark_operator.topic_changes.settings import Described, changed
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+#: Stands for the object's id while there is none.
+_NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+def manifest(state: ControllerState, change: TopicChange, *, namespace: str, name: str) -> Json:
+    """The object ``name`` of a new topic. Raises :class:`Refusal`."""
+    topic = change.name or ""
+    _check_name(state, topic)
+    if change.automatic and topic not in INTERNAL_TOPICS:
+        _check_automatic(state)
+    partitions, replicas = counts(state, change)
+    described = changed(Described({}, None), change.settings, is_whole=False)
+    spec: dict[str, Any] = {
+        "clusterRef": {"name": state.cluster.key.rpartition("/")[2]},
+        "partitions": partitions,
+        "replicationFactor": replicas,
+    }
+    if topic != name:
+        spec["topicName"] = topic
+    if described.config:
+        spec["config"] = dict(described.config)
+    if described.tiering is not None:
+        spec["tiering"] = dict(described.tiering)
+    meta: dict[str, Any] = {"name": name, "namespace": namespace}
+    if topic in INTERNAL_TOPICS:
+        meta["labels"] = {INTERNAL_LABEL: "true"}
+    if change.assignments:
+        meta["annotations"] = {ASSIGNMENT_ANNOTATION: assignments_text(as_map(change.assignments))}
+    body = {"apiVersion": TOPIC.api_version, "kind": TOPIC.kind, "metadata": meta, "spec": spec}
+    info = known_as(state, body)
+    check_configuration(state, info)
+    check_brokers(state, info)
+    return body
+
+
+def known_as(state: ControllerState, body: Json) -> TopicInfo:
+    """The topic of an object as the controller will know it."""
+    meta = {"uid": _NO_UID, **body["metadata"]}
+    return topic_info({**body, "metadata": meta}, dict(state.cluster.config))
+
+
+def check_configuration(state: ControllerState, info: TopicInfo) -> None:
+    """What one key alone does not show: tiering that cannot be. Raises :class:`Refusal`."""
+    if info.tiering_spec.enabled:
+        if not state.cluster.tiering_available:
+            text = "the Cluster has no tiered storage: give it a remoteStorage and switch it on"
+            raise refused(ErrorCode.invalid_config, text)
+        if "compact" in info.config.get("cleanup.policy", ""):
+            raise refused(ErrorCode.invalid_config, "a compacted topic cannot be tiered")
+        if info.config_problem:
+            raise refused(ErrorCode.invalid_config, info.config_problem)
+
+
+def check_brokers(state: ControllerState, info: TopicInfo) -> None:
+    """Enough are there for a partition that is placed nowhere yet. Raises :class:`Refusal`."""
+    draft = Draft(state)
+    live, required = len(takers(draft)), required_brokers(draft, info)
+    if live < required and not info.assignments:
+        text = (
+            f"Unable to replicate the partition {info.replication_factor} time(s): "
+            f"{required} brokers are needed and {live} are there; start more, lower the replication"
+            " factor, or set enable.under.replicated.topic.creation in the Cluster's config"
+        )
+        raise refused(ErrorCode.invalid_replication_factor, text)
+
+
+def collision_key(topic: str) -> str:
+    """Names with the same one cannot be told apart in names of metrics (Kafka's
+    ``Topic.unifyCollisionChars``)."""
+    return topic.replace(".", "_")
+
+
+def as_map(assignments: Iterable[Assignment]) -> Mapping[int, tuple[int, ...]]:
+    """By partition."""
+    return {each.partition: each.replicas for each in assignments}
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _check_name(state: ControllerState, topic: str) -> None:
+    if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
+        text = f"{topic[:300]!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+        raise refused(ErrorCode.invalid_topic_exception, text)
+    if topic in INTERNAL_TOPICS - COORDINATORS_TOPICS:
+        text = f"{topic} is an internal topic that is not served here"
+        raise refused(ErrorCode.invalid_topic_exception, text)
+    if state.topics_named(topic) or state.row_ids_named(topic):
+        raise refused(ErrorCode.topic_already_exists, f"Topic '{topic}' already exists.")
+    key = collision_key(topic)
+    if key == topic and "_" not in topic:
+        return
+    for other in state.topics.values():
+        if collision_key(other.name) == key:
+            text = f"Topic '{topic}' collides with existing topic: {other.name}"
+            raise refused(ErrorCode.invalid_topic_exception, text)
+
+
+def _check_automatic(state: ControllerState) -> None:
+    if not state.cluster.flag(AUTO_CREATE_TOPICS):
+        text = f"topics are not created automatically: set {AUTO_CREATE_TOPICS} in the Cluster"
+        raise refused(ErrorCode.policy_violation, text)
+
+
+def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
+    """(partitions, replication factor) of a new topic."""
+    if change.assignments:
+        return _assigned(state, change)
+    partitions = change.partitions
+    if partitions == -1:
+        partitions = _default(state, NUM_PARTITIONS)
+    replicas = change.replication_factor
+    if replicas == -1:
+        replicas = _default(state, DEFAULT_REPLICATION_FACTOR)
+    if replicas < 1 or replicas > REPLICAS_MAX:
+        text = (
+            "Replication factor must be larger than 0, or -1 to use the default value, and at most "
+            f"{REPLICAS_MAX}."
+        )
+        raise refused(ErrorCode.invalid_replication_factor, text)
+    if partitions < 1:
+        text = "Number of partitions was set to an invalid non-positive value."
+        raise refused(ErrorCode.invalid_partitions, text)
+    check_count(partitions)
+    return partitions, replicas
+
+
+def check_count(partitions: int) -> None:
+    """No topic has more."""
+    if partitions > PARTITIONS_MAX:
+        text = f"{partitions} partitions: a topic has {PARTITIONS_MAX} at most"
+        raise refused(ErrorCode.policy_violation, text)
+
+
+def _default(state: ControllerState, key: str) -> int:
+    return int(state.cluster.config.get(key) or CLUSTER[key].default or "")
+
+
+def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
+    if change.replication_factor != -1:
+        text = "with a manual assignment the replication factor has to be -1"
+        raise refused(ErrorCode.invalid_request, text)
+    if change.partitions != -1:
+        text = "with a manual assignment the number of partitions has to be -1"
+        raise refused(ErrorCode.invalid_request, text)
+    check_count(len(change.assignments))
+    named = sorted(each.partition for each in change.assignments)
+    if named != list(range(len(named))):
+        text = "partitions should be a consecutive 0-based integer sequence"
+        raise refused(ErrorCode.invalid_replica_assignment, text)
+    factor = len(change.assignments[0].replicas)
+    check_assignments(state, change.assignments, factor)
+    return len(change.assignments), factor
+
+
+def check_assignments(
+    state: ControllerState, assignments: Iterable[Assignment], factor: int
+) -> None:
+    """Each names ``factor`` brokers that are there, one of them alive."""
+    for each in assignments:
+        brokers = each.replicas
+        problem = ""
+        if len(brokers) != factor or not brokers:
+            problem = f"has {len(brokers)} replicas, where the others have {factor}"
+        elif len(set(brokers)) < len(brokers):
+            problem = "names a broker twice"
+        elif unknown := [node for node in brokers if node not in state.brokers]:
+            problem = f"names broker {unknown[0]}, which is not registered"
+        elif not any(state.brokers[node].live for node in brokers):
+            problem = "names only brokers that are fenced or shutting down"
+        if problem:
+            text = f"the assignment of partition {each.partition} {problem}"
+            raise refused(ErrorCode.invalid_replica_assignment, text)

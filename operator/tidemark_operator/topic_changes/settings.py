@@ -1,0 +1,182 @@
+"""Kafka's configuration keys in a Topic's spec: what a client sets becomes ``spec.config``, and for
+the keys that have fields of their own, ``spec.tiering``.
+
+Tiering is switched in two vocabularies. KIP-950's draft, which the fields follow, has
+``remote.storage.enable`` and ``remote.log.disable.policy``. Kafka's releases have
+``remote.log.copy.disable`` (what is in the tier stays readable: here tiering that is disabled with
+Retain) and ``remote.log.delete.on.disable`` (the policy Delete).
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.configuration.problems import problems
+from tidemark.configuration.table import TOPIC
+from tidemark.wire.topics import Setting, SettingOperation
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.topic_changes.refusal import refused
+
+ENABLE = "remote.storage.enable"
+POLICY = "remote.log.disable.policy"
+COPY_DISABLE = "remote.log.copy.disable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+LOCAL_MS = "local.retention.ms"
+LOCAL_BYTES = "local.retention.bytes"
+#: The keys that have fields.
+TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
+
+_AS_TOTAL = "-2"
+_RETAIN, _DELETE = "Retain", "Delete"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Described:
+    """``spec.config`` and ``spec.tiering`` (None: no such block)."""
+
+    config: Mapping[str, str]
+    tiering: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, spec: Json) -> "Described":
+        """As they stand in a spec."""
+        config = {name: str(value) for name, value in (spec.get("config") or {}).items()}
+        return cls(config, spec.get("tiering"))
+
+    @property
+    def is_tiered(self) -> bool:
+        """Tiering is asked for."""
+        return self.tiering is not None and bool(self.tiering.get("enabled"))
+
+
+def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -> Described:
+    """What a spec is to have after a client's settings; ``is_whole``: all others go back to their
+    defaults (AlterConfigs). Raises :class:`Refusal`."""
+    _check_names(settings)
+    if is_whole:
+        before = _emptied(before, settings)
+    values = {setting.name: _value(before, setting) for setting in settings}
+    plain = {name: value for name, value in values.items() if name not in TYPED}
+    typed = {name: value for name, value in values.items() if name in TYPED}
+    config = {name: plain.get(name, value) for name, value in {**before.config, **plain}.items()}
+    kept = {name: value for name, value in config.items() if value is not None}
+    _check_values(plain, typed)
+    return Described(kept, _tiering(before.tiering, typed))
+
+
+def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
+    """Nobody switches tiering off by not mentioning it."""
+    if before.is_tiered and all(setting.name != ENABLE for setting in settings):
+        text = f"AlterConfigs replaces the whole configuration: name {ENABLE} too"
+        raise refused(ErrorCode.invalid_config, text)
+    return Described({}, None if before.tiering is None else {"enabled": before.is_tiered})
+
+
+def _check_names(settings: Iterable[Setting]) -> None:
+    seen: set[str] = set()
+    for setting in settings:
+        if setting.name in seen:
+            raise refused(ErrorCode.invalid_request, f"{setting.name} is named twice")
+        seen.add(setting.name)
+        if setting.name not in TOPIC:
+            raise refused(ErrorCode.invalid_config, f"Unknown topic config name: {setting.name}")
+
+
+def _value(before: Described, setting: Setting) -> str | None:
+    """What the key is to have; None: its default."""
+    name = setting.name
+    try:
+        operation = SettingOperation(setting.operation)
+    except ValueError:
+        text = f"{name}: {setting.operation} is no operation on a configuration key"
+        raise refused(ErrorCode.invalid_request, text) from None
+    if operation is SettingOperation.DELETE:
+        return None
+    if setting.value is None:
+        raise refused(ErrorCode.invalid_request, f"{name} has no value")
+    if operation is SettingOperation.SET:
+        return setting.value
+    if TOPIC[name].type.name != "list":
+        text = f"{name} is no list: nothing can be appended to it or taken from it"
+        raise refused(ErrorCode.invalid_config, text)
+    present = _parts(before.config.get(name, TOPIC[name].default or ""))
+    given = _parts(setting.value)
+    added = given if operation is SettingOperation.APPEND else []
+    taken = given if operation is SettingOperation.SUBTRACT else []
+    return ",".join(part for part in dict.fromkeys([*present, *added]) if part not in taken)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _check_values(plain: Mapping[str, str | None], typed: Mapping[str, str | None]) -> None:
+    given = {name: value for name, value in plain.items() if value is not None}
+    for problem in problems(given, TOPIC):
+        raise refused(ErrorCode.invalid_config, problem)
+    for name, value in typed.items():
+        if value is not None and not TOPIC[name].type.accepts(value):
+            text = f"{name} {TOPIC[name].type.requirement}"
+            raise refused(ErrorCode.invalid_config, text)
+
+
+# ---------------------------------------------------------------- spec.tiering
+
+
+def _tiering(
+    before: Mapping[str, Any] | None, typed: Mapping[str, str | None]
+) -> Mapping[str, Any] | None:
+    if not typed:
+        return before
+    block = dict(before or {"enabled": False})
+    block["enabled"], policy = _switched(block, typed)
+    _put(block, "disablePolicy", policy)
+    retention = dict(block.get("localRetention") or {})
+    if LOCAL_MS in typed:
+        _put(retention, "time", _local(LOCAL_MS, typed[LOCAL_MS], "ms"))
+    if LOCAL_BYTES in typed:
+        _put(retention, "size", _local(LOCAL_BYTES, typed[LOCAL_BYTES], ""))
+    _put(block, "localRetention", retention or None)
+    return None if before is None and block == {"enabled": False} else block
+
+
+def _put(block: dict[str, Any], name: str, value: object) -> None:
+    if value is None:
+        block.pop(name, None)
+    else:
+        block[name] = value
+
+
+def _local(name: str, value: str | None, unit: str) -> str | None:
+    """As the field has it; None is as long as the topic's retention."""
+    if value is None or value == _AS_TOTAL:
+        return None
+    if value.startswith("-"):
+        text = f"{name} {value}: give a number, or {_AS_TOTAL} for the topic's own retention"
+        raise refused(ErrorCode.invalid_config, text)
+    return value + unit
+
+
+def _switched(
+    block: Mapping[str, Any], typed: Mapping[str, str | None]
+) -> tuple[bool, object | None]:
+    """Whether tiering is to be enabled, and the policy of its disablement."""
+    enabled, policy = bool(block.get("enabled")), block.get("disablePolicy")
+    was_stopped = not enabled and policy == _RETAIN
+    if ENABLE in typed:
+        enabled = typed[ENABLE] == "true"
+    if POLICY in typed:
+        policy = typed[POLICY] and typed[POLICY].capitalize()  # type: ignore[union-attr]
+    if typed.get(DELETE_ON_DISABLE) == "true":
+        policy = _DELETE
+    elif DELETE_ON_DISABLE in typed and policy == _DELETE and POLICY not in typed:
+        policy = None
+    if typed.get(COPY_DISABLE) == "true":
+        if policy != _DELETE or enabled:
+            policy = _RETAIN
+        enabled = False
+    elif COPY_DISABLE in typed and was_stopped and ENABLE not in typed:
+        enabled, policy = True, None
+    return enabled, policy

@@ -1,0 +1,170 @@
+"""What ``make bench`` measures of a running side: throughput in several settings, latency at a
+steady rate, groups, connections, and how soon a broker answers after its start.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tests.benchmarks import crowds
+from tests.benchmarks.figures import Figures
+from tests.benchmarks.load import RECORD_BYTES, Answer, Load
+from tests.benchmarks.load_process import run
+from tests.benchmarks.processes import cpu_seconds, peak_resident_mb, resident_mb
+from tests.benchmarks.sides import Side
+
+RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))
+RATE, LATENCY_S = 1000, 12
+MEMBERS, IDLE = 5_000, 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """``brokers``: of the cluster that it is taken of; ``take``: the figures of one round."""
+
+    name: str
+    brokers: int
+    take: Callable[[Side], Figures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Of a throughput. ``spread``: over three brokers, to see what more processes give."""
+
+    partitions: int = 1
+    record_bytes: int = RECORD_BYTES
+    acks: str = "all"
+    replicas: int = 1
+    clients: int = 1
+    idempotent: bool = False
+    spread: bool = False
+
+    @property
+    def brokers(self) -> int:
+        """Of the cluster."""
+        return 3 if self.spread else self.replicas
+
+    def __str__(self) -> str:
+        words = [
+            f"{self.partitions} partition{'s' if self.partitions > 1 else ''}",
+            f"{self.record_bytes} B",
+            f"acks={self.acks}",
+            f"RF {self.replicas}",
+        ]
+        words += [f"{self.clients} clients"] if self.clients > 1 else []
+        words += ["idempotent"] if self.idempotent else []
+        words += ["3 brokers"] if self.spread else []
+        return ", ".join(words)
+
+
+def throughput(side: Side, setting: Setting) -> Figures:
+    """Produce all, then fetch all."""
+    topic = side.topic(setting.partitions, setting.replicas)
+    load = Load(
+        kind="produce",
+        bootstrap=side.bootstrap,
+        topic=topic,
+        records=RECORDS,
+        record_bytes=setting.record_bytes,
+        partitions=setting.partitions,
+        acks=setting.acks,
+        idempotent=setting.idempotent,
+    )
+    gigabytes = RECORDS * setting.record_bytes / 1e9
+    found: dict[str, float] = {}
+    for kind in ("produce", "fetch"):
+        wanted = replace(load, kind=kind)
+        before = _cpu(side)
+        found[f"{kind} MB/s"] = _mb_s(run(wanted, setting.clients), setting.record_bytes)
+        found[f"{kind} CPU-s/GB"] = (_cpu(side) - before) / gigabytes
+    found["memory MB"] = sum(map(resident_mb, side.pids()))
+    found["peak memory MB"] = sum(map(peak_resident_mb, side.pids()))
+    return found
+
+
+def _mb_s(answer: Answer, record_bytes: int) -> float:
+    return answer["records"] * record_bytes / 1e6 / (answer["ended"] - answer["began"])
+
+
+def _cpu(side: Side) -> float:
+    return sum(map(cpu_seconds, side.pids()))
+
+
+def latency(side: Side, replicas: int) -> Figures:
+    """Milliseconds until a record is acknowledged by all."""
+    load = Load(
+        kind="latency",
+        bootstrap=side.bootstrap,
+        topic=side.topic(1, replicas),
+        records=RATE * LATENCY_S,
+        rate=RATE,
+    )
+    return {f"{name} ms": value for name, value in run(load).items()}
+
+
+def group(side: Side, members: int) -> Figures:
+    """A group reads what was produced before."""
+    partitions = max(6, members)
+    topic = side.topic(partitions)
+    load = Load(
+        kind="produce",
+        bootstrap=side.bootstrap,
+        topic=topic,
+        records=RECORDS,
+        partitions=partitions,
+    )
+    run(load)
+    answer = run(replace(load, kind="group", members=members))
+    return {"read MB/s": _mb_s(answer, RECORD_BYTES), "all assigned s": answer["joined"]}
+
+
+def idle_connections(side: Side) -> Figures:
+    """What so many clients that do nothing cost, in memory of the broker."""
+    (pid,) = side.pids()
+    before = resident_mb(pid)
+    with crowds.idle(side.bootstrap, IDLE):
+        return {f"{IDLE} connections MB": resident_mb(pid) - before}
+
+
+def start(side: Side) -> Figures:
+    """From the start of a broker's process to its first answer."""
+    return {"first answer s": crowds.first_answer_s(side.bootstrap, side.restart())}
+
+
+def rebalance(side: Side) -> Figures:
+    """Of a group of thousands: until all have joined and know what is theirs, and the same again
+    when its leader asks for it."""
+    joined_s, again_s = crowds.rebalance(side.bootstrap, MEMBERS)
+    return {f"{MEMBERS} join s": joined_s, f"{MEMBERS} rebalance s": again_s}
+
+
+SETTINGS = (
+    Setting(),
+    Setting(idempotent=True),
+    Setting(acks="1"),
+    Setting(record_bytes=100),
+    Setting(partitions=6),
+    Setting(partitions=6, record_bytes=100),
+    Setting(partitions=6, clients=4),
+    Setting(partitions=6, clients=4, spread=True),
+    Setting(replicas=3),
+    Setting(partitions=6, replicas=3),
+    Setting(partitions=6, replicas=3, clients=4),
+)
+MEASURES: Sequence[Measure] = (
+    *(
+        Measure(
+            name=str(each),
+            brokers=each.brokers,
+            take=lambda side, each=each: throughput(side, each),  # type: ignore[misc]
+        )
+        for each in SETTINGS
+    ),
+    Measure(name="latency at 1,000/s, RF 1", brokers=1, take=lambda side: latency(side, 1)),
+    Measure(name="latency at 1,000/s, RF 3", brokers=3, take=lambda side: latency(side, 3)),
+    Measure(name="group of 1", brokers=1, take=lambda side: group(side, 1)),
+    Measure(name="group of 50", brokers=1, take=lambda side: group(side, 50)),
+    Measure(name="group of 5,000", brokers=1, take=rebalance),
+    Measure(name="10,000 idle connections", brokers=1, take=idle_connections),
+    Measure(name="start", brokers=1, take=start),
+)

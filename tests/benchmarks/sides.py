@@ -1,0 +1,114 @@
+"""The two sides of a comparison, started alike: a cluster of ours, and Apache Kafka."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.benchmarks import kafka
+from tidemark_cli.local import processes
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.topic_rows import topic as topic_info
+
+OURS, KAFKA = "Tidemark", "Apache Kafka"
+_POLL_S = 0.05
+_TIMEOUT_S = 120.0
+#: One client opens thousands of connections; Apache Kafka has no such limits by itself.
+_UNLIMITED = {
+    "max.connections": "50000",
+    "max.connections.per.ip": "50000",
+    "tidemark.connection.creation.rate.per.ip": "1000000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Running brokers. ``pids``: their processes now; ``create``: a topic with so many partitions
+    and replicas, led; ``restart``: stop broker 1, and hand back what starts it again."""
+
+    name: str
+    bootstrap: str
+    pids: Callable[[], Sequence[int]]
+    create: Callable[[str, int, int], None]
+    restart: Callable[[], Callable[[], object]]
+    stop: Callable[[], object]
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def topic(self, partitions: int = 1, replicas: int = 1) -> str:
+        """A new one."""
+        name = f"bench-{next(self._numbers)}"
+        self.create(name, partitions, replicas)
+        return name
+
+
+def start_kafka(folder: Path, brokers: int) -> Side:
+    """Apache Kafka, broker 1 its controller too."""
+    started = kafka.start(kafka.ensure_jars(), folder, brokers=brokers)
+    admin = AdminClient({"bootstrap.servers": started.bootstrap})
+    _wait(lambda: len(admin.list_topics(timeout=30).brokers) == brokers, "all brokers")
+
+    def create(name: str, partitions: int, replicas: int) -> None:
+        admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(60)
+
+    def restart() -> Callable[[], object]:
+        started.stop_broker(1)
+        return lambda: started.start_broker(1)
+
+    return Side(
+        KAFKA,
+        started.bootstrap,
+        lambda: [process.pid for process in started.processes],
+        create,
+        restart,
+        started.stop,
+    )
+
+
+def start_tidemark(folder: Path, brokers: int) -> Side:
+    """A whole local cluster; topics are untiered as Kafka's are."""
+    layout = Layout.at(folder / "cluster")
+    layout.create()
+    settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
+    cluster = LocalCluster(layout, settings, lambda _: None, entries=_UNLIMITED)
+    addresses = cluster.start(brokers=brokers)
+    kube = cluster.kube()
+
+    def create(name: str, partitions: int, replicas: int) -> None:
+        spec = {"partitions": partitions, "replicationFactor": replicas}
+        kube.apply("Topic", name, {"clusterRef": {"name": "tidemark"}, **spec})
+
+        def led() -> bool:
+            rows = topic_info(kube, name).rows
+            return len(rows) == partitions and all(len(row.isr) == replicas for row in rows)
+
+        _wait(led, f"{name} to be led")
+
+    def pids() -> list[int]:
+        found = (processes.find(layout, f"broker-{node}") for node in range(1, brokers + 1))
+        return [record.pid for record in found if record is not None]
+
+    def restart() -> Callable[[], object]:
+        cluster.stop_broker(1)
+        return lambda: cluster.start_broker(1)
+
+    def stop() -> None:
+        kube.close()
+        cluster.stop()
+
+    return Side(OURS, addresses.bootstrap, pids, create, restart, stop)
+
+
+STARTS: Mapping[str, Callable[[Path, int], Side]] = {KAFKA: start_kafka, OURS: start_tidemark}
+
+
+def _wait(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {_TIMEOUT_S:.0f} s for {what}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,294 @@
+"""Other people's clients in consumer groups: they share partitions, go on where they have stopped,
+and outlive their coordinator; Kafka's own programs read what the groups left on record.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+from local_cluster import Cluster, wait
+
+from tests.kafka_programs import java, kafka_jars
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+
+# kafka-python leaves its sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+COUNT = 300
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{next(_numbers)}"
+
+
+def filled(cluster: Cluster, partitions: int = 3) -> str:
+    """A topic with so many values in each partition."""
+    topic = cluster.new_topic(partitions=partitions)
+    fill(cluster, topic, partitions, range(COUNT))
+    return topic
+
+
+def fill(cluster: Cluster, topic: str, partitions: int, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for partition in range(partitions):
+        for number in numbers:
+            producer.produce(topic, f"{partition} {number}".encode(), partition=partition)
+    assert producer.flush(60) == 0
+
+
+def consumer(cluster: Cluster, group: str, **more: object) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            **more,
+        }
+    )
+
+
+def take(members: list[Consumer], count: int, timeout_s: int = 90) -> Counter[bytes]:
+    """What they get together, until that is ``count`` values or more."""
+    got: Counter[bytes] = Counter()
+
+    def polled() -> bool:
+        for member in members:
+            for message in member.consume(100, timeout=0.2):
+                assert message.error() is None, message.error()
+                got[message.value()] += 1
+        return got.total() >= count
+
+    wait(polled, f"{count} values in the group", timeout_s)
+    return got
+
+
+def take_kafka_python(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
+    client = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap.split(","),
+        group_id=group,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=60_000,
+    )
+    try:
+        return [message.value for message in itertools.islice(client, count)]
+    finally:
+        client.close()
+
+
+def take_aiokafka(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
+    async def run() -> list[bytes]:
+        client = AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest"
+        )
+        await client.start()
+        try:
+            async with asyncio.timeout(60):
+                return [(await client.getone()).value for _ in range(count)]
+        finally:
+            await client.stop()
+
+    return asyncio.run(run())
+
+
+def take_confluent(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
+    client = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    client.subscribe([topic])
+    try:
+        values: list[bytes] = []
+        while len(values) < count:
+            message = client.poll(60)
+            assert message is not None, f"{len(values)} of {count} came"
+            assert message.error() is None, message.error()
+            values.append(message.value())
+        return values
+    finally:
+        client.close()
+
+
+CLIENTS: dict[str, Callable[[str, str, str, int], list[bytes]]] = {
+    "confluent-kafka": take_confluent,
+    "kafka-python": take_kafka_python,
+    "aiokafka": take_aiokafka,
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_group_goes_on_where_it_has_stopped(cluster: Cluster, group: str, name: str) -> None:
+    topic = filled(cluster)
+    first = CLIENTS[name](cluster.bootstrap, topic, group, 3 * COUNT)
+    assert len(set(first)) == 3 * COUNT
+    fill(cluster, topic, 3, range(COUNT, COUNT + 10))
+    second = CLIENTS[name](cluster.bootstrap, topic, group, 30)
+    assert set(second) == {
+        f"{partition} {number}".encode()
+        for partition in range(3)
+        for number in range(COUNT, COUNT + 10)
+    }
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: str) -> None:
+    topic = filled(cluster)
+    members = [
+        consumer(cluster, group, **{"partition.assignment.strategy": assignor}) for _ in range(3)
+    ]
+    for member in members:
+        member.subscribe([topic])
+
+    def shared() -> bool:
+        for member in members:
+            member.poll(0.1)
+        return all(len(member.assignment()) == 1 for member in members)
+
+    wait(shared, "each member to have one partition")
+    members.pop().close()
+
+    def taken_over() -> bool:
+        for member in members:
+            member.poll(0.1)
+        return sum(len(member.assignment()) for member in members) == 3
+
+    wait(taken_over, "the others to have all of them")
+    for member in members:
+        member.close()
+
+
+def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group: str) -> None:
+    topic = filled(cluster, partitions=2)
+    more = {"session.timeout.ms": 30_000}
+    members = [consumer(cluster, group, **{"group.instance.id": each, **more}) for each in "ab"]
+    for member in members:
+        member.subscribe([topic])
+
+    def shared(count: int = 2) -> bool:
+        for member in members:
+            member.poll(0.1)
+        return all(len(member.assignment()) == 1 for member in members[:count])
+
+    wait(shared, "each member to have one partition")
+    before = members[0].assignment()
+    members.pop().close()  # a static member does not leave
+    members.append(consumer(cluster, group, **{"group.instance.id": "b", **more}))
+    members[1].subscribe([topic])
+    wait(shared, "the second one to have its partition again")
+    assert members[0].assignment() == before
+    for member in members:
+        member.close()
+
+
+def commit(member: Consumer) -> None:
+    """What it has read and not committed yet, which may be nothing."""
+    try:
+        member.commit(asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._NO_OFFSET:
+            raise
+
+
+@pytest.mark.slow
+def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
+    topic = filled(cluster)
+    members = [consumer(cluster, group, **{"auto.commit.interval.ms": 200}) for _ in range(2)]
+    for member in members:
+        member.subscribe([topic])
+    got = take(members, 3 * COUNT)
+    for member in members:
+        commit(member)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = admin.describe_consumer_groups([group])[group].result(30)
+    assert len(described.members) == 2
+    coordinator = described.coordinator.id
+    cluster.local.kill_broker(coordinator)
+    try:
+        fill(cluster, topic, 3, range(COUNT, COUNT + 50))
+        more = take(members, 150)
+        assert set(more) - set(got) == {
+            f"{partition} {number}".encode()
+            for partition in range(3)
+            for number in range(COUNT, COUNT + 50)
+        }
+        for member in members:
+            commit(member)
+        after = admin.describe_consumer_groups([group])[group].result(30)
+        assert after.coordinator.id != coordinator
+    finally:
+        cluster.local.start_broker(coordinator)
+        for member in members:
+            member.close()
+    other = consumer(cluster, group)
+    places = [TopicPartition(topic, partition) for partition in range(3)]
+    assert [each.offset for each in other.committed(places, timeout=30)] == [COUNT + 50] * 3
+    other.close()
+
+
+def test_offsets_are_kept_with_what_belongs_to_them(cluster: Cluster, group: str) -> None:
+    topic = filled(cluster, partitions=1)
+    client = consumer(cluster, group)
+    place = TopicPartition(topic, 0, 7, metadata="seven")
+    client.commit(offsets=[place], asynchronous=False)
+    (kept,) = client.committed([TopicPartition(topic, 0)], timeout=30)
+    assert (kept.offset, kept.metadata) == (7, "seven")
+    client.close()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    listed = {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+    assert group in listed
+    admin.delete_consumer_groups([group])[group].result(30)
+    listed = {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+    assert group not in listed
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> None:
+    jars: Path = kafka_jars()
+    topic = filled(cluster, partitions=2)
+    server = ("--bootstrap-server", cluster.bootstrap)
+    text = java(
+        jars,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *server,
+        *("--topic", topic, "--group", group, "--from-beginning"),
+        *("--max-messages", str(2 * COUNT), "--timeout-ms", "60000"),
+    )
+    assert len(set(text.splitlines())) == 2 * COUNT
+    command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    said = java(jars, command, *server, "--describe", "--group", group)
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    assert sorted(row[2:6] for row in rows) == [
+        [str(partition), str(COUNT), str(COUNT), "0"] for partition in range(2)
+    ]
+    assert group in java(jars, command, *server, "--list").split()
+    java(
+        jars, command, *server, "--group", group, "--topic", topic,
+        "--reset-offsets", "--to-offset", "5", "--execute",
+    )  # fmt: skip
+    said = java(jars, command, *server, "--describe", "--group", group, "--state")
+    assert "Empty" in said
+    assert _dumped(cluster, jars, group)
+    java(jars, command, *server, "--delete", "--group", group)
+    assert group not in java(jars, command, *server, "--list").split()
+
+
+def _dumped(cluster: Cluster, jars: Path, group: str) -> bool:
+    """Does DumpLogSegments find the group's generation and offsets in any broker's log?"""
+    files = sorted(cluster.local.layout.broker_data(1).glob(f"**/{GROUP_OFFSETS_TOPIC}-*/*.log"))
+    said = java(
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        *("--files", ",".join(map(str, files)), "--offsets-decoder"),
+    )
+    return f'"group":"{group}"' in said and '"protocolType":"consumer"' in said

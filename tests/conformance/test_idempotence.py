@@ -1,0 +1,73 @@
+"""Stock idempotent producers, with leaders killed under them: each record once, in its order."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+from local_cluster import Cluster, wait
+from stock_clients import consume_confluent
+
+VALUES = [b"value-%06d" % number for number in range(3000)]
+Hook = Callable[[int], None]
+
+
+def _confluent(bootstrap: str, topic: str, hook: Hook) -> int:
+    """How many were acknowledged; idempotent by ``enable.idempotence``, five requests at once."""
+    acknowledged = 0
+
+    def delivered(error: object, _: object) -> None:
+        nonlocal acknowledged
+        assert error is None, error
+        acknowledged += 1
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.num.messages": 10}
+    )
+    for count, value in enumerate(VALUES):
+        hook(count)
+        producer.produce(topic, value, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    return acknowledged
+
+
+def _kafka_python(bootstrap: str, topic: str, hook: Hook) -> int:
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap.split(","), enable_idempotence=True, batch_size=500
+    )
+    futures = []
+    for count, value in enumerate(VALUES):
+        hook(count)
+        futures.append(producer.send(topic, value))
+    producer.flush(120)
+    producer.close()
+    return sum(future.succeeded() for future in futures)
+
+
+PRODUCERS = {"confluent-kafka": _confluent, "kafka-python": _kafka_python}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", PRODUCERS)
+def test_each_record_is_there_once_though_its_leaders_die(cluster: Cluster, client: str) -> None:
+    topic = cluster.new_topic(config={"min.insync.replicas": "2", "segment.bytes": "1048576"})
+    killed: list[int] = []
+
+    def kill(count: int) -> None:
+        if count in (1000, 2000):
+            for node_id in killed:
+                cluster.local.start_broker(node_id)
+            wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync")
+            leader = cluster.view(topic).rows[0].leader
+            cluster.local.kill_broker(leader)
+            killed.append(leader)
+
+    try:
+        assert PRODUCERS[client](cluster.bootstrap, topic, kill) == len(VALUES)
+    finally:
+        for node_id in killed:
+            cluster.local.start_broker(node_id)
+    assert len(killed) == 2
+    assert consume_confluent(cluster.bootstrap, topic, len(VALUES)) == VALUES
+    wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")

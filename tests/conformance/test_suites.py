@@ -1,0 +1,29 @@
+"""A few tests of other people's suites, so that what `make conformance` has once found to be right
+stays so. A suite that was never run as a whole against ours is left out here.
+"""
+
+from pathlib import Path
+
+import pytest
+from local_cluster import Cluster
+
+from tests.suites import allowed
+from tests.suites.outcomes import Outcome, Result
+from tests.suites.short import SHORT, has_been_run, selected
+from tests.suites.targets import Tidemark
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    if not has_been_run(name):
+        pytest.skip(f"make conformance SUITE={name} has not been run yet")
+    suite, tests = selected(name)
+    may_fail = allowed.read(name)
+    tests = [test for test in tests if test not in may_fail]
+    results: list[Result] = []
+    target = Tidemark(cluster.local, cluster.bootstrap.split(","))
+    suite.run(tests, target, tmp_path, results.append)
+    assert [each.test for each in results] == tests
+    log = (tmp_path / "output.log").read_text("utf-8", errors="replace")
+    assert [each for each in results if each.outcome is not Outcome.PASSED] == [], log[-5000:]

@@ -1,0 +1,251 @@
+"""Transactions of stock clients, with coordinators and leaders killed under them: each input is in
+the output once, or not at all, and what was aborted is read by nobody who asks for committed
+records."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from local_cluster import Cluster, wait
+
+from tests.kafka_programs import java, kafka_jars
+
+COUNT = 600
+IN_EACH = 20
+
+
+def transactional(cluster: Cluster, name: str, timeout_ms: int = 30_000) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": timeout_ms,
+        }
+    )
+    producer.init_transactions(60)
+    return producer
+
+
+def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    """All that there is."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    while (message := consumer.poll(30)) is not None:
+        if message.error() is None:
+            values.append(message.value())
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            break
+    consumer.close()
+    return values
+
+
+def fill(cluster: Cluster, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(60) == 0
+
+
+@contextmanager
+def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
+    """Each of the three once, a third of the way apart: whoever coordinates is among them."""
+    killed: list[int] = []
+
+    def hook(count: int) -> None:
+        if count in (COUNT // 4, COUNT // 2, COUNT * 3 // 4):
+            for node_id in killed:
+                cluster.local.start_broker(node_id)
+            wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync")
+            node_id = next(n for n in cluster.view(topic).rows[0].replicas if n not in killed)
+            cluster.local.kill_broker(node_id)
+            killed.append(node_id)
+
+    try:
+        yield hook
+    finally:
+        for node_id in killed:
+            cluster.local.start_broker(node_id)
+        wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")
+
+
+def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]) -> None:
+    """Consume, produce and commit the offsets, so many records in a transaction; what fails is
+    aborted, and read again from what is committed."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"copier of {source}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    producer = transactional(cluster, f"copier of {source}")
+    consumer.subscribe([source])
+    copied = 0
+    while copied < COUNT:
+        producer.begin_transaction()
+        try:
+            messages = consumer.consume(IN_EACH, timeout=5)
+            good = [each for each in messages if each.error() is None]
+            for message in good:
+                producer.produce(target, message.value())
+            positions = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
+            producer.commit_transaction(60)
+        except KafkaException as error:
+            if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
+                raise
+            producer.abort_transaction(60)
+            for place in consumer.committed(consumer.assignment(), 30):
+                consumer.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
+        else:
+            for _ in good:
+                copied += 1
+                hook(copied)
+    consumer.close()
+
+
+@pytest.mark.slow
+def test_each_input_is_in_the_output_once_though_brokers_die(cluster: Cluster) -> None:
+    source, target = (cluster.new_topic(config={"min.insync.replicas": "2"}) for _ in range(2))
+    values = [b"value-%05d" % number for number in range(COUNT)]
+    fill(cluster, source, values)
+    with brokers_killed_in_turn(cluster, target) as hook:
+        copy(cluster, source, target, hook)
+    assert read(cluster, target) == values
+
+
+@pytest.mark.slow
+def test_who_reads_committed_records_sees_neither_aborted_nor_open_ones(cluster: Cluster) -> None:
+    topic = cluster.new_topic()
+    producer = transactional(cluster, f"mixed in {topic}")
+    for number in range(10):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number)
+        assert producer.flush(60) == 0  # what waits to be sent an abort would throw away
+        if number % 2:
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(60) == 0
+    committed = [b"%d" % number for number in range(0, 10, 2)]
+    assert read(cluster, topic) == committed
+    assert len(read(cluster, topic, "read_uncommitted")) == 11
+    successor = transactional(cluster, f"mixed in {topic}")  # which aborts what is open
+    with pytest.raises(KafkaException) as raised:
+        producer.commit_transaction(60)
+    assert raised.value.args[0].fatal()
+    successor.begin_transaction()
+    successor.produce(topic, b"last")
+    successor.commit_transaction(60)
+    assert read(cluster, topic) == [*committed, b"last"]
+
+
+@pytest.mark.slow
+def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster) -> None:
+    topic = cluster.new_topic()
+    producer = transactional(cluster, f"slow in {topic}", timeout_ms=2000)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(60) == 0
+    fill(cluster, topic, [b"behind"])
+    wait(lambda: read(cluster, topic) == [b"behind"], "the abort by its coordinator")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(60)
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    return kafka_jars()
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_javas_message_copier(cluster: Cluster, jars: Path) -> None:
+    """Its producer speaks ``transaction.version`` 2, and aborts at random."""
+    source, target = (cluster.new_topic() for _ in range(2))
+    values = [b"%d" % number for number in range(COUNT)]
+    fill(cluster, source, values)
+    java(
+        jars,
+        "org.apache.kafka.tools.TransactionalMessageCopier",
+        *("--broker-list", cluster.bootstrap),
+        *("--transactional-id", f"copier-{source}", "--consumer-group", f"group-{source}"),
+        *("--input-topic", source, "--input-partition", "0", "--output-topic", target),
+        *("--transaction-size", str(IN_EACH), "--max-messages", str(COUNT)),
+        *("--enable-random-aborts", "--use-group-metadata"),
+    )
+    assert Counter(read(cluster, target)) == Counter(values)
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_javas_tool_lists_describes_and_aborts(cluster: Cluster, jars: Path) -> None:
+    topic = cluster.new_topic()
+    name = f"hangs-in-{topic}"
+    producer = transactional(cluster, name, timeout_ms=600_000)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(60) == 0
+
+    def tool(*arguments: str) -> str:
+        return java(
+            jars,
+            "org.apache.kafka.tools.TransactionsCommand",
+            *("--bootstrap-server", cluster.bootstrap, *arguments),
+        )
+
+    assert re.search(rf"{name}\s+\d+\s+\d+\s+Ongoing", tool("list"))
+    described = tool("describe", "--transactional-id", name)
+    assert "Ongoing" in described
+    assert f"{topic}-0" in described
+    tool("abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
+    fill(cluster, topic, [b"behind"])
+    assert read(cluster, topic) == [b"behind"]
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_kafka_reads_the_coordinators_log(cluster: Cluster, jars: Path) -> None:
+    topic = cluster.new_topic()
+    name = f"dumped-{topic}"
+    producer = transactional(cluster, name)
+    producer.begin_transaction()
+    producer.produce(topic, b"value")
+    producer.commit_transaction(60)
+
+    def dumped() -> str:
+        logs = [
+            log
+            for node_id in (1, 2, 3)
+            for log in cluster.local.layout.broker_data(node_id).glob(
+                "**/__transaction_state-*/*.log"
+            )
+            if name.encode() in log.read_bytes()
+        ]
+        names = ",".join(map(str, logs[:1]))
+        return java(
+            jars,
+            "org.apache.kafka.tools.DumpLogSegments",
+            *("--transaction-log-decoder", "--files", names),
+        )
+
+    text = dumped()
+    assert name in text
+    statuses = re.findall(r'"?transactionStatus"?[:=]\s*"?(\d)', text)
+    assert {"0", "1", "2"} <= set(statuses), text  # Empty, Ongoing, PrepareCommit

@@ -1,0 +1,118 @@
+"""``make histories MINUTES=30``: rounds of clients and faults on a cluster of real processes, each
+with a seed of its own, and a checker that reads what clients were told.
+
+Seeds run on from ``--first``; ``SEED=17`` is one round again: the same clients and the same faults,
+though not at the same microsecond. The history of a round with an anomaly is kept in
+``build/histories``, with the nodes' logs; ``--history`` judges it again. ``--kafka`` disturbs
+Apache Kafka's brokers instead: what is found there is Kafka's, or the checker's own mistake.
+``--wrong`` has clients do something that must be found.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.histories.checker import Report, check
+from tests.histories.events import Event, load, store
+from tests.histories.plan import WRONGS, make
+from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
+from tests.histories.workload import RoundFailed, run_round
+
+KEPT = Path("build") / "histories"
+#: A run ends after so many rounds with anomalies: most are the same.
+FOUND_MAX = 5
+
+
+def main() -> int:
+    """1 where something was found that no level allows, or a round did not come to its end."""
+    parser = argparse.ArgumentParser(prog="make histories")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, help="one round")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=45.0, help="how long a round is disturbed")
+    parser.add_argument("--kafka", action="store_true", help="Apache Kafka's brokers")
+    parser.add_argument("--wrong", choices=sorted(WRONGS), action="append", default=[])
+    parser.add_argument("--keep", action="store_true", help="every history, whatever is found")
+    parser.add_argument("--history", type=Path, help="judge a history that was kept, again")
+    asked = parser.parse_args()
+    if asked.history is not None:
+        events = load(asked.history)
+        report = check(events)
+        print("\n".join((*report.proofs(events), report.line())))
+        return int(bool(report.violations))
+    what = "Apache Kafka" if asked.kafka else "a control plane, the operator"
+    print(f"starting {what} and {BROKERS} brokers", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tidemark-histories-") as folder:
+        start = apache_kafka if asked.kafka else tidemark
+        with start(Path(folder) / "cluster") as target:
+            return _Rounds(target, asked).go()
+
+
+class _Rounds:
+    """One after the other on one cluster; figures add up."""
+
+    def __init__(self, target: Target, asked: argparse.Namespace) -> None:
+        self._target = target
+        self._asked = asked
+        self._total: Report | None = None
+        self._bad: list[int] = []
+
+    def go(self) -> int:
+        """Until the time is over."""
+        asked = self._asked
+        began_s = time.monotonic()
+        seed = first = asked.first if asked.seed is None else asked.seed
+        while True:
+            self._round(seed)
+            seed += 1
+            is_over = time.monotonic() - began_s > 60 * asked.minutes
+            if is_over or asked.seed is not None or len(self._bad) >= FOUND_MAX:
+                break
+        passed_s = time.monotonic() - began_s
+        figures = "no round came to its end" if self._total is None else self._total.line()
+        seeds = f"seeds {first} to {seed - 1}"
+        print(f"{passed_s:.0f} s, {seeds}, bad {self._bad or 'none'}: {figures}")
+        return int(bool(self._bad))
+
+    def _round(self, seed: int) -> None:
+        asked = self._asked
+        has_operator = OPERATOR in self._target.nodes
+        plan = make(
+            seed,
+            asked.seconds,
+            served(self._target.bootstrap),
+            operator=has_operator,
+            wrongs=tuple(asked.wrong),
+        )
+        if plan.left_out:
+            print(f"not served yet, left out: {', '.join(plan.left_out)}", flush=True)
+        try:
+            events = run_round(self._target, plan)
+        except RoundFailed as error:
+            print(f"seed {seed}: {error}", flush=True)
+            self._bad.append(seed)
+            self._keep(seed, error.events)
+            return
+        report = check(events)
+        self._total = report if self._total is None else self._total + report
+        print(f"seed {seed}: {report.line()}", flush=True)
+        if report.violations:
+            print("\n".join(report.proofs(events)), flush=True)
+            self._bad.append(seed)
+        if report.violations or asked.keep:
+            self._keep(seed, events)
+
+    def _keep(self, seed: int, events: list[Event]) -> None:
+        """The history, and what the nodes said."""
+        folder = KEPT / f"seed-{seed}"
+        store(events, folder / "history.jsonl")
+        for log in self._target.logs:
+            shutil.copy(log, folder / f"{log.parent.name}-{log.name}")
+        print(f"  kept in {folder}; again: make histories SEED={seed}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

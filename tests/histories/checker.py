@@ -1,0 +1,89 @@
+"""From a history to what is wrong with it, in time nearly linear in its length."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.histories import group_offsets, readers, records, transactions
+from tests.histories.events import INVOKE, Event, shown
+from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts
+from tests.histories.levels import Anomaly
+
+#: As many of one name are told in full.
+TOLD_MAX = 3
+OPERATIONS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of a history, and what was found: ``violations`` is what no level allows."""
+
+    figures: Counter[str]
+    faults: Counter[str]
+    violations: tuple[Anomaly, ...]
+    allowed: tuple[Anomaly, ...]
+
+    def line(self) -> str:
+        """All figures."""
+        parts = [f"{name} {number:,}" for name, number in self.figures.items()]
+        parts.append(f"faults: {_by_name(self.faults)}")
+        parts.append(f"allowed: {_by_name(_names(self.allowed))}")
+        parts.append(f"anomalies: {_by_name(_names(self.violations))}")
+        return ", ".join(parts)
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report(
+            _sum(self.figures, other.figures),
+            _sum(self.faults, other.faults),
+            self.violations + other.violations,
+            self.allowed + other.allowed,
+        )
+
+    def proofs(self, events: Sequence[Event]) -> list[str]:
+        """Some of each name, with the few operations that prove it."""
+        told: Counter[str] = Counter()
+        lines = []
+        for anomaly in self.violations:
+            told[anomaly.name] += 1
+            if told[anomaly.name] <= TOLD_MAX:
+                lines.append(f"{anomaly.name} ({anomaly.level}): {anomaly.text}")
+                proof = shown(events, anomaly.operations[:OPERATIONS_MAX], anomaly.text)
+                lines.extend(f"  {line}" for line in proof)
+        return lines
+
+
+def check(events: Sequence[Event]) -> Report:
+    """Judge a whole history."""
+    facts = Facts.of(events)
+    found = [
+        anomaly
+        for room in (records, readers, transactions, group_offsets)
+        for anomaly in room.anomalies(facts)
+    ]
+    outcomes = Counter(txn.outcome for txn in facts.txns.values())
+    figures = Counter({"operations": sum(event.type == INVOKE for event in events)})
+    figures["records"] = len(facts.writes)
+    for outcome in (COMMITTED, ABORTED, UNKNOWN):
+        figures[f"transactions {outcome}"] = outcomes[outcome]
+    figures["polls"] = len({poll.id for poll in facts.polls})
+    return Report(
+        figures,
+        Counter(event.value["kind"] for event in events if event.f == "fault"),
+        tuple(anomaly for anomaly in found if not anomaly.is_allowed),
+        tuple(anomaly for anomaly in found if anomaly.is_allowed),
+    )
+
+
+def _sum(one: Counter[str], other: Counter[str]) -> Counter[str]:
+    """With those that are zero, which ``+`` leaves out."""
+    both = one.copy()
+    both.update(other)
+    return both
+
+
+def _names(anomalies: Sequence[Anomaly]) -> Counter[str]:
+    return Counter(anomaly.name for anomaly in anomalies)
+
+
+def _by_name(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(counted.items())) or "none"

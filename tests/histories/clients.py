@@ -1,0 +1,144 @@
+"""What all clients of a run share: who they are, what they may ask, and where it is written down.
+
+Each client is a thread that keeps making instances of itself (*processes* of the history) until it
+is told to stop. An instance that cannot go on, as its library says or by chance, is left behind and
+the next one begins.
+"""
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.histories.events import Recorder
+from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, Client
+
+#: How long a call of the library may take before it is repeated or given up.
+CALL_S = 10.0
+REPEATED_S = 40.0
+#: A transaction that nobody ends is aborted by its coordinator after that.
+TRANSACTION_MS = 15_000
+
+
+class Restart(Exception):
+    """This instance cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One round: where the cluster is, its topics by their names in the plan, the history, and
+    the word to stop."""
+
+    bootstrap: str
+    topics: dict[str, str]
+    recorder: Recorder
+    seed: int
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def goes_on(self) -> bool:
+        """Shall clients begin anything more?"""
+        return not self.stopping.is_set() and not self.recorder.is_full
+
+    def places(self, topics: tuple[str, ...]) -> list[TopicPartition]:
+        """All partitions of some topics."""
+        return [
+            TopicPartition(self.topics[topic], number)
+            for topic in topics
+            for number in range(TOPICS[topic])
+        ]
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """A library's configuration: its defaults, but for what notices sooner that a broker that
+        was killed is back (nobody kills the same one every few seconds elsewhere)."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "log_level": 1,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1000,
+            "topic.metadata.propagation.max.ms": 0,
+            "socket.timeout.ms": 10_000,
+            **more,
+        }
+
+
+class Instances:
+    """The thread of one client. Whoever derives from it says what one instance does."""
+
+    def __init__(self, run: Run, client: Client) -> None:
+        self.run = run
+        self.client = client
+        self.chance = random.Random(f"{run.seed} {client.name}")
+        self.process = ""
+        self.failure: Exception | None = None
+        self._instances = 0
+        self._values = 0
+        self.thread = threading.Thread(target=self._work, name=client.name, daemon=True)
+
+    def instance(self) -> None:
+        """Until it cannot go on (:class:`Restart`) or the run is over."""
+        raise NotImplementedError
+
+    def new_value(self, hops: int = 0) -> str:
+        """Unique in the run; ends with how often it was made of another."""
+        self._values += 1
+        return f"{self.process}:{self._values}#{hops}"
+
+    def pause(self, seconds: float) -> None:
+        """Or until the run is over."""
+        self.run.stopping.wait(seconds)
+
+    def _work(self) -> None:
+        try:
+            while self.run.goes_on:
+                self._instances += 1
+                self.process = f"{self.client.name}.{self._instances}"
+                try:
+                    self.instance()
+                except (Restart, KafkaException):
+                    self.pause(0.2)
+        except Exception as error:  # noqa: BLE001 - a mistake of the workload's own fails the run
+            self.failure = error
+
+
+def place_of(partition: TopicPartition) -> str:
+    """As histories name it."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def partition_of(place: str, offset: int) -> TopicPartition:
+    """The other way round."""
+    topic, _, number = place.rpartition("-")
+    return TopicPartition(topic, int(number), offset)
+
+
+def next_topic(source: str, value: str) -> tuple[str, int]:
+    """Where a record's result goes, and how often it was made of another then."""
+    hops = int(value.rpartition("#")[2]) + 1
+    return (NEXT[source] if hops <= HOPS_MAX else LAST), hops
+
+
+def repeated(call: Any, *arguments: Any, before: list[str] | None = None) -> None:
+    """A call that its library says may be repeated, until it is done; ``before``: what was said
+    then. Raises its last error: ``KafkaException``."""
+    until_s = time.monotonic() + REPEATED_S
+    while True:
+        try:
+            call(*arguments, CALL_S)
+        except KafkaException as error:
+            if not error_of(error).retriable() or time.monotonic() > until_s:
+                raise
+            if before is not None:
+                before.append(str(error_of(error)))
+            time.sleep(0.05)
+        else:
+            return
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """What the library says in it."""
+    error: KafkaError = exception.args[0]
+    return error

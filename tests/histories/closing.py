@@ -1,0 +1,98 @@
+"""The end of a round: nothing is under way any more, and everything that can be read is read.
+
+Transactions that instances left behind are ended by those who take over their ids, so that readers
+of what is committed get to the end; then one reader of each level reads every partition, and every
+group is asked where it is. What others were told before is judged by that.
+"""
+
+import time
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.histories.clients import CALL_S, TRANSACTION_MS, Run, place_of, repeated
+from tests.histories.consumers import Reading, fetch_committed
+from tests.histories.levels import READ_COMMITTED, READ_UNCOMMITTED
+from tests.histories.plan import TRANSFORMER, WRITER, Plan
+
+FINAL = "final"
+_AT_ONCE = 1000
+
+
+def close(run: Run, plan: Plan, *, seconds: float) -> None:
+    """Each of the steps may take so long."""
+    _end_transactions(run, plan)
+    places = run.places(tuple(run.topics))
+    stable, high = _await_stable(run, places, seconds)
+    run.recorder.point(FINAL, "ends", stable=stable, high=high)
+    for group in sorted({client.group for client in plan.clients if client.group}):
+        _ask(run, f"{group}-{run.seed}", places, seconds)
+    _read(run, READ_UNCOMMITTED, places, high, seconds)
+    _read(run, READ_COMMITTED, places, stable, seconds)
+
+
+def _end_transactions(run: Run, plan: Plan) -> None:
+    for client in plan.clients:
+        if client.kind in (WRITER, TRANSFORMER):
+            settings = {
+                "transactional.id": f"{run.seed}-{client.name}",
+                "transaction.timeout.ms": TRANSACTION_MS,
+            }
+            repeated(Producer(run.settings(**settings)).init_transactions)
+
+
+def _await_stable(
+    run: Run, places: list[TopicPartition], seconds: float
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Last stable offsets and high watermarks, once they are the same or time is over."""
+    until_s = time.monotonic() + seconds
+    while True:
+        high = _ends(run, READ_UNCOMMITTED, places)
+        stable = _ends(run, READ_COMMITTED, places)
+        if stable == high or time.monotonic() > until_s:
+            return stable, high
+        time.sleep(0.2)
+
+
+def _ends(run: Run, level: str, places: list[TopicPartition]) -> dict[str, int]:
+    consumer = Consumer(run.settings(**{"group.id": "none", "isolation.level": level}))
+    found: dict[str, int] = {}
+    until_s = time.monotonic() + 6 * CALL_S
+    for place in places:
+        while place_of(place) not in found:
+            try:
+                _, found[place_of(place)] = consumer.get_watermark_offsets(place, timeout=CALL_S)
+            except KafkaException:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.1)
+    consumer.close()
+    return found
+
+
+def _ask(run: Run, group: str, places: list[TopicPartition], seconds: float) -> None:
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": READ_COMMITTED}
+    consumer = Consumer(run.settings(**settings))
+    until_s = time.monotonic() + seconds
+    asked = [TopicPartition(each.topic, each.partition) for each in places]
+    while fetch_committed(run, FINAL, consumer, group, asked, final=True) is None:
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"nobody says where group {group} is, for {seconds:.0f} s")
+        time.sleep(0.2)
+    consumer.close()
+
+
+def _read(
+    run: Run, level: str, places: list[TopicPartition], ends: dict[str, int], seconds: float
+) -> None:
+    """Every partition to its end; what cannot be read in time is not read, and is missed."""
+    settings = {"enable.partition.eof": True}
+    reading = Reading(run, f"{FINAL}-{level}", level, settings, final=True)
+    wanted = [TopicPartition(each.topic, each.partition, 0) for each in places]
+    reading.consumer.assign(wanted)
+    reading.moved({place_of(each): 0 for each in wanted})
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        if all(reading.ended.get(place, 0) >= end for place, end in ends.items()):
+            break
+        reading.poll(_AT_ONCE)
+    reading.consumer.close()

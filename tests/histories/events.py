@@ -1,0 +1,172 @@
+"""What clients did, in the order in which they noticed, so that a checker can judge it later.
+
+Each operation is an invocation, and a completion that shares its id: ``ok`` (it took effect),
+``fail`` (it certainly did not), ``info`` (nobody can say). An operation without a completion is of
+unknown outcome as well: its client was gone before there was an answer. A process (Jepsen's word)
+is one instance of one client; one that is made anew gets another name.
+
+=============  ==================================================================================
+``f``          value of the invocation; of the completion
+=============  ==================================================================================
+``send``       place, value, level, txn ("" outside), origin (group, place, offset); offset, None
+               if the broker told none
+``begin``      txn
+``offsets``    txn, group, offsets by place: to be committed with that transaction
+``end``        txn, commit (else abort)
+``poll``       level; records by place: pairs of offset and value
+``position``   offsets by place from which this process reads on, None where it does not know;
+               group, final; a completion alone
+``lost``       places that this process reads no more; a completion alone
+``commit``     group, offsets by place
+``committed``  group, final; offsets by place, None where there is none
+``ends``       at the end of a run, ``stable`` and ``high`` by place: the last stable offset and the
+               high watermark; a completion alone
+``fault``      kind, target; a completion alone
+=============  ==================================================================================
+
+A *place* is a partition, ``topic-number``. ``level`` says what was promised: see
+:mod:`tests.histories.levels`. Times are µs since the run began, of one clock for all.
+"""
+
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a history."""
+
+    id: int
+    type: str
+    f: str
+    process: str
+    time: int
+    value: Mapping[str, Any]
+
+    def line(self) -> str:
+        """As JSON, without the newline."""
+        return json.dumps(
+            {
+                "id": self.id,
+                "type": self.type,
+                "f": self.f,
+                "process": self.process,
+                "time": self.time,
+                **self.value,
+            }
+        )
+
+    @classmethod
+    def of(cls, line: str) -> Self:
+        """The event of a line. Raises ValueError for anything else."""
+        try:
+            fields: dict[str, Any] = json.loads(line)
+            number, kind = fields.pop("id"), fields.pop("type")
+            f, process, time_us = fields.pop("f"), fields.pop("process"), fields.pop("time")
+        except (KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"no event of a history: {line[:80]!r}") from error
+        return cls(number, kind, f, process, time_us, fields)
+
+
+def store(events: Iterable[Event], path: Path) -> None:
+    """One event a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as out:
+        out.writelines(f"{event.line()}\n" for event in events)
+
+
+def load(path: Path) -> list[Event]:
+    """A history as :func:`store` left it."""
+    with path.open(encoding="utf-8") as lines:
+        return [Event.of(line) for line in lines]
+
+
+class Recorder:
+    """Takes down events from many threads. ``events_max``: from then on :attr:`is_full` asks the
+    workload to end; what has begun, and the final reads, are still taken. ``clock``: ns."""
+
+    def __init__(self, events_max: int, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.events: list[Event] = []
+        self._events_max = events_max
+        self._ids = itertools.count(1)
+        self._clock = clock
+        self._began_ns = clock()
+        self._lock = threading.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """Is there room for no more than what has begun?"""
+        return len(self.events) >= self._events_max
+
+    def invoke(self, process: str, f: str, **value: Any) -> "Operation":
+        """An operation begins now."""
+        operation = Operation(self, next(self._ids), process, f)
+        self.add(operation.id, INVOKE, f, process, value)
+        return operation
+
+    def point(self, process: str, f: str, **value: Any) -> None:
+        """Something that was so at one moment: a completion alone."""
+        self.add(next(self._ids), OK, f, process, value)
+
+    def add(self, number: int, kind: str, f: str, process: str, value: dict[str, Any]) -> None:
+        """One event, at the present time."""
+        with self._lock:
+            now_us = (self._clock() - self._began_ns) // 1000
+            self.events.append(Event(number, kind, f, process, now_us, value))
+
+
+class Operation:
+    """One that has begun. It is completed once; what comes after that counts for nothing."""
+
+    def __init__(self, recorder: Recorder, number: int, process: str, f: str) -> None:
+        self.id = number
+        self._recorder = recorder
+        self._process = process
+        self._f = f
+        self._open = True
+
+    def ok(self, **value: Any) -> None:
+        """It took effect."""
+        self._complete(OK, value)
+
+    def fail(self, **value: Any) -> None:
+        """It certainly did not, and will not."""
+        self._complete(FAIL, value)
+
+    def info(self, **value: Any) -> None:
+        """Nobody can say."""
+        self._complete(INFO, value)
+
+    def _complete(self, kind: str, value: dict[str, Any]) -> None:
+        if self._open:
+            self._open = False
+            self._recorder.add(self.id, kind, self._f, self._process, value)
+
+
+def shown(events: Iterable[Event], ids: Iterable[int], text: str) -> list[str]:
+    """The lines of some operations, in the order in which they happened. Of what polls returned,
+    the records that ``text`` names, and those right beside them."""
+    wanted = frozenset(ids)
+    words = frozenset(re.split(r"[\s,;]+", text))
+    return [_short(event, words).line() for event in events if event.id in wanted]
+
+
+def _short(event: Event, words: frozenset[str]) -> Event:
+    if "records" not in event.value:
+        return event
+    records = {}
+    for place, pairs in event.value["records"].items():
+        named = [at for at, (offset, value) in enumerate(pairs) if {str(offset), value} & words]
+        near = {each for at in named for each in (at - 1, at, at + 1)}
+        if kept := [pair for at, pair in enumerate(pairs) if at in near]:
+            records[place] = kept
+    return replace(event, value={**event.value, "records": records})

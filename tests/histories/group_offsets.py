@@ -1,0 +1,145 @@
+"""What consumer groups commit: an offset is a register, and each record is processed.
+
+A committed offset that a coordinator tells must be one that somebody has asked for, and that no
+later one had replaced for certain when it was asked about: the checks of an atomic register whose
+writes have a beginning and an end.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tests.histories.facts import NEVER, Commit, Facts, Fetched, Origin, Poll, Write
+from tests.histories.levels import GROUP, READ_COMMITTED, TRANSACTIONAL, Anomaly
+
+
+def anomalies(facts: Facts) -> Iterator[Anomaly]:
+    """Lost commit, rewound commit, phantom (of offsets); lost input, double processing, and G1b of
+    results without their offsets."""
+    for key, fetched in facts.fetched.items():
+        yield from _register(key, facts.commits.get(key, []), fetched)
+    yield from _processed(facts)
+
+
+def _register(
+    key: tuple[str, str], commits: Sequence[Commit], fetched: Sequence[Fetched]
+) -> Iterator[Anomaly]:
+    by_offset: dict[int, list[Commit]] = defaultdict(list)
+    for commit in commits:
+        by_offset[commit.offset].append(commit)
+    answered = [commit for commit in commits if commit.ended != NEVER]
+    done = sorted([*answered, *_proven(by_offset, fetched)], key=lambda commit: commit.ended)
+    ends = [commit.ended for commit in done]
+    latest = _latest_begun(done)
+    for read in fetched:
+        sooner = bisect_left(ends, read.began)
+        over = latest[sooner - 1] if sooner else None
+        found = _judge(read, by_offset, over)
+        if found is not None:
+            name, text, operations = found
+            yield Anomaly(name, GROUP, f"group {key[0]}, {key[1]}: {text}", operations)
+
+
+def _proven(
+    by_offset: Mapping[int, Sequence[Commit]], fetched: Iterable[Fetched]
+) -> Iterator[Commit]:
+    """Commits of unknown outcome that took effect, for their offset was told, and nobody else asked
+    for it. (What the client sent again may take effect again: they themselves never end.)"""
+    told: set[int] = set()
+    for read in fetched:
+        if read.offset is None or read.offset in told:
+            continue
+        told.add(read.offset)
+        asked = by_offset.get(read.offset, ())
+        if len(asked) == 1 and asked[0].ended == NEVER:
+            yield replace(asked[0], ended=read.ended)
+
+
+def _latest_begun(done: Iterable[Commit]) -> list[Commit]:
+    """For each of those that ended one after the other: whichever began last until then."""
+    latest: list[Commit] = []
+    for commit in done:
+        last = latest[-1] if latest else commit
+        latest.append(commit if commit.began >= last.began else last)
+    return latest
+
+
+def _judge(
+    read: Fetched, by_offset: dict[int, list[Commit]], over: Commit | None
+) -> tuple[str, str, tuple[int, ...]] | None:
+    """``over``: of the commits that had ended before, the one that began last."""
+    if read.offset is None:
+        if over is None:
+            return None
+        return "lost commit", f"{over.offset} was committed, none is told", (over.id, read.id)
+    asked = [commit for commit in by_offset.get(read.offset, ()) if commit.began <= read.ended]
+    if not asked:
+        return "phantom", f"{read.offset} is told, and nobody has committed it", (read.id,)
+    if over is not None and all(commit.ended < over.began for commit in asked):
+        text = f"{over.offset} was committed after {read.offset}, which is told"
+        return "rewound commit", text, (asked[-1].id, over.id, read.id)
+    return None
+
+
+def _processed(facts: Facts) -> Iterator[Anomaly]:
+    """Every record below the offset at which a group has ended."""
+    results: dict[Origin, list[Write]] = defaultdict(list)
+    for write in facts.writes.values():
+        if write.origin is not None and facts.is_visible(write):
+            results[write.origin].append(write)
+    made: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for (group, place, offset), writes in results.items():
+        made[group, place].add(offset)
+        if len(writes) > 1:
+            text = f"group {group} made {writes[0].value} and {writes[1].value} of {place} {offset}"
+            operations = tuple(write.id for write in writes)
+            yield Anomaly("double processing", TRANSACTIONAL, text, operations)
+    transforming = {group for txn in facts.txns.values() for group, _ in txn.offsets}
+    polled = _polled(facts)
+    for (group, place), fetched in facts.fetched.items():
+        last = next((read for read in reversed(fetched) if read.final), None)
+        if last is None:
+            continue
+        if group in transforming:
+            done = made.get((group, place), set())
+            yield from _results_alone(group, place, results, done, last)
+        else:
+            done = polled.get((group, place), set())
+        yield from _left_out(facts, group, place, done, last)
+
+
+def _polled(facts: Facts) -> dict[tuple[str, str], set[int]]:
+    polled: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for (process, place), steps in facts.readings.items():
+        if process in facts.groups:
+            for step in steps:
+                if isinstance(step, Poll):
+                    offsets = (offset for offset, _ in step.records)
+                    polled[facts.groups[process], place].update(offsets)
+    return polled
+
+
+def _left_out(
+    facts: Facts, group: str, place: str, done: set[int], last: Fetched
+) -> Iterator[Anomaly]:
+    for offset, value in sorted(facts.read.get(READ_COMMITTED, {}).get(place, {}).items()):
+        write = facts.writes.get(value)
+        if offset in done or offset >= (last.offset or 0) or write is None:
+            continue
+        if facts.is_visible(write):
+            text = f"group {group} is at {last.offset} of {place}, and {value} at {offset} is left"
+            yield Anomaly("lost input", GROUP, text, (write.id, last.id))
+
+
+def _results_alone(
+    group: str, place: str, results: dict[Origin, list[Write]], done: set[int], last: Fetched
+) -> Iterator[Anomaly]:
+    beyond = sorted(offset for offset in done if offset >= (last.offset or 0))
+    if beyond:
+        write = results[group, place, beyond[0]][0]
+        text = (
+            f"{write.value} is there, made of {place} {beyond[0]}, and group {group} is at "
+            f"{last.offset} only; {len(beyond) - 1} more like it"
+        )
+        yield Anomaly("G1b", TRANSACTIONAL, text, (write.id, last.id))

@@ -1,0 +1,245 @@
+"""Which clients run, what they do and what goes wrong meanwhile, all by one seed.
+
+Nothing here knows a cluster: what it cannot serve yet is left out by the API keys that a kind of
+client needs. When each thing happens in a real run is up to the machine; what is done is not.
+"""
+
+import random
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from tests.histories.levels import IDEMPOTENT, PLAIN, READ_COMMITTED, READ_UNCOMMITTED
+
+#: Topics by what they are called in a plan; the number of partitions of each.
+TOPICS = {"a": 2, "b": 2, "c": 1}
+#: From where results go: `a` to `b` and back, so that transactions can be in a circle, until a
+#: record was made of another so many times; then to `c`.
+NEXT = {"a": "b", "b": "a"}
+LAST = "c"
+HOPS_MAX = 2
+
+PRODUCER, WRITER, READER, MEMBER, TRANSFORMER = (
+    "producer",
+    "writer",
+    "reader",
+    "member",
+    "transformer",
+)
+KILL, RESTART, PAUSE, ROLL, ELECT = "kill", "restart", "pause", "roll", "elect"
+ANY, LEADER, GROUPS, TRANSACTIONS, OPERATOR = (
+    "broker",
+    "leader",
+    "group coordinator",
+    "transaction coordinator",
+    "operator",
+)
+
+#: How a group's partitions are assigned: two of librdkafka's assignors, and KIP-848's protocol, in
+#: which brokers do it.
+EAGER, COOPERATIVE, BROKERS_ASSIGN = "range", "cooperative-sticky", "brokers"
+
+#: Kafka's keys: InitProducerId; the classic group protocol with FindCoordinator, OffsetCommit and
+#: OffsetFetch; ConsumerGroupHeartbeat; AddPartitionsToTxn and EndTxn; AddOffsetsToTxn and
+#: TxnOffsetCommit; ElectLeaders.
+_IDEMPOTENCE = frozenset({22})
+_GROUPS = frozenset({8, 9, 10, 11, 12, 13, 14})
+_NEW_GROUPS = _GROUPS | {68}
+_TRANSACTIONS = _IDEMPOTENCE | {10, 24, 26}
+_TRANSFORMING = _TRANSACTIONS | _GROUPS | {25, 28}
+_ELECTIONS = frozenset({43})
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client, restarted for ever: ``name`` is what its processes and values begin with."""
+
+    name: str
+    kind: str
+    level: str = ""
+    group: str = ""
+    topics: tuple[str, ...] = ()
+    #: For members: how partitions are assigned.
+    assignor: str = EAGER
+    #: Seconds between two things it does, and how many records at once.
+    pause_s: float = 0.05
+    batch: int = 10
+    #: Shares of what it does: aborted transactions; new instances; moves to another offset.
+    aborts: float = 0.0
+    restarts: float = 0.0
+    #: What it does wrong on purpose, "" for nothing: see :data:`WRONGS`.
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens ``after_s`` the one before, for ``lasts_s``."""
+
+    kind: str
+    role: str
+    after_s: float
+    lasts_s: float
+
+    @property
+    def name(self) -> str:
+        """For the figures."""
+        return f"{self.kind} {self.role}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round."""
+
+    seed: int
+    clients: tuple[Client, ...]
+    faults: tuple[Fault, ...]
+    seconds: float
+    left_out: tuple[str, ...] = field(default=())
+
+
+#: What a client may do wrong, with the anomaly that shows it, and the API keys it takes: positive
+#: controls for the checker, the clients' records and all that lies between.
+WRONGS: dict[str, tuple[str, frozenset[str], Set[int]]] = {
+    "claims what it never sent": (PLAIN, frozenset({"lost write", "unseen"}), frozenset()),
+    "skips": (READ_UNCOMMITTED, frozenset({"poll skip"}), frozenset()),
+    "goes back": (READ_UNCOMMITTED, frozenset({"nonmonotonic poll"}), frozenset()),
+    "sends twice": (IDEMPOTENT, frozenset({"duplicate"}), _IDEMPOTENCE),
+    "reads uncommitted": (READ_COMMITTED, frozenset({"G1a"}), _TRANSACTIONS),
+    "is not fenced": (
+        TRANSFORMER,
+        frozenset({"double processing"}),
+        _TRANSFORMING,
+    ),
+    "rewinds": (MEMBER, frozenset({"rewound commit"}), _GROUPS),
+}
+
+
+def make(
+    seed: int, seconds: float, served: Set[int], *, operator: bool, wrongs: tuple[str, ...] = ()
+) -> Plan:
+    """``served``: API keys that the brokers name. ``operator``: is there one to disturb?"""
+    chance = random.Random(seed)
+    kept, left_out = [], []
+    for client, needs in (*_clients(chance), *map(_wrong, wrongs)):
+        if needs <= served:
+            kept.append(client)
+        else:
+            left_out.append(client.name)
+    roles = [ANY, LEADER]
+    if served >= _GROUPS:
+        roles.append(GROUPS)
+    if served >= _TRANSACTIONS:
+        roles.append(TRANSACTIONS)
+    faults = _faults(chance, seconds, roles, operator=operator, elections=served >= _ELECTIONS)
+    return Plan(seed, tuple(kept), faults, seconds, tuple(left_out))
+
+
+def _wrong(name: str) -> tuple[Client, Set[int]]:
+    level, _, needs = WRONGS[name]
+    client = Client(f"wrong-{name.replace(' ', '-')}", READER, level, wrong=name, topics=("a", "b"))
+    if level in (PLAIN, IDEMPOTENT):
+        client = Client(client.name, PRODUCER, level, wrong=name, topics=("a", "b"))
+    elif level == MEMBER:
+        client = Client(
+            client.name, MEMBER, READ_COMMITTED, group="rewound", wrong=name, topics=("a",)
+        )
+    elif level == TRANSFORMER:
+        client = Client(
+            client.name, TRANSFORMER, READ_COMMITTED, group="a-to-b", wrong=name, topics=("a",)
+        )
+    return client, needs
+
+
+def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
+    """Of each kind some, however the dice fall."""
+    levels = (READ_COMMITTED, READ_UNCOMMITTED)
+    found: list[tuple[Client, Set[int]]] = [
+        (_producer(chance, PLAIN), frozenset()),
+        (_producer(chance, IDEMPOTENT), _IDEMPOTENCE),
+    ]
+    for number in (1, 2):
+        writer = Client(
+            f"writer{number}",
+            WRITER,
+            topics=("a", "b"),
+            pause_s=chance.uniform(0.02, 0.2),
+            batch=chance.randint(1, 8),
+            aborts=chance.uniform(0.1, 0.4),
+            restarts=chance.uniform(0.01, 0.06),
+        )
+        found.append((writer, _TRANSACTIONS))
+    for level in levels:
+        reader = Client(
+            f"reader-{level}",
+            READER,
+            level,
+            topics=("a", "b", "c"),
+            batch=chance.randint(20, 200),
+            restarts=chance.uniform(0.01, 0.05),
+        )
+        found.append((reader, _TRANSACTIONS if level == READ_COMMITTED else frozenset()))
+    for group, assignor, needs in (
+        ("eager", EAGER, _GROUPS),
+        ("cooperative", COOPERATIVE, _GROUPS),
+        ("new", BROKERS_ASSIGN, _NEW_GROUPS),
+    ):
+        level = chance.choice(levels)
+        for number in range(chance.randint(2, 3)):
+            member = Client(
+                f"{group}{number}",
+                MEMBER,
+                level,
+                group=group,
+                topics=("a", "b"),
+                assignor=assignor,
+                batch=chance.randint(5, 50),
+                restarts=chance.uniform(0.005, 0.03),
+            )
+            found.append((member, needs))
+    for source, target in NEXT.items():
+        group = f"{source}-to-{target}"
+        assignor = chance.choice((EAGER, COOPERATIVE))
+        for number in range(chance.randint(1, 2)):
+            transformer = Client(
+                f"{group}{number}",
+                TRANSFORMER,
+                READ_COMMITTED,
+                group=group,
+                topics=(source,),
+                assignor=assignor,
+                batch=chance.randint(5, 60),
+                aborts=chance.uniform(0.02, 0.15),
+                restarts=chance.uniform(0.01, 0.04),
+            )
+            found.append((transformer, _TRANSFORMING))
+    return found
+
+
+def _producer(chance: random.Random, level: str) -> Client:
+    return Client(
+        level,
+        PRODUCER,
+        level,
+        topics=("a", "b"),
+        pause_s=chance.uniform(0.01, 0.08),
+        batch=chance.randint(1, 4),
+        restarts=chance.uniform(0.001, 0.01),
+    )
+
+
+def _faults(
+    chance: random.Random, seconds: float, roles: list[str], *, operator: bool, elections: bool
+) -> tuple[Fault, ...]:
+    """One at a time, as many as the round may have time for."""
+    kinds = [KILL, KILL, PAUSE, PAUSE, RESTART, ROLL, *([ELECT] if elections else [])]
+    faults = []
+    at_s = 0.0
+    while at_s < seconds:
+        kind = chance.choice(kinds)
+        role = ANY
+        if kind in (KILL, RESTART, PAUSE):
+            role = chance.choice([*roles, *([OPERATOR] if operator else [])])
+        longest_s = {KILL: 3.0, PAUSE: 9.0}.get(kind, 0.5)
+        fault = Fault(kind, role, chance.uniform(0.5, 4.0), chance.uniform(0.1, longest_s))
+        faults.append(fault)
+        at_s += fault.after_s + fault.lasts_s
+    return tuple(faults)

@@ -1,0 +1,245 @@
+"""Clients that only write: one record after the other, plain or idempotent, or in transactions."""
+
+import functools
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+from tests.histories.clients import (
+    TRANSACTION_MS,
+    Instances,
+    Restart,
+    Run,
+    error_of,
+    place_of,
+    repeated,
+)
+from tests.histories.events import Operation
+from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
+
+#: A producer that waits for so many answers sends no more for the moment.
+UNANSWERED_MAX = 300
+#: How long an instance waits for its last answers; what has none by then is of unknown outcome.
+FLUSH_S = 30.0
+
+
+class Sender:
+    """A library's producer whose records are written down. ``is_broken``: it said that it cannot go
+    on."""
+
+    def __init__(self, run: Run, process: str, level: str, settings: dict[str, Any]) -> None:
+        self.is_broken = False
+        self.acknowledged: dict[str, int] = {}
+        self._run = run
+        self._process = process
+        self._level = level
+        self.producer = Producer(run.settings(acks="all", **settings))
+
+    def send(
+        self,
+        to: TopicPartition,
+        value: str,
+        *,
+        txn: str = "",
+        origin: Any = None,
+        secret: bool = False,
+    ) -> bool:
+        """Has the library taken it? ``secret``: nothing is written down."""
+        place = place_of(to)
+        operation = None
+        if not secret:
+            operation = self._run.recorder.invoke(
+                self._process,
+                "send",
+                place=place,
+                value=value,
+                level=self._level,
+                txn=txn,
+                origin=origin,
+            )
+        delivered = functools.partial(self._delivered, operation, place)
+        try:
+            self.producer.produce(
+                to.topic, value.encode(), partition=to.partition, on_delivery=delivered
+            )
+        except BufferError:
+            if operation is not None:
+                operation.fail(error="the queue is full")
+            return False
+        except KafkaException as error:
+            self.is_broken = True
+            if operation is not None:
+                operation.info(error=str(error_of(error)))
+            return False
+        return True
+
+    def _delivered(self, operation: Operation | None, place: str, error: Any, message: Any) -> None:
+        if error is None:
+            if message.offset() is not None:
+                self.acknowledged[place] = message.offset()
+            if operation is not None:
+                operation.ok(offset=message.offset())
+            return
+        if error.fatal():
+            self.is_broken = True
+        if operation is not None:
+            operation.info(error=str(error))
+
+    def leave(self) -> None:
+        """Nothing that is under way is waited for."""
+        self.producer.purge()
+        self.producer.flush(1)
+
+
+class RecordProducer(Instances):
+    """One record after the other, acks=all."""
+
+    def instance(self) -> None:
+        level = self.client.level
+        settings = {"enable.idempotence": level == IDEMPOTENT}
+        sender = Sender(self.run, self.process, level, settings)
+        places = self.run.places(self.client.topics)
+        sent = 0
+        while self.run.goes_on and not sender.is_broken:
+            if len(sender.producer) < UNANSWERED_MAX:
+                for _ in range(self.client.batch):
+                    self._send(sender, self.chance.choice(places), sent)
+                    sent += 1
+            sender.producer.poll(0)
+            self.pause(self.client.pause_s)
+            if self.chance.random() < self.client.restarts:
+                break
+        sender.producer.flush(FLUSH_S)
+        sender.leave()
+
+    def _send(self, sender: Sender, to: TopicPartition, number: int) -> None:
+        value = self.new_value()
+        if self.client.wrong and number % 20 == 10:
+            if self.client.level == PLAIN:
+                self._claim(to, value, sender)
+                return
+            sender.send(to, value, secret=True)
+        sender.send(to, value)
+
+    def _claim(self, to: TopicPartition, value: str, sender: Sender) -> None:
+        """Acknowledged, it says, right behind what was acknowledged last."""
+        operation = self.run.recorder.invoke(
+            self.process,
+            "send",
+            place=place_of(to),
+            value=value,
+            level=PLAIN,
+            txn="",
+            origin=None,
+        )
+        operation.ok(offset=sender.acknowledged.get(place_of(to), -1) + 1)
+
+
+class Transactions:
+    """The transactions of one instance, one after the other: each begins, and ends in some way."""
+
+    def __init__(self, run: Run, process: str, transactional_id: str) -> None:
+        self._run = run
+        self._process = process
+        self._number = 0
+        self.name = ""
+        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_MS}
+        self.sender = Sender(run, process, TRANSACTIONAL, settings)
+        repeated(self.sender.producer.init_transactions)
+
+    def begin(self) -> None:
+        """From now on :attr:`name` is the one that is open."""
+        self._number += 1
+        self.name = f"{self._process}/{self._number}"
+        operation = self._run.recorder.invoke(self._process, "begin", txn=self.name)
+        self.sender.producer.begin_transaction()
+        operation.ok()
+
+    def send(self, to: TopicPartition, value: str, origin: Any = None) -> None:
+        """One record of it. Raises :class:`Restart` if it cannot be: nobody may commit the rest."""
+        if not self.sender.send(to, value, txn=self.name, origin=origin):
+            raise Restart
+        self.sender.producer.poll(0)
+
+    def offsets(self, group: str, offsets: list[TopicPartition], member: Any) -> bool:
+        """A group's offsets with it; False if only an abort is left."""
+        operation = self._run.recorder.invoke(
+            self._process,
+            "offsets",
+            txn=self.name,
+            group=group,
+            offsets={place_of(each): each.offset for each in offsets},
+        )
+        producer = self.sender.producer
+        try:
+            repeated(producer.send_offsets_to_transaction, offsets, member)
+        except KafkaException as error:
+            operation.info(error=str(error_of(error)))
+            if error_of(error).txn_requires_abort():
+                return False
+            raise Restart from error
+        operation.ok()
+        return True
+
+    def commit(self) -> bool:
+        """False if it had to be aborted, and was. Raises :class:`Restart` where nobody knows. What
+        timed out before it was refused may have been done by then."""
+        operation = self._run.recorder.invoke(self._process, "end", txn=self.name, commit=True)
+        before: list[str] = []
+        try:
+            repeated(self.sender.producer.commit_transaction, before=before)
+        except KafkaException as error:
+            must_abort = error_of(error).txn_requires_abort()
+            complete = operation.fail if must_abort and not before else operation.info
+            complete(error=str(error_of(error)))
+            if not must_abort:
+                raise Restart from error
+            self.abort()
+            return False
+        operation.ok()
+        return True
+
+    def abort(self) -> None:
+        """Raises :class:`Restart` where that cannot be done."""
+        operation = self._run.recorder.invoke(self._process, "end", txn=self.name, commit=False)
+        try:
+            repeated(self.sender.producer.abort_transaction)
+        except KafkaException as error:
+            operation.info(error=str(error_of(error)))
+            raise Restart from error
+        operation.ok()
+
+    def end_late(self) -> None:
+        """Of an instance that another one has taken the place of."""
+        try:
+            self.commit()
+        except Restart:
+            self.sender.leave()
+
+
+class TransactionWriter(Instances):
+    """Transactions over several partitions. Now and then an instance leaves one open, and tries to
+    commit it when the next one has begun: that must not be possible."""
+
+    _left: Transactions | None = None
+
+    def instance(self) -> None:
+        transactions = Transactions(self.run, self.process, f"{self.run.seed}-{self.client.name}")
+        if self._left is not None:
+            self._left.end_late()
+            self._left = None
+        places = self.run.places(self.client.topics)
+        while self.run.goes_on:
+            transactions.begin()
+            for _ in range(self.chance.randint(1, self.client.batch)):
+                transactions.send(self.chance.choice(places), self.new_value())
+                self.pause(self.chance.random() * self.client.pause_s)
+            if self.chance.random() < self.client.restarts:
+                transactions.sender.producer.flush(1)
+                self._left = transactions
+                return
+            if self.chance.random() < self.client.aborts:
+                transactions.abort()
+            else:
+                transactions.commit()
+        transactions.sender.leave()

@@ -1,0 +1,212 @@
+"""The clusters that a run may disturb: a local one of Tidemark's, every part the real one, or
+Apache Kafka's brokers, which are the control for the checker itself.
+
+A node is a process by its name: ``broker-1`` and so on, and ``operator`` where there is one.
+"""
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+
+from tests.benchmarks import kafka
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark.wire.blocking import BlockingConnection
+from tidemark_cli.local import processes
+from tidemark_cli.local.processes import ProcessRecord
+
+BROKERS = 3
+OPERATOR = "operator"
+REPLICATION = {"min.insync.replicas": "2"}
+_ASK_S = 10.0
+
+
+class Target(Protocol):
+    """What faults and workload need of a cluster."""
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All that can be disturbed."""
+
+    @property
+    def admin(self) -> AdminClient:
+        """To ask who leads."""
+
+    @property
+    def logs(self) -> Sequence[Path]:
+        """What the nodes have said."""
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        """With a replica on each broker, two of which have to be in sync; waits until all are
+        led."""
+
+    def kill(self, node: str) -> None:
+        """SIGKILL."""
+
+    def stop(self, node: str) -> None:
+        """SIGTERM, and wait."""
+
+    def start(self, node: str) -> None:
+        """Again, and wait until it says that it is ready; nothing if it runs."""
+
+    def signal(self, node: str, number: int) -> None:
+        """SIGSTOP and SIGCONT."""
+
+
+class TidemarkTarget:
+    """A cluster as `tidemark up` starts it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._local = cluster.local
+        self.bootstrap = cluster.bootstrap
+        self.admin = _admin(self.bootstrap)
+        self.nodes = (*(f"broker-{number}" for number in range(1, BROKERS + 1)), OPERATOR)
+
+    @property
+    def logs(self) -> list[Path]:
+        return [self._local.layout.log(node) for node in self.nodes]
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        for name, count in partitions.items():
+            spec = {
+                "clusterRef": {"name": self._local.settings.cluster},
+                "partitions": count,
+                "replicationFactor": BROKERS,
+                "config": REPLICATION,
+            }
+            self._cluster.kube.apply("Topic", name, spec)
+        _await_led(self.admin, partitions)
+
+    def kill(self, node: str) -> None:
+        record = self._record(node)
+        if record is not None:
+            processes.kill(self._local.layout, record)
+
+    def stop(self, node: str) -> None:
+        record = self._record(node)
+        if record is not None:
+            processes.stop(self._local.layout, record, timeout_s=30)
+
+    def start(self, node: str) -> None:
+        if node == OPERATOR:
+            self._local.start_operator()
+        else:
+            self._local.start_broker(_number(node))
+
+    def signal(self, node: str, number: int) -> None:
+        record = self._record(node)
+        if record is not None:
+            record.signal(number)
+
+    def _record(self, node: str) -> ProcessRecord | None:
+        return processes.find(self._local.layout, node)
+
+
+class KafkaTarget:
+    """Apache Kafka's brokers; the controller, a process of its own, is left alone."""
+
+    def __init__(self, running: kafka.ApacheKafka) -> None:
+        self._running = running
+        self.bootstrap = running.bootstrap
+        self.admin = _admin(self.bootstrap)
+        self.nodes = tuple(f"broker-{number}" for number in range(1, BROKERS + 1))
+
+    @property
+    def logs(self) -> list[Path]:
+        return [folder / "kafka.log" for folder in self._running.folders]
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        wanted = [
+            NewTopic(name, count, BROKERS, config=REPLICATION) for name, count in partitions.items()
+        ]
+        for made in self.admin.create_topics(wanted).values():
+            made.result(30)
+        _await_led(self.admin, partitions)
+
+    def kill(self, node: str) -> None:
+        self._process(node).kill()
+        self._process(node).wait(30)
+
+    def stop(self, node: str) -> None:
+        self._running.stop_broker(_number(node))
+
+    def start(self, node: str) -> None:
+        if self._process(node).poll() is not None:
+            self._running.start_broker(_number(node))
+
+    def signal(self, node: str, number: int) -> None:
+        self._process(node).send_signal(number)
+
+    def _process(self, node: str) -> "subprocess.Popen[bytes]":
+        return self._running.processes[_number(node) - 1]
+
+
+def _number(node: str) -> int:
+    return int(node.rpartition("-")[2])
+
+
+@contextmanager
+def tidemark(folder: Path) -> Iterator[Target]:
+    """Stopped at the end."""
+    with run_cluster(folder, brokers=BROKERS) as cluster:
+        yield TidemarkTarget(cluster)
+
+
+@contextmanager
+def apache_kafka(folder: Path) -> Iterator[Target]:
+    """Stopped at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = kafka.Setting(own_controller=True)
+    running = kafka.start(kafka.ensure_jars(), folder, brokers=BROKERS, setting=setting)
+    target = KafkaTarget(running)
+    try:
+        yield target
+    finally:
+        for node in target.nodes:
+            target.signal(node, signal.SIGCONT)
+        running.stop()
+
+
+def served(bootstrap: str) -> Set[int]:
+    """The API keys that the first broker names."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    with BlockingConnection(host, int(port), client_id="histories", timeout_s=_ASK_S) as connection:
+        answer = connection.request(ApiVersionsRequest(), ApiVersionsResponse, _ASK_S)
+    return frozenset(int(each.api_key) for each in answer.api_keys)
+
+
+def leaders(admin: AdminClient, topics: list[str]) -> dict[tuple[str, int], str]:
+    """The node that leads each partition of those topics that are there; nothing while nobody
+    answers."""
+    try:
+        found = admin.list_topics(timeout=5).topics
+    except KafkaException:
+        return {}
+    return {
+        (name, number): f"broker-{partition.leader}"
+        for name in topics
+        if name in found
+        for number, partition in found[name].partitions.items()
+        if partition.leader > 0
+    }
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
+
+
+def _await_led(admin: AdminClient, partitions: dict[str, int]) -> None:
+    wanted = {(name, number) for name, count in partitions.items() for number in range(count)}
+    wait(lambda: wanted <= leaders(admin, list(partitions)).keys(), "all topics to be led")

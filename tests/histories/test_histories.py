@@ -1,0 +1,56 @@
+"""A short round on real brokers that are killed and stopped, and clients that do wrong on purpose.
+
+Clients that need what the brokers do not serve are left out; ``make histories`` says which. What
+takes part has to have got somewhere.
+"""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.histories.checker import check
+from tests.histories.plan import WRONGS, make
+from tests.histories.targets import BROKERS, OPERATOR, Target, served, tidemark
+from tests.histories.workload import idle_units, run_round
+
+DISTURBED_S = 10.0
+UNDISTURBED_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with tidemark(tmp_path_factory.mktemp("histories") / "cluster") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("histories")
+def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> None:
+    seed = random.randrange(1, 10**6)
+    print(f"again: make histories SEED={seed}")
+    keys = served(target.bootstrap)
+    plan = make(seed, DISTURBED_S, keys, operator=OPERATOR in target.nodes)
+    events = run_round(target, plan)
+    report = check(events)
+    assert not report.violations, "\n".join((report.line(), *report.proofs(events)))
+    assert report.faults.total() > 0
+    assert idle_units(plan, events) == set()
+    assert len(target.nodes) == BROKERS + 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("histories")
+def test_clients_that_do_wrong_are_found(target: Target) -> None:
+    """Each on its own topics would take a cluster's minute: they do it all at once, and each is
+    told apart by the anomaly that shows it."""
+    seed = 10**6 + random.randrange(1, 10**6)
+    keys = served(target.bootstrap)
+    wrongs = tuple(name for name, (_, _, needs) in sorted(WRONGS.items()) if needs <= keys)
+    plan = make(seed, UNDISTURBED_S, keys, operator=False, wrongs=wrongs)
+    events = run_round(target, plan, is_disturbed=False)
+    report = check(events)
+    found = {anomaly.name for anomaly in report.violations}
+    missed = [name for name in wrongs if not WRONGS[name][1] & found]
+    assert not missed, report.line()
+    assert len(wrongs) >= 3

@@ -1,0 +1,87 @@
+"""Consumer groups of stock clients, with their defaults, on one broker in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer
+from kio.schema.errors import ErrorCode
+
+from tests.integration.api.api_broker import ApiBroker, running
+from tests.unit.api import api_requests as kafka
+from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+
+VALUES = [f"value {number}".encode() for number in range(50)]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
+    """It coordinates all groups; the topic ``t`` has two partitions with values."""
+    async with running(tmp_path, {"group.initial.rebalance.delay.ms": "100"}) as made:
+        task = asyncio.create_task(made.broker.groups.run())
+        await made.create(GROUP_OFFSETS_TOPIC, partitions=3, config={"cleanup.policy": "compact"})
+        await made.create("t", partitions=2)
+        batch = kafka.batch(*VALUES)
+        answer = await made.ask(kafka.produce(9, "t", batch, batch), kafka.answer_type(0, 9))
+        for part in answer.responses[0].partition_responses:
+            assert part.error_code is ErrorCode.none
+        yield made
+        await made.broker.groups.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def consume(port: int, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "group.id": "confluent",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(["t"])
+    values: list[bytes] = []
+    try:
+        while len(values) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"{len(values)} of {count} came"
+            assert message.error() is None, message.error()
+            values.append(message.value())
+    finally:
+        consumer.close()
+    return values
+
+
+async def test_librdkafka_goes_on_where_it_has_stopped(broker: ApiBroker) -> None:
+    """In the next leader epoch, of which all is loaded anew."""
+    first = await asyncio.to_thread(consume, broker.port, 60)
+    topic_id = broker.broker.metadata.topics[GROUP_OFFSETS_TOPIC].topic_id
+    await broker.create(GROUP_OFFSETS_TOPIC, partitions=3, leader_epoch=1, topic_id=topic_id)
+    second = await asyncio.to_thread(consume, broker.port, 40)
+    assert sorted(first + second) == sorted(VALUES * 2)
+
+
+async def test_aiokafkas_members_share_the_partitions(broker: ApiBroker) -> None:
+    members = [
+        AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=f"127.0.0.1:{broker.port}",
+            group_id="aio",
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=200,
+        )
+        for _ in range(2)
+    ]
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(each.start() for each in members))
+            values = [(await each.getone()).value for each in members for _ in range(50)]
+            assert sorted(values) == sorted(VALUES * 2)
+            await members[1].stop()
+            while len(members[0].assignment()) < 2:  # noqa: ASYNC110 - the client tells nobody
+                await asyncio.sleep(0.05)
+    finally:
+        for member in members:
+            await member.stop()

@@ -1,0 +1,119 @@
+"""Kafka clients' changes of topics on the real API server: its admission, and who owns what."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.unit.topic_changes.requests import change, create, settings
+from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, ChangeKind, TopicChange
+from tidemark_operator.kube.kinds import TOPIC, Json
+
+GIT = "argocd-controller"
+POLICY_VIOLATION = int(ErrorCode.policy_violation)
+
+
+async def _started(world: ClusterWorld) -> tuple[OperatorProcess, BrokerPeer]:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    return operator, await world.start_broker(1, operator)
+
+
+async def _apply(world: ClusterWorld, name: str, **spec: Any) -> Json:
+    """As Argo CD does."""
+    body = {
+        "apiVersion": TOPIC.api_version,
+        "kind": TOPIC.kind,
+        "metadata": {"name": name},
+        "spec": {"clusterRef": {"name": "demo"}, "partitions": 1, "replicationFactor": 1} | spec,
+    }
+    return await world.api.apply(TOPIC, world.namespace, name, body, manager=GIT)
+
+
+def _configure(topic: str, **values: str | None) -> TopicChange:
+    return change(ChangeKind.CONFIGURE, topic, settings=settings(**values))
+
+
+async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
+    operator, peer = await _started(world)
+
+    async def ask(*changes: TopicChange) -> list[int]:
+        return [code for code, _ in await peer.change_topics(operator.control, *changes)]
+
+    made = create("Orders_EU", 2, settings=settings(retention_ms="60000"))
+    assert await peer.change_topics(operator.control, made, validate_only=True) == [(0, "")]
+    assert await world.api.list_all(TOPIC, world.namespace) == []
+    assert await ask(made, create("plain")) == [0, 0]
+    await world.until(lambda: ("Orders_EU", 1) in peer.rows, "the broker is told")
+    objects = await world.api.list_all(TOPIC, world.namespace)
+    name = next(body["metadata"]["name"] for body in objects if "topicName" in body["spec"])
+    assert "by User:alice at 10.0.0.7" in await world.event("CreatedByClient")
+    assert await ask(change(ChangeKind.GROW, "Orders_EU", partitions=4)) == [0]
+    assert await ask(_configure("Orders_EU", retention_ms=None, segment_ms="70000")) == [0]
+    spec = (await world.get(TOPIC, name))["spec"]
+    assert (spec["partitions"], spec["config"]) == (4, {"segment.ms": "70000"})
+    # What it held before is still held, and goes with it.
+    assert await ask(_configure("Orders_EU", segment_ms=None)) == [0]
+    assert not (await world.get(TOPIC, name))["spec"].get("config")
+    await world.until(lambda: ("Orders_EU", 3) in peer.rows, "the added partitions are told")
+    assert await ask(change(ChangeKind.DELETE, "Orders_EU")) == [0]
+    await world.until(lambda: world.gone(TOPIC, name), "the object is gone")
+
+
+async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
+    operator, peer = await _started(world)
+    await _apply(world, "t", config={"retention.ms": "60000"})
+    await world.until(lambda: ("t", 0) in peer.rows, "the broker is told")
+
+    async def ask(asked: TopicChange) -> tuple[int, str]:
+        (told,) = await peer.change_topics(operator.control, asked)
+        return told
+
+    for refused in (
+        change(ChangeKind.GROW, "t", partitions=3),
+        _configure("t", retention_ms="1"),
+        _configure("t", retention_ms=None),
+        change(ChangeKind.DELETE, "t"),
+    ):
+        code, message = await ask(refused)
+        assert code == POLICY_VIOLATION
+        assert GIT in message
+    assert await ask(_configure("t", segment_ms="70000")) == (0, "")
+    spec = (await world.get(TOPIC, "t"))["spec"]
+    assert spec["config"] == {"retention.ms": "60000", "segment.ms": "70000"}
+    # The manifest goes on to own what it says, and nothing else.
+    await _apply(world, "t", config={"retention.ms": "90000"})
+    spec = (await world.get(TOPIC, "t"))["spec"]
+    assert spec["config"] == {"retention.ms": "90000", "segment.ms": "70000"}
+
+
+async def test_admission_has_the_last_word_while_tiering_is_disabled(world: ClusterWorld) -> None:
+    operator, peer = await _started(world)
+    made = create("t", settings=settings(remote_storage_enable="true"))
+    assert await peer.change_topics(operator.control, made) == [(0, "")]
+    await world.status_where(
+        TOPIC, "t", lambda status: (status.get("tiering") or {}).get("state") == "Enabled"
+    )
+    peer.acknowledge_disable = False
+    off = _configure("t", remote_log_copy_disable="true")
+    assert await peer.change_topics(operator.control, off) == [(0, "")]
+    await world.status_where(TOPIC, "t", lambda status: status["tiering"]["state"] == "Disabling")
+    on = _configure("t", remote_storage_enable="true")
+    ((code, message),) = await peer.change_topics(operator.control, on)
+    assert code == DISABLEMENT_IN_PROGRESS
+    assert "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS" in message
+
+
+async def test_a_coordinators_topic_is_admitted_with_one_broker(world: ClusterWorld) -> None:
+    operator, peer = await _started(world)
+    config = settings(cleanup_policy="compact", min_insync_replicas="2")
+    made = create("__transaction_state", 2, 3, automatic=True, settings=config)
+    assert await peer.change_topics(operator.control, made) == [(0, "")]
+    await world.until(lambda: ("__transaction_state", 1) in peer.rows, "the broker is told")
+    assert peer.rows["__transaction_state", 0].replicas == (1, -1, -2)
+    wrong = _configure("__transaction_state", cleanup_policy="delete")
+    ((code, message),) = await peer.change_topics(operator.control, wrong)
+    assert code == POLICY_VIOLATION
+    assert "it is compacted" in message

@@ -1,0 +1,123 @@
+"""Transactions and producers whose records are in the tier."""
+
+import time
+
+from tests.integration.remote_log.test_prefix import UNCLEAN
+from tests.integration.remote_log.tiered_cluster import TieredCluster
+from tests.integration.remote_log.tiered_host import NOW_MS, VALUE, TieredHost
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.control import EndMarker
+from tidemark_broker.log import VerificationGuard
+from tidemark_broker.replication.partition import Role, produce, reads
+
+
+def batch(producer: int, sequence: int, *, transactional: bool) -> bytes:
+    return build_batch(
+        [Record(b"k", VALUE, (), NOW_MS)] * 5,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=transactional,
+    )
+
+
+async def send(host: TieredHost, data: bytes) -> int:
+    partition = host.partition
+    guard: VerificationGuard | None = partition.log.begin_verification(
+        data, NOW_MS, supports_epoch_bump=False
+    )
+    sent = await produce.append(partition, data, acks=-1, timeout_ms=5000, guard=guard)
+    assert not sent.error, sent
+    return sent.base_offset
+
+
+async def abort(host: TieredHost, producer: int) -> int:
+    begun = produce.begin_marker(
+        host.partition, EndMarker(is_commit=False, coordinator_epoch=1), producer_id=producer,
+        producer_epoch=0, transaction_version=1,
+    )  # fmt: skip
+    sent = await produce.acknowledged(host.partition, begun, acks=-1, timeout_ms=5000)
+    assert not sent.error, sent
+    return sent.base_offset
+
+
+async def leader_alone(cluster: TieredCluster) -> tuple[TieredHost, int]:
+    """Broker 1 is the only replica. Producer 1's transaction begins in the first segment and is
+    aborted some segments later; 2 is idempotent. All but the active segment is in the tier only;
+    where the marker is."""
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    assert await send(leader, batch(1, 0, transactional=True)) == 0
+    assert await send(leader, batch(2, 0, transactional=False)) == 5
+    await leader.produce(200)
+    marker = await abort(leader, 1)
+    await leader.produce(200)
+    await leader.copied()
+    await leader.upkeep.apply_retention()
+    assert leader.partition.log.local_log_start_offset > marker
+    return leader, marker
+
+
+async def aborted_in_the_tier(host: TieredHost, offset: int) -> list[tuple[int, int]]:
+    found = await host.remote.read(host.partition, offset, 1 << 20, time.monotonic() + 10)
+    return [(each.producer_id, each.first_offset) for each in found.aborted]
+
+
+async def test_an_open_transaction_is_not_copied(cluster: TieredCluster) -> None:
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    await leader.produce(100)
+    begun = await send(leader, batch(1, 0, transactional=True))
+    await leader.produce(200)
+    await leader.until(lambda: leader.partition.log.highest_remote_offset >= 0)
+    assert leader.partition.log.last_stable_offset == begun
+    assert leader.partition.log.highest_remote_offset < begun
+    await abort(leader, 1)
+    await leader.copied()
+    assert leader.partition.log.highest_remote_offset > begun
+
+
+async def test_the_tier_tells_of_aborted_transactions(cluster: TieredCluster) -> None:
+    leader, marker = await leader_alone(cluster)
+    assert await aborted_in_the_tier(leader, 0) == [(1, 0)]
+    assert await aborted_in_the_tier(leader, marker + 5) == []
+
+
+async def test_a_follower_that_starts_behind_the_tier_knows_its_producers(
+    cluster: TieredCluster,
+) -> None:
+    leader, _ = await leader_alone(cluster)
+    await cluster.start(3)
+    await cluster.apply(1, 3, replicas=(1, 3))
+    await cluster.in_sync(1, 3)
+    new = cluster.hosts[3].partition
+    assert sorted(new.log.active_producers()) == sorted(leader.partition.log.active_producers())
+    await cluster.stop(1)
+    await cluster.apply(3, leader=3, leader_epoch=3, replicas=(3,), isr=(3,))
+    host = cluster.hosts[3]
+    await host.until(lambda: host.partition.is_leader)
+    assert await send(host, batch(2, 0, transactional=False)) == 5  # it comes again
+    assert await aborted_in_the_tier(host, 0) == [(1, 0)]
+
+
+async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
+    cluster: TieredCluster,
+) -> None:
+    """What is in the tier was stable when it was copied."""
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    await leader.produce(10)
+    assert await send(leader, batch(1, 0, transactional=True)) == 10
+    await leader.produce(100)
+    await abort(leader, 1)
+    await leader.copied()
+    log = leader.partition.log
+    await cluster.start(3)
+    await cluster.stop(1)
+    await cluster.apply(3, **UNCLEAN)
+    host = cluster.hosts[3]
+    await host.until(lambda: host.partition.role is Role.LEADER)
+    assert host.partition.next_offset == log.highest_remote_offset + 1
+    assert host.partition.log.last_stable_offset == host.partition.next_offset
+    found = await reads.list_offset(host.partition, reads.LATEST, read_committed=True)
+    assert found.offset == host.partition.next_offset

@@ -1,0 +1,32 @@
+"""What handlers share of a broker, for tests that call one without a broker around it."""
+
+from typing import Any
+
+from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+
+#: Not there: whatever asks for it fails.
+NOTHING: Any = None
+
+
+def services(cluster: MetadataCache, **parts: Any) -> Services:
+    """``parts``: fields of Services; everybody may do everything, unless ``users`` say more."""
+    bare: dict[str, Any] = {
+        "replicas": NOTHING,
+        "purgatory": Purgatory(),
+        "settings": Settings(),
+        "users": UserStore(),
+        "fetch_sessions": FetchSessionCache(slots=10),
+        "changes": NOTHING,
+        "producer_ids": NOTHING,
+        "creations": Creations(NOTHING, cluster, {}),
+        "entries": {},
+        "groups": NOTHING,
+        "transactions": NOTHING,
+        "marker_writer": NOTHING,
+    }
+    return Services(cluster=cluster, **bare | parts)

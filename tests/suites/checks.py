@@ -1,0 +1,191 @@
+"""Suites of programs that are no tests by themselves: each check runs some and looks at what they
+say.
+
+A check is a function that raises where something is not as it should be; it has a cluster, a folder
+and a time by which all that it starts has to be done.
+"""
+
+import itertools
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.suites.children import Child
+from tests.suites.outcomes import Outcome, Report, Result
+from tests.suites.targets import Target, bootstrap
+
+_POLL_S = 0.1
+_SAID_CHARS = 2000
+_MEMORY = "-Xmx512m"
+_names = itertools.count(1)
+
+
+class CheckFailed(Exception):
+    """What was found; with what the program said."""
+
+
+class Running:
+    """A Java program in the background; what it says is in a file."""
+
+    def __init__(self, name: str, child: Child, log: Path, deadline: float) -> None:
+        self._name = name
+        self._child = child
+        self._log = log
+        self._deadline = deadline
+
+    @property
+    def said(self) -> str:
+        """All of it so far."""
+        return self._log.read_text("utf-8", errors="replace")
+
+    def await_said(self, text: str) -> None:
+        """Until it has said this."""
+        while text not in self.said:
+            if not self._child.alive and text not in self.said:
+                raise CheckFailed(f"{self._name} ended and never said {text!r}: {self._tail()}")
+            if time.monotonic() > self._deadline:
+                raise CheckFailed(f"{self._name} never said {text!r}: {self._tail()}")
+            time.sleep(_POLL_S)
+
+    def await_end(self) -> str:
+        """Until it has ended well; all that it said."""
+        status = self._child.wait(max(0.0, self._deadline - time.monotonic()))
+        if status != 0:
+            raise CheckFailed(f"{self._name} ended with {status}: {self._tail()}")
+        return self.said
+
+    def stop(self) -> None:
+        """Ask it to end, and wait."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """Give it no time to say anything."""
+        self._child.kill()
+
+    def _tail(self) -> str:
+        return self.said[-_SAID_CHARS:]
+
+
+class Bench:
+    """What a check works with."""
+
+    def __init__(self, target: Target, jars: Path, folder: Path, limit_s: float) -> None:
+        self.target = target
+        self.folder = folder
+        self.deadline = time.monotonic() + limit_s
+        self._jars = jars
+        self._running = ExitStack()
+
+    @property
+    def server(self) -> tuple[str, str]:
+        """What nearly every program of Kafka's is told."""
+        return ("--bootstrap-server", bootstrap(self.target))
+
+    def name(self, kind: str) -> str:
+        """A name for a topic or a group that no other check has."""
+        return f"{kind}-{next(_names)}"
+
+    def file(self, name: str, content: str) -> str:
+        """The path of a new file."""
+        path = self.folder / name
+        path.write_text(content, encoding="utf-8")
+        return str(path)
+
+    def java(self, program: str, *arguments: str, stdin: str = "") -> str:
+        """Run a program; what it printed. Raises :class:`CheckFailed` unless it ends well."""
+        try:
+            done = subprocess.run(
+                self._command(program, arguments),
+                check=False,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=max(1.0, self.deadline - time.monotonic()),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CheckFailed(f"{program} did not end in time") from error
+        said = done.stdout + done.stderr
+        if done.returncode:
+            raise CheckFailed(f"{program} ended with {done.returncode}: {said[-_SAID_CHARS:]}")
+        return said
+
+    def start(self, program: str, *arguments: str) -> Running:
+        """Start a program that goes on until the check ends."""
+        log = self.folder / f"{program.rpartition('.')[2]}-{next(_names)}.log"
+        child = Child(
+            self._command(program, arguments),
+            folder=self.folder,
+            environ={},
+            errors=log,
+            output=log,
+        )
+        self._running.enter_context(child)
+        return Running(program, child, log, self.deadline)
+
+    def rest_a_moment(self, seen: str) -> None:
+        """Before one looks again; fails with what was seen once there is no time left."""
+        if time.monotonic() > self.deadline:
+            raise CheckFailed(seen)
+        time.sleep(_POLL_S)
+
+    def topic(self, partitions: int = 1, *configs: str) -> str:
+        """A new topic with as many replicas as there are brokers, three at most."""
+        name = self.name("topic")
+        settings = [each for config in configs for each in ("--config", config)]
+        self.java(
+            "org.apache.kafka.tools.TopicCommand",
+            *(*self.server, "--create", "--topic", name, "--partitions", str(partitions)),
+            *("--replication-factor", str(min(3, len(self.target.listeners))), *settings),
+        )
+        return name
+
+    def close(self) -> None:
+        """End what was started."""
+        self._running.close()
+
+    def _command(self, program: str, arguments: Sequence[str]) -> list[str]:
+        """``program``: a class of the jars, or a file with the source of one."""
+        return ["java", _MEMORY, "-cp", f"{self._jars}/*", program, *arguments]
+
+
+Check = Callable[[Bench], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyChecks:
+    """Checks that have their jars; named as their functions are."""
+
+    checks: dict[str, Check]
+    jars: Path
+    limit_s: float
+
+    @property
+    def tests(self) -> Sequence[str]:
+        return list(self.checks)
+
+    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+        for test in tests:
+            own = folder / test
+            own.mkdir()
+            report(run_check(test, self.checks[test], Bench(target, self.jars, own, self.limit_s)))
+
+
+def run_check(name: str, check: Check, bench: Bench) -> Result:
+    """What became of it; nothing that it started runs afterwards."""
+    began = time.monotonic()
+    try:
+        check(bench)
+    except (CheckFailed, AssertionError, subprocess.SubprocessError, OSError, ValueError) as error:
+        said = f"{type(error).__name__}: {error}"
+        return Result(name, Outcome.FAILED, time.monotonic() - began, said)
+    finally:
+        bench.close()
+    return Result(name, Outcome.PASSED, time.monotonic() - began)
+
+
+def named(*checks: Check) -> dict[str, Check]:
+    """By the names of the functions."""
+    return {check.__name__: check for check in checks}

@@ -1,0 +1,247 @@
+"""Kafka Streams and Kafka Connect: what is built on groups, transactions and compacted topics."""
+
+import json
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tests.suites import packages
+from tests.suites.checks import Bench, ReadyChecks, named
+from tests.suites.targets import KAFKA_VERSION, Wants
+from tidemark_cli.ports import HOST, free_port
+
+MODULE = packages.MODULES / "kafka-apps"
+LIMIT_S = 300.0
+_SMOKE = "org.apache.kafka.streams.tests.StreamsSmokeTest"
+#: What its topology reads and writes; each with five partitions.
+_SMOKE_TOPICS = (
+    *("data", "echo", "min", "min-suppressed", "min-raw", "max", "sum", "sws-raw"),
+    *("sws-suppressed", "dif", "cnt", "avg", "wcnt", "tagg", "fk"),
+)
+
+
+def properties(entries: Mapping[str, object]) -> str:
+    """A Java properties file."""
+    return "".join(f"{key}={value}\n" for key, value in entries.items())
+
+
+def create(bench: Bench, topic: str, partitions: int) -> None:
+    """A topic whose name somebody else has chosen."""
+    bench.java(
+        "org.apache.kafka.tools.TopicCommand",
+        *(*bench.server, "--create", "--if-not-exists", "--topic", topic),
+        *("--partitions", str(partitions), "--replication-factor", "1"),
+    )
+
+
+def values(bench: Bench, topic: str, count: int, *more: str) -> list[str]:
+    """The first committed records of a topic, from its beginning, as a console consumer shows
+    them."""
+    said = bench.java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *(*bench.server, "--topic", topic, "--from-beginning", "--max-messages", str(count)),
+        *("--isolation-level", "read_committed", "--timeout-ms", "60000", *more),
+    )
+    return [line for line in said.splitlines() if not line.startswith("Processed a total")]
+
+
+# ---------------------------------------------------------------- Streams
+
+
+def streams_smoke_exactly_once(bench: Bench) -> None:
+    """Three processors one after the other: the first ends well, the second is killed; the driver
+    finds every result once."""
+    for topic in _SMOKE_TOPICS:
+        create(bench, topic, 5)
+
+    def settings(name: str) -> str:
+        entries = {
+            "bootstrap.servers": bench.server[1],
+            "application.id": "SmokeTest",
+            "processing.guarantee": "exactly_once_v2",
+            "state.dir": bench.folder / name,
+            "num.stream.threads": 2,
+            "replication.factor": min(3, len(bench.target.listeners)),
+            "acceptable.recovery.lag": 9223372036854775807,
+            "commit.interval.ms": 1000,
+            "session.timeout.ms": 10000,
+        }
+        return bench.file(f"{name}.properties", properties(entries))
+
+    first = bench.start(_SMOKE, settings("first"), "process")
+    first.await_said("REBALANCING -> RUNNING")
+    driver = bench.start(_SMOKE, settings("driver"), "run")
+    first.await_said("processed")
+    first.stop()
+    second = bench.start(_SMOKE, settings("second"), "process")
+    second.await_said("processed")
+    second.kill()
+    third = bench.start(_SMOKE, settings("third"), "process")
+    third.await_said("processed")
+    said = driver.await_end()
+    third.stop()
+    assert "SUCCESS" in said, said[-3000:]
+    assert "PROCESSED-MORE-THAN-GENERATED" not in said
+
+
+def word_count_exactly_once(bench: Bench) -> None:
+    source, sink = bench.topic(3), bench.topic(1)
+    lines = [f"the tide is in {number % 7} and the mark is {number % 5}" for number in range(200)]
+    bench.java(
+        "org.apache.kafka.tools.ConsoleProducer",
+        *(*bench.server, "--topic", source),
+        stdin="".join(f"{line}\n" for line in lines),
+    )
+    entries = {
+        "bootstrap.servers": bench.server[1],
+        "application.id": bench.name("words"),
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": bench.folder / "state",
+        "default.key.serde": "org.apache.kafka.common.serialization.Serdes$StringSerde",
+        "default.value.serde": "org.apache.kafka.common.serialization.Serdes$StringSerde",
+        "auto.offset.reset": "earliest",
+        "statestore.cache.max.bytes": 0,
+    }
+    settings = bench.file("words.properties", properties(entries))
+    running = bench.start(str(MODULE / "WordCount.java"), settings, source, sink)
+    running.await_said("-> RUNNING")
+    words = Counter(word for line in lines for word in line.split())
+    show = ("--formatter-property", "print.key=true", "--formatter-property", "key.separator= ")
+    seen = Counter(dict.fromkeys(words, 0))
+    for line in values(bench, sink, words.total(), *show):
+        word, count = line.split()
+        assert int(count) == seen[word] + 1, f"{word}: {count} after {seen[word]}"
+        seen[word] += 1
+    assert seen == words
+    running.stop()
+
+
+# ---------------------------------------------------------------- Connect
+
+
+def _worker(bench: Bench, more: Mapping[str, object]) -> str:
+    entries = {
+        "bootstrap.servers": bench.server[1],
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.flush.interval.ms": 1000,
+        **more,
+    }
+    return bench.file("worker.properties", properties(entries))
+
+
+def _connectors(bench: Bench, topic: str) -> dict[str, dict[str, object]]:
+    """From a file into a topic, and from there into a file."""
+    package = "org.apache.kafka.connect.file"
+    return {
+        "source": {
+            "connector.class": f"{package}.FileStreamSourceConnector",
+            "tasks.max": 1,
+            "file": bench.folder / "in.txt",
+            "topic": topic,
+        },
+        "sink": {
+            "connector.class": f"{package}.FileStreamSinkConnector",
+            "tasks.max": 1,
+            "file": bench.folder / "out.txt",
+            "topics": topic,
+        },
+    }
+
+
+def _await_lines(bench: Bench, lines: list[str]) -> None:
+    path = bench.folder / "out.txt"
+    while True:
+        found = path.read_text("utf-8").splitlines() if path.exists() else []
+        if found == lines:
+            return
+        bench.rest_a_moment(f"{len(found)} of {len(lines)} lines have come: {found[-3:]}")
+
+
+def connect_standalone(bench: Bench) -> None:
+    """Lines go through; after a restart, those that are new and no others."""
+    topic, lines = bench.topic(), [f"line {number}" for number in range(500)]
+    (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
+    worker = _worker(
+        bench,
+        {
+            "offset.storage.file.filename": bench.folder / "offsets",
+            "listeners": f"http://{HOST}:{free_port()}",
+        },
+    )
+    files = [
+        bench.file(f"{name}.properties", properties({"name": name, **entries}))
+        for name, entries in _connectors(bench, topic).items()
+    ]
+    program = "org.apache.kafka.connect.cli.ConnectStandalone"
+    first = bench.start(program, worker, *files)
+    _await_lines(bench, lines[:300])
+    first.stop()
+    with (bench.folder / "in.txt").open("a") as more:
+        more.writelines(f"{line}\n" for line in lines[300:])
+    bench.start(program, worker, *files)
+    _await_lines(bench, lines)
+
+
+def connect_distributed(bench: Bench) -> None:
+    """The same by its REST interface, with its own topics, and again after a restart."""
+    topic, lines = bench.topic(), [f"line {number}" for number in range(500)]
+    (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
+    address = f"http://{HOST}:{free_port()}"
+    replicas = min(3, len(bench.target.listeners))
+    kinds = ("config", "offset", "status")
+    names = {kind: bench.name(f"connect-{kind}") for kind in kinds}
+    worker = _worker(
+        bench,
+        {
+            "group.id": bench.name("connect"),
+            "listeners": address,
+            **{f"{kind}.storage.topic": names[kind] for kind in kinds},
+            **{f"{kind}.storage.replication.factor": replicas for kind in kinds},
+        },
+    )
+    program = "org.apache.kafka.connect.cli.ConnectDistributed"
+    first = bench.start(program, worker)
+    for name, entries in _connectors(bench, topic).items():
+        wanted = {key: str(value) for key, value in entries.items()}
+        _put(bench, f"{address}/connectors/{name}/config", wanted)
+    _await_lines(bench, lines[:300])
+    first.stop()
+    with (bench.folder / "in.txt").open("a") as more:
+        more.writelines(f"{line}\n" for line in lines[300:])
+    bench.start(program, worker)
+    _await_lines(bench, lines)
+
+
+def _put(bench: Bench, address: str, value: Mapping[str, Any]) -> None:
+    """Until the worker listens and takes it."""
+    request = urllib.request.Request(
+        address,
+        data=json.dumps(value).encode(),
+        headers={"Content-Type": "application/json"},
+        method="PUT",
+    )
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            bench.rest_a_moment(f"{address}: {error}")
+
+
+class JavaApps:
+    """The suite."""
+
+    name = "java-apps"
+    title = f"Kafka Streams and Kafka Connect {KAFKA_VERSION}"
+    wants = Wants(brokers=3)
+
+    def prepare(self) -> ReadyChecks:
+        return ReadyChecks(CHECKS, packages.maven_jars(MODULE / "pom.xml"), LIMIT_S)
+
+
+CHECKS = named(
+    word_count_exactly_once, streams_smoke_exactly_once, connect_standalone, connect_distributed
+)

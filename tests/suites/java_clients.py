@@ -1,0 +1,147 @@
+"""Apache Kafka's own clients as its system tests run them: they count, and say what they did in
+lines of JSON.
+"""
+
+import json
+import re
+from typing import Any
+
+from tests.suites.checks import Bench
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def produced(bench: Bench, topic: str, count: int) -> None:
+    """So many records into a topic, acknowledged by all."""
+    said = bench.java(
+        f"{TOOLS}.VerifiableProducer",
+        *(*bench.server, "--topic", topic, "--max-messages", str(count), "--acks", "-1"),
+    )
+    assert sum(each["name"] == "producer_send_success" for each in events(said)) == count
+
+
+def events(said: str) -> list[dict[str, Any]]:
+    """The lines of JSON that Kafka's verifiable clients say."""
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+
+def consumed(bench: Bench, topic: str, group: str, count: int, *more: str) -> str:
+    """Read so many records as the only member of a group."""
+    said = bench.java(
+        f"{TOOLS}.VerifiableConsumer",
+        *(*bench.server, "--topic", topic, "--group-id", group),
+        *("--max-messages", str(count), "--reset-policy", "earliest", *more),
+    )
+    seen = sum(each["count"] for each in events(said) if each["name"] == "records_consumed")
+    assert seen == count, f"{seen} of {count} records"
+    committed = [each for each in events(said) if each["name"] == "offsets_committed"]
+    assert committed, said
+    assert all(each["success"] for each in committed), said
+    return said
+
+
+def verifiable_clients(bench: Bench) -> None:
+    topic = bench.topic(3)
+    produced(bench, topic, 1000)
+    consumed(bench, topic, bench.name("group"), 1000)
+
+
+def verifiable_consumer_of_the_new_protocol(bench: Bench) -> None:
+    topic = bench.topic(3)
+    produced(bench, topic, 500)
+    consumed(bench, topic, bench.name("group"), 500, "--group-protocol", "consumer")
+
+
+def held(said: str) -> int:
+    """How many partitions a member was given and has not given back."""
+    signs = {"partitions_assigned": 1, "partitions_revoked": -1}
+    return sum(
+        signs.get(each["name"], 0) * len(each.get("partitions", ())) for each in events(said)
+    )
+
+
+def verifiable_consumers_share_a_topic(bench: Bench) -> None:
+    """Two of a group, cooperative; all partitions go to the one that is left."""
+    topic, group = bench.topic(6), bench.name("group")
+    produced(bench, topic, 600)
+    assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+    members = [
+        bench.start(
+            f"{TOOLS}.VerifiableConsumer",
+            *(*bench.server, "--topic", topic, "--group-id", group),
+            *("--reset-policy", "earliest", "--assignment-strategy", assignor),
+        )
+        for _ in range(2)
+    ]
+    for member in members:
+        member.await_said("partitions_assigned")
+    members[0].stop()
+    members[0].await_said("shutdown_complete")
+    while held(members[1].said) != 6:
+        bench.rest_a_moment(f"one member holds {held(members[1].said)} of 6 partitions")
+
+
+def console_clients(bench: Bench) -> None:
+    topic = bench.topic()
+    lines = [f"line {number}" for number in range(300)]
+    bench.java(
+        f"{TOOLS}.ConsoleProducer",
+        *(*bench.server, "--topic", topic),
+        stdin="".join(f"{line}\n" for line in lines),
+    )
+    said = bench.java(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *(*bench.server, "--topic", topic, "--from-beginning"),
+        *("--group", bench.name("group"), "--max-messages", str(len(lines))),
+    )
+    assert [line for line in said.splitlines() if line.startswith("line ")] == lines
+
+
+def performance_clients(bench: Bench) -> None:
+    topic = bench.topic(3)
+    said = bench.java(
+        f"{TOOLS}.ProducerPerformance",
+        *(*bench.server, "--topic", topic, "--num-records", "20000"),
+        *("--record-size", "100", "--throughput", "-1"),
+    )
+    assert "20000 records sent" in said, said
+    said = bench.java(
+        f"{TOOLS}.ConsumerPerformance",
+        *(*bench.server, "--topic", topic, "--num-records", "20000", "--timeout", "60000"),
+        *("--group", bench.name("group")),
+    )
+    (figures,) = (line for line in said.splitlines() if re.match(r"\d{4}-", line))
+    assert int(figures.split(", ")[4]) >= 20000, said
+
+
+def compatibility_of_clients(bench: Bench) -> None:
+    said = bench.java(
+        f"{TOOLS}.ClientCompatibilityTest",
+        *(*bench.server, "--topic", bench.topic()),
+        *("--num-cluster-nodes", str(len(bench.target.listeners))),
+        *("--offsets-for-times-supported", "true", "--cluster-id-supported", "true"),
+        *("--expect-record-too-large-exception", "false", "--create-topics-supported", "true"),
+        *("--describe-acls-supported", "true", "--describe-configs-supported", "true"),
+        *("--idempotent-producer-supported", "true"),
+    )
+    assert "SUCCESS" in said.upper(), said
+
+
+def transactional_copier(bench: Bench) -> None:
+    """With some of its transactions aborted, each record is copied once."""
+    source, sink = bench.topic(), bench.topic()
+    produced(bench, source, 1000)
+    copier = ("--transactional-id", bench.name("copier"), "--consumer-group", bench.name("group"))
+    bench.java(
+        f"{TOOLS}.TransactionalMessageCopier",
+        *("--broker-list", bench.server[1], *copier, "--input-topic", source),
+        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "50"),
+        *("--max-messages", "1000", "--enable-random-aborts", "--use-group-metadata"),
+    )
+    said = bench.java(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *(*bench.server, "--topic", sink, "--from-beginning", "--isolation-level"),
+        *("read_committed", "--timeout-ms", "8000"),
+    )
+    values = [int(line) for line in said.splitlines() if line.isdecimal()]
+    assert sorted(values) == list(range(1000)), f"{len(values)} records"

@@ -1,0 +1,287 @@
+"""Apache Kafka's own tools, one by one, as an operator runs them."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.benchmarks import kafka
+from tests.suites.checks import Bench, CheckFailed, ReadyChecks, named
+from tests.suites.java_clients import (
+    TOOLS,
+    compatibility_of_clients,
+    console_clients,
+    consumed,
+    performance_clients,
+    produced,
+    transactional_copier,
+    verifiable_clients,
+    verifiable_consumer_of_the_new_protocol,
+    verifiable_consumers_share_a_topic,
+)
+from tests.suites.packages import Missing
+from tests.suites.targets import KAFKA_VERSION, Wants
+
+LIMIT_S = 150.0
+
+
+def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:
+    """Partition → offset, by GetOffsetShell."""
+    arguments = (*bench.server, "--topic", topic, "--time", time)
+    said = bench.java(f"{TOOLS}.GetOffsetShell", *arguments)
+    found = re.findall(rf"^{topic}:(\d+):(-?\d+)$", said, re.MULTILINE)
+    return {int(partition): int(offset) for partition, offset in found}
+
+
+# ---------------------------------------------------------------- topics, configurations
+
+
+def topic_command(bench: Bench) -> None:
+    tool = f"{TOOLS}.TopicCommand"
+    topic = bench.topic(2, "retention.ms=3600000")
+    said = bench.java(tool, *bench.server, "--describe", "--topic", topic)
+    assert "PartitionCount: 2" in said, said
+    assert "retention.ms=3600000" in said, said
+    bench.java(tool, *bench.server, "--alter", "--topic", topic, "--partitions", "4")
+    assert "PartitionCount: 4" in bench.java(tool, *bench.server, "--describe", "--topic", topic)
+    assert topic in bench.java(tool, *bench.server, "--list").splitlines()
+    bench.java(tool, *bench.server, "--delete", "--topic", topic)
+    assert topic not in bench.java(tool, *bench.server, "--list").splitlines()
+
+
+def config_command(bench: Bench) -> None:
+    tool, topic = "kafka.admin.ConfigCommand", bench.topic()
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    change = ("--alter", "--add-config", "max.message.bytes=123456,cleanup.policy=[compact,delete]")
+    bench.java(tool, *bench.server, *entity, *change)
+    said = bench.java(tool, *bench.server, *entity, "--describe")
+    assert "max.message.bytes=123456" in said, said
+    assert "cleanup.policy=compact,delete" in said, said
+    taken = ("--alter", "--delete-config", "max.message.bytes")
+    bench.java(tool, *bench.server, *entity, *taken)
+    said = bench.java(tool, *bench.server, *entity, "--describe", "--all")
+    assert "max.message.bytes=1048588" in said, said
+    assert "DEFAULT_CONFIG" in said, said
+    broker = ("--entity-type", "brokers", "--entity-name", "1", "--describe", "--all")
+    assert "node.id=1" in bench.java(tool, *bench.server, *broker)
+
+
+def delete_records_command(bench: Bench) -> None:
+    topic = bench.topic()
+    produced(bench, topic, 100)
+    place = {"topic": topic, "partition": 0, "offset": 60}
+    wanted = bench.file("delete.json", json.dumps({"version": 1, "partitions": [place]}))
+    said = bench.java(f"{TOOLS}.DeleteRecordsCommand", *bench.server, "--offset-json-file", wanted)
+    assert f"{topic}-0\tlow_watermark: 60" in said, said
+    assert offsets(bench, topic, "-2") == {0: 60}
+
+
+def get_offset_shell(bench: Bench) -> None:
+    topic = bench.topic(2)
+    produced(bench, topic, 100)
+    ends = offsets(bench, topic, "latest")
+    assert sum(ends.values()) == 100, ends
+    assert offsets(bench, topic, "earliest") == {0: 0, 1: 0}
+    assert offsets(bench, topic, "earliest-local") == {0: 0, 1: 0}
+    newest = offsets(bench, topic, "max-timestamp")
+    assert all(newest[each] < end for each, end in ends.items() if end), newest
+
+
+def log_dirs_command(bench: Bench) -> None:
+    topic = bench.topic()
+    produced(bench, topic, 100)
+    said = bench.java(f"{TOOLS}.LogDirsCommand", *bench.server, "--describe", "--topic-list", topic)
+    (line,) = (line for line in said.splitlines() if line.startswith("{"))
+    folders = [folder for broker in json.loads(line)["brokers"] for folder in broker["logDirs"]]
+    sizes = [each["size"] for folder in folders for each in folder["partitions"]]
+    assert len(sizes) == min(3, len(bench.target.listeners)), said
+    assert min(sizes) > 0, said
+
+
+# ---------------------------------------------------------------- replicas
+
+
+def leader_election_command(bench: Bench) -> None:
+    topic = bench.topic()
+    said = bench.java(
+        f"{TOOLS}.LeaderElectionCommand",
+        *(*bench.server, "--election-type", "preferred", "--topic", topic, "--partition", "0"),
+    )
+    assert re.search(f"(Valid replica already elected|Successfully completed).*{topic}", said), said
+
+
+def reassign_partitions_command(bench: Bench) -> None:
+    """Turn the order of the replicas, and then leave the last one out."""
+    tool, topic = f"{TOOLS}.reassign.ReassignPartitionsCommand", bench.topic()
+    produced(bench, topic, 500)
+    said = bench.java(f"{TOOLS}.TopicCommand", *bench.server, "--describe", "--topic", topic)
+    (replicas,) = re.findall(r"Replicas: ([\d,]+)", said)
+    turned = [int(each) for each in replicas.split(",")][::-1]
+    for number, wanted in enumerate((turned, turned[:-1])):
+        place = {"topic": topic, "partition": 0, "replicas": wanted}
+        plan = bench.file(f"{number}.json", json.dumps({"version": 1, "partitions": [place]}))
+        arguments = (*bench.server, "--reassignment-json-file", plan)
+        assert "Successfully started" in bench.java(tool, *arguments, "--execute")
+        while "is completed" not in (said := bench.java(tool, *arguments, "--verify")):
+            assert "failed" not in said, said
+        said = bench.java(f"{TOOLS}.TopicCommand", *bench.server, "--describe", "--topic", topic)
+        assert f"Replicas: {','.join(map(str, wanted))}" in said, said
+    assert "No partition reassignments found" in bench.java(tool, *bench.server, "--list")
+
+
+def replica_verification_tool(bench: Bench) -> None:
+    topic = bench.topic(2)
+    produced(bench, topic, 500)
+    running = bench.start(
+        f"{TOOLS}.ReplicaVerificationTool",
+        *("--broker-list", bench.server[1], "--topics-include", topic),
+        *("--report-interval-ms", "1000"),
+    )
+    running.await_said("max lag is 0 for partition")
+    assert "differs" not in running.said, running.said
+
+
+# ---------------------------------------------------------------- groups, transactions
+
+
+def consumer_group_command(bench: Bench) -> None:
+    tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    topic, group = bench.topic(), bench.name("group")
+    produced(bench, topic, 100)
+    consumed(bench, topic, group, 100)
+    its = (*bench.server, "--group", group)
+    assert group in bench.java(tool, *bench.server, "--list").split()
+    assert rest(bench, its, topic) == (100, 100, 0)
+    assert group in bench.java(tool, *its, "--describe", "--state")
+    bench.java(tool, *its, "--topic", topic, "--reset-offsets", "--to-offset", "40", "--execute")
+    assert rest(bench, its, topic) == (40, 100, 60)
+    said = bench.java(tool, *its, "--topic", topic, "--delete-offsets")
+    assert "Successful" in said, said
+    bench.java(tool, *its, "--delete")
+    assert group not in bench.java(tool, *bench.server, "--list").split()
+
+
+def rest(bench: Bench, its: Iterable[str], topic: str) -> tuple[int, ...]:
+    """(committed, end, lag) of a group in partition 0."""
+    tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    said = bench.java(tool, *its, "--describe", "--offsets")
+    found = re.search(rf"{topic}\s+0\s+(.*)", said)
+    if found is None:
+        raise CheckFailed(said)
+    numbers = re.findall(r"(?<!\S)\d+(?!\S)", found[1])
+    return tuple(map(int, numbers[-3:]))
+
+
+def groups_command(bench: Bench) -> None:
+    topic, group = bench.topic(), bench.name("group")
+    produced(bench, topic, 10)
+    consumed(bench, topic, group, 10)
+    said = bench.java(f"{TOOLS}.GroupsCommand", *bench.server, "--list")
+    assert re.search(rf"{group}\s+\w+", said), said
+
+
+def transactions_command(bench: Bench) -> None:
+    tool = f"{TOOLS}.TransactionsCommand"
+    topic, copier = bench.topic(), bench.name("copier")
+    sink = bench.topic()
+    produced(bench, topic, 100)
+    bench.java(
+        f"{TOOLS}.TransactionalMessageCopier",
+        *("--broker-list", bench.server[1], "--transactional-id", copier, "--input-topic", topic),
+        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "50"),
+        *("--consumer-group", bench.name("group"), "--max-messages", "100"),
+    )
+    assert copier in bench.java(tool, *bench.server, "list")
+    said = bench.java(tool, *bench.server, "describe", "--transactional-id", copier)
+    assert "CompleteCommit" in said, said
+    place = ("--topic", sink, "--partition", "0")
+    said = bench.java(tool, *bench.server, "describe-producers", *place)
+    assert re.search(r"^\d+\s+\d+", said, re.MULTILINE), said
+    bench.java(tool, *bench.server, "find-hanging", "--broker-id", "1")
+
+
+# ---------------------------------------------------------------- files
+
+
+def dump(bench: Bench, files: Iterable[Path], *more: str) -> str:
+    """DumpLogSegments finds nothing wrong; what it says."""
+    names = ",".join(sorted(str(path) for path in files if path.stat().st_size))
+    said = bench.java(f"{TOOLS}.DumpLogSegments", "--files", names, "--deep-iteration", *more)
+    assert not re.search(r"isvalid: false|mismatch|non-consecutive|Found .*error", said), said
+    return said
+
+
+def dump_log_segments(bench: Bench) -> None:
+    topic = bench.topic(1, "index.interval.bytes=1024")
+    produced(bench, topic, 1000)
+    folders = bench.target.log_folders(topic, 0)
+    assert len(folders) == min(3, len(bench.target.listeners))
+    for folder in folders:
+        kinds = ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot")
+        said = dump(bench, [path for kind in kinds for path in folder.glob(kind)])
+        assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == 1000
+
+
+def dump_internal_topics(bench: Bench) -> None:
+    """What a committed transaction leaves in both, as Kafka's decoders read it."""
+    source, sink = bench.topic(), bench.topic()
+    copier, group = bench.name("copier"), bench.name("group")
+    produced(bench, source, 10)
+    bench.java(
+        f"{TOOLS}.TransactionalMessageCopier",
+        *("--broker-list", bench.server[1], "--transactional-id", copier, "--input-topic", source),
+        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "5"),
+        *("--consumer-group", group, "--max-messages", "10"),
+    )
+    for topic, decoder, wanted in (
+        ("__consumer_offsets", "--offsets-decoder", group),
+        ("__transaction_state", "--transaction-log-decoder", copier),
+    ):
+        files = [
+            path
+            for partition in range(50)
+            for folder in bench.target.log_folders(topic, partition)
+            for path in folder.glob("*.log")
+            if wanted.encode() in path.read_bytes()
+        ]
+        assert files, f"nothing of {wanted} in {topic}"
+        assert wanted in dump(bench, files, decoder)
+
+
+class JavaTools:
+    """The suite."""
+
+    name = "java-tools"
+    title = f"Apache Kafka's tools {KAFKA_VERSION}"
+    wants = Wants(brokers=3)
+
+    def prepare(self) -> ReadyChecks:
+        try:
+            jars = kafka.ensure_jars()
+        except kafka.KafkaMissing as error:
+            raise Missing(str(error)) from error
+        return ReadyChecks(CHECKS, jars, LIMIT_S)
+
+
+CHECKS = named(
+    verifiable_clients,
+    verifiable_consumer_of_the_new_protocol,
+    verifiable_consumers_share_a_topic,
+    console_clients,
+    performance_clients,
+    compatibility_of_clients,
+    transactional_copier,
+    topic_command,
+    config_command,
+    delete_records_command,
+    get_offset_shell,
+    log_dirs_command,
+    leader_election_command,
+    reassign_partitions_command,
+    replica_verification_tool,
+    consumer_group_command,
+    groups_command,
+    transactions_command,
+    dump_log_segments,
+    dump_internal_topics,
+)

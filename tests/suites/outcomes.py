@@ -1,0 +1,27 @@
+"""What became of one test of a suite."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """As all suites know them."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``test`` as the suite names it; ``said``: why it failed, where that is not in the log."""
+
+    test: str
+    outcome: Outcome
+    seconds: float = 0.0
+    said: str = ""
+
+
+#: Told of each result as soon as it is there.
+Report = Callable[[Result], None]

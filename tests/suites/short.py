@@ -1,0 +1,34 @@
+"""Which tests of which suites ``make test`` runs: some twenty seconds of each."""
+
+import re
+
+from tests.suites.catalogue import SUITES
+from tests.suites.recorded import OURS, RESULTS, load
+from tests.suites.suite import Ready
+
+#: Suite → what the names of its tests have.
+SHORT = {
+    "franz-go": r"^(TestPing|TestClient_Produce|TestConsumeRegex|TestGroupSimple)$",
+    "kafka-python": r"::test_(end_to_end\[zstd\]|idempotent_producer|group|create_delete_topics)$",
+}
+
+
+def has_been_run(name: str) -> bool:
+    """All of it, against ours, and it was written down."""
+    record = load(RESULTS.read_text("utf-8")).get(name)
+    return record is not None and OURS in record.sides
+
+
+def selected(name: str) -> tuple[Ready, list[str]]:
+    """The suite with all that it needs, and those of its tests. Raises
+    :class:`tests.suites.packages.Missing`."""
+    ready = SUITES[name].prepare()
+    return ready, [test for test in ready.tests if re.search(SHORT[name], test)]
+
+
+def ensure_short() -> None:
+    """Get and build those that ``make test`` will run. Raises
+    :class:`tests.suites.packages.Missing`."""
+    for name in SHORT:
+        if has_been_run(name):
+            SUITES[name].prepare()

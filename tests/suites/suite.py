@@ -1,0 +1,38 @@
+"""What a suite is: how it is had, and how some of its tests run against a cluster."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.suites.outcomes import Report
+from tests.suites.targets import Target, Wants
+
+
+class Ready(Protocol):
+    """A suite that has all it needs but a cluster."""
+
+    @property
+    def tests(self) -> Sequence[str]:
+        """All of them, in the order in which they run."""
+
+    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+        """Run some; ``folder`` is empty, and keeps ``output.log`` and what else they leave."""
+
+
+class Suite(Protocol):
+    """One of other people's."""
+
+    @property
+    def name(self) -> str:
+        """As ``SUITE=`` names it, and its list of what may fail."""
+
+    @property
+    def title(self) -> str:
+        """What it is, with its version."""
+
+    @property
+    def wants(self) -> Wants:
+        """The cluster that it expects."""
+
+    def prepare(self) -> Ready:
+        """Get it, and build what it needs. Raises :class:`tests.suites.packages.Missing`."""

@@ -1,0 +1,192 @@
+"""What a suite runs against: a cluster of ours, or Apache Kafka itself, whose verdict says which
+tests apply.
+
+Both are started alike: so many brokers, on ports that a suite may need to be certain ones, or told
+to clients as others (behind a proxy), with the settings that the suite's authors run it with.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tests.benchmarks import kafka
+from tidemark.configuration import table
+from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.layout import Layout, read_json, write_json
+
+#: The release that suites are told of; they leave out what it has not.
+KAFKA_VERSION = kafka.VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
+    broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
+    named by its id. ``stops_brokers``: the suite does, so that none of them may be the
+    controller."""
+
+    brokers: int = 3
+    entries: Mapping[str, str] = field(default_factory=dict)
+    ports: Sequence[int] = ()
+    advertised: Sequence[int] = ()
+    racks: bool = False
+    stops_brokers: bool = False
+
+
+class Target(Protocol):
+    """A running cluster."""
+
+    @property
+    def name(self) -> str:
+        """Of the software."""
+
+    @property
+    def listeners(self) -> Sequence[str]:
+        """Where each broker listens, broker 1 first; whatever it tells clients."""
+
+    def log_folders(self, topic: str, partition: int) -> list[Path]:
+        """Of each replica."""
+
+    def log_file(self, node: int) -> Path:
+        """What a broker has said."""
+
+    def stop_broker(self, node: int) -> None:
+        """Shut it down cleanly."""
+
+    def start_broker(self, node: int) -> None:
+        """Start it again, and wait until it serves."""
+
+
+def bootstrap(target: Target) -> str:
+    """All of its brokers, as Kafka lists them."""
+    return ",".join(target.listeners)
+
+
+# ---------------------------------------------------------------- ours
+
+
+@dataclass(frozen=True, slots=True)
+class Tidemark:
+    """A local cluster: real control plane, operator, broker processes."""
+
+    local: LocalCluster
+    listeners: Sequence[str]
+    name: str = "Tidemark"
+
+    def log_folders(self, topic: str, partition: int) -> list[Path]:
+        brokers = map(self.local.layout.broker_data, self.local.layout.broker_ids())
+        return [found for data in brokers for found in data.glob(f"**/{topic}-{partition}")]
+
+    def log_file(self, node: int) -> Path:
+        return self.local.layout.log(f"broker-{node}")
+
+    def stop_broker(self, node: int) -> None:
+        self.local.stop_broker(node)
+
+    def start_broker(self, node: int) -> None:
+        self.local.start_broker(node)
+
+
+@contextmanager
+def tidemark(folder: Path, wants: Wants) -> Iterator[Target]:
+    """Start a cluster of ours in ``folder``, and stop it at the end."""
+    layout = Layout.at(folder)
+    layout.create()
+    settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
+    local = LocalCluster(layout, settings, lambda _: None)
+    nodes = range(1, wants.brokers + 1)
+    try:
+        cluster, broker = divided(wants.entries)
+        local.start(brokers=0)
+        _configure(local, cluster)
+        listeners = [_declare(local, node, wants, broker) for node in nodes]
+        local.start_brokers(nodes)
+        yield Tidemark(local, listeners)
+    finally:
+        local.stop()
+
+
+def divided(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the Cluster, and those of each broker's file. Raises ValueError for what is neither,
+    so that no suite runs with a setting that nothing obeys."""
+    unknown = sorted(set(entries) - set(table.CLUSTER) - set(table.BROKER))
+    if unknown:
+        raise ValueError(f"our brokers know nothing of {', '.join(unknown)}")
+    cluster = {name: value for name, value in entries.items() if name in table.CLUSTER}
+    return cluster, {name: value for name, value in entries.items() if name not in cluster}
+
+
+def _configure(local: LocalCluster, entries: Mapping[str, str]) -> None:
+    """Into the Cluster's own configuration, as its user would."""
+    kube = local.kube()
+    name = local.settings.cluster
+    spec = (kube.get("Cluster", name) or {"spec": {}})["spec"]
+    # As Apache Kafka, which suites expect: a topic has its replicas, or it is not made.
+    config = {**spec.get("config", {}), UNDER_REPLICATED_CREATION: "false", **entries}
+    kube.apply("Cluster", name, {**spec, "config": config})
+    kube.close()
+
+
+def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str, str]) -> str:
+    """A broker that is not started yet, on the port that the suite needs; where it will listen."""
+    local.declare_broker(node)
+    path = local.layout.broker_config(node)
+    config = {**(read_json(path) or {}), **entries}
+    if wants.ports:
+        config["listeners"] = f"127.0.0.1:{wants.ports[node - 1]}"
+    if wants.advertised:
+        config["advertised.listeners"] = f"127.0.0.1:{wants.advertised[node - 1]}"
+    if wants.racks:
+        config["broker.rack"] = str(node)
+    write_json(path, config)
+    return str(config["listeners"])
+
+
+# ---------------------------------------------------------------- the oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Apache Kafka."""
+
+    kafka: kafka.ApacheKafka
+    name: str = "Apache Kafka"
+
+    @property
+    def listeners(self) -> Sequence[str]:
+        return self.kafka.listeners
+
+    def log_folders(self, topic: str, partition: int) -> list[Path]:
+        return [
+            found for own in self.kafka.folders for found in own.glob(f"logs/{topic}-{partition}")
+        ]
+
+    def log_file(self, node: int) -> Path:
+        return self.kafka.folders[node - 1] / "kafka.log"
+
+    def stop_broker(self, node: int) -> None:
+        self.kafka.stop_broker(node)
+
+    def start_broker(self, node: int) -> None:
+        self.kafka.start_broker(node)
+
+
+@contextmanager
+def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
+    """Start Apache Kafka in ``folder``, and stop it at the end. Raises KafkaMissing."""
+    setting = kafka.Setting(
+        entries=wants.entries,
+        ports=wants.ports,
+        advertised=wants.advertised,
+        racks=wants.racks,
+        own_controller=wants.stops_brokers,
+    )
+    started = kafka.start(kafka.ensure_jars(), folder, brokers=wants.brokers, setting=setting)
+    try:
+        yield Oracle(started)
+    finally:
+        started.stop()

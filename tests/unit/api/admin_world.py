@@ -1,0 +1,173 @@
+"""One broker's answers to Kafka's admin API, without sockets: the real metadata, purgatory and
+authorizer, and an operator that answers what is laid down."""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tests.control_messages import partition_states
+from tests.services import services
+from tidemark.wire import control
+from tidemark.wire.framing import encode_response_pieces
+from tidemark.wire.topics import TopicChange, TopicChangeResult
+from tidemark.wire.users import Acl, UserState, UserStatesRequest
+from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.replication.metadata import CHANGED, MetadataCache
+from tidemark_broker.security.user_store import UserStore
+from tidemark_broker.topic_changes.creations import Creations
+from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder
+
+NODE = 1
+ALLOW, LITERAL = 3, 3
+
+
+class Operator(ChangeForwarder):
+    """``answer`` makes a change's result; what was asked is kept."""
+
+    def __init__(self) -> None:
+        self.asked: list[TopicChange] = []
+        self.askers: list[Asker] = []
+        self.answer: Callable[[TopicChange], TopicChangeResult] = lambda _: result()
+
+    async def change(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        *,
+        timeout_s: float,
+        validate_only: bool = False,
+    ) -> list[TopicChangeResult]:
+        self.asked += changes
+        self.askers.append(asker)
+        return [self.answer(change) for change in changes]
+
+
+def result(code: ErrorCode = ErrorCode.none, message: str | None = None, **fields: Any) -> Any:
+    base: dict[str, Any] = {"topic_id": None, "partitions": -1, "replication_factor": -1}
+    return TopicChangeResult(error_code=int(code), error_message=message, **(base | fields))
+
+
+class AdminWorld:
+    """``client`` asks; without ACLs it may do everything."""
+
+    def __init__(self, entries: dict[str, str] | None = None) -> None:
+        self.operator = Operator()
+        self.cluster = MetadataCache("c")
+        self.purgatory = Purgatory()
+        self.users = UserStore()
+        self.services = services(
+            self.cluster,
+            replicas=SimpleNamespace(context=SimpleNamespace(node_id=NODE)),
+            purgatory=self.purgatory,
+            users=self.users,
+            changes=self.operator,
+            creations=Creations(self.operator, self.cluster, {}),
+            entries=entries or {},
+        )
+        self.client = Client("10.0.0.7:4000", "CLIENTS")
+        self._epoch = 0
+        self._config: tuple[control.ConfigEntry, ...] = ()
+
+    def allow(self, *acls: tuple[int, str, int]) -> None:
+        """From now on ACLs decide: (resource type, name, operation) that are allowed."""
+        made = tuple(
+            Acl(
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=LITERAL,
+                host="*",
+                operation=operation,
+                permission=ALLOW,
+            )
+            for kind, name, operation in acls
+        )
+        users = UserStatesRequest(
+            controller_epoch=1,
+            authorize=True,
+            super_users=(),
+            users=(UserState(name="alice", scram=(), acls=made),),
+            quotas=(),
+        )
+        self.users.take(self.users.prepared(users))
+        self.client = Client("10.0.0.7:4000", "CLIENTS", self.users, principal="User:alice")
+
+    def set_cluster(self, **config: str) -> None:
+        """Keys with underscores for dots."""
+        self._config = tuple(
+            control.ConfigEntry(name=name.replace("_", "."), value=value)
+            for name, value in config.items()
+        )
+        self._tell()
+
+    def topic(
+        self, name: str, topic_id: uuid.UUID | None = None, *, partitions: int = 1, leader: int = 1,
+        config: dict[str, str] | None = None,
+        moving: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+        **fields: int,
+    ) -> uuid.UUID:  # fmt: skip
+        """The controller tells of a topic; ``moving``: (adding, removing) by partition."""
+        self._epoch += 1
+        topic_id = topic_id or uuid.uuid5(uuid.NAMESPACE_URL, name)
+        rows = tuple(
+            control.PartitionState(
+                partition=number,
+                leader=leader,
+                leader_epoch=self._epoch,
+                partition_epoch=self._epoch,
+                replicas=(1,),
+                isr=(1,),
+                manifest=False,
+                adding=(moving or {}).get(number, ((), ()))[0],
+                removing=(moving or {}).get(number, ((), ()))[1],
+            )
+            for number in range(partitions)
+        )
+        tiering = {"tiering_state": 0, "tiered_epoch": -1, "disable_policy": 0} | fields
+        self._tell(
+            control.TopicState(
+                topic_id=topic_id,
+                name=name,
+                config=tuple(
+                    control.ConfigEntry(name=key, value=value)
+                    for key, value in (config or {}).items()
+                ),
+                partitions=rows,
+                **tiering,  # type: ignore[arg-type]
+            )
+        )
+        return topic_id
+
+    def gone(self, topic_id: uuid.UUID) -> None:
+        """The controller tells that a topic is no more."""
+        removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
+        self._tell(removals=(removal,))
+
+    def _tell(
+        self, *topics: control.TopicState, removals: tuple[control.Removal, ...] = ()
+    ) -> None:
+        states = partition_states(*topics, cluster_id="c", brokers=())
+        self.cluster.apply(
+            dataclasses.replace(states, full=False, cluster_config=self._config, removals=removals)
+        )
+        self.purgatory.notify(CHANGED)
+
+    async def ask(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+        """The handler's answer, which can be written in that version."""
+        answer = await self.handled(api, version, **fields)
+        assert encode_response_pieces(answer, 1, api.answer_type(version))
+        return answer
+
+    async def handled(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
+        """The handler's answer to a request of a version, made as it would be read."""
+        call = Call(self.services, version, self.client, AnswerMemory(AnswerBudget(1 << 20)))
+        request = api.request_type(version)
+        names = {field.name for field in dataclasses.fields(request)}
+        made = request(**{name: value for name, value in fields.items() if name in names})
+        return await api.handler(made, call)

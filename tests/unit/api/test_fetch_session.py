@@ -1,0 +1,300 @@
+"""Clients' fetch sessions (KIP-227): whose request goes on with which session, what is told, and
+who makes room for whom."""
+
+import uuid
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.leader_epochs import EpochEnd
+from tidemark_broker.api.fetch_session import (
+    FetchContext,
+    FetchMetadata,
+    FetchSessionCache,
+    Key,
+    PartitionRequest,
+)
+from tidemark_broker.replication.fetch_metadata import FINAL_EPOCH, IDLE_S, INITIAL_EPOCH
+from tidemark_broker.replication.types import FetchResult
+
+TOPIC_ID = uuid.UUID(int=7)
+
+
+def asked(
+    partition: int, offset: int = 0, *, topic_id: uuid.UUID | None = None
+) -> PartitionRequest:
+    return PartitionRequest(
+        topic="t", topic_id=topic_id, partition=partition, offset=offset, max_bytes=100
+    )
+
+
+def named(*requests: PartitionRequest) -> dict[Key, PartitionRequest]:
+    return {each.key: each for each in requests}
+
+
+def good(high_watermark: int = 0, **values: Any) -> FetchResult:
+    return FetchResult(
+        error=ErrorCode.none, high_watermark=high_watermark, log_start_offset=0, **values
+    )
+
+
+class Cache:
+    """A cache, and a clock."""
+
+    def __init__(self, slots: int = 10, partitions_max: int = 100) -> None:
+        self.cache = FetchSessionCache(slots=slots, partitions_max=partitions_max)
+        self.now_s = 0.0
+
+    def ask(
+        self,
+        session_id: int = 0,
+        epoch: int = INITIAL_EPOCH,
+        *requests: PartitionRequest,
+        forgotten: Iterable[int] = (),
+        by_id: bool = False,
+        who: Hashable = "me",
+    ) -> FetchContext | ErrorCode:
+        return self.cache.context(
+            FetchMetadata(session_id, epoch, by_id, who),
+            named(*requests),
+            [("t", number) for number in forgotten],
+            self.now_s,
+        )
+
+    def fetch(
+        self, *args: Any, results: dict[int, FetchResult] | None = None, **values: Any
+    ) -> tuple[int, list[int]] | ErrorCode:
+        """The session's id and the partitions that are told; ``results``: what is found, else a
+        high watermark of 0."""
+        context = self.ask(*args, **values)
+        if isinstance(context, ErrorCode):
+            return context
+        return self.end(context, results or {})
+
+    def end(
+        self, context: FetchContext, results: dict[int, FetchResult]
+    ) -> tuple[int, list[int]] | ErrorCode:
+        found = [(each, results.get(each.partition, good())) for each in context.requests]
+        answered = context.answered(found, self.now_s)
+        if isinstance(answered, ErrorCode):
+            return answered
+        session_id, told = answered
+        return session_id, [
+            each.partition for (each, _), is_one in zip(found, told, strict=True) if is_one
+        ]
+
+    def begin(self, partitions: int = 1, who: Hashable = "me", **values: Any) -> int:
+        answer = self.fetch(0, 0, *map(asked, range(partitions)), who=who, **values)
+        assert not isinstance(answer, ErrorCode)
+        return answer[0]
+
+
+#: Against a session whose next epoch is 1: (is its id named, epoch) -> the error, or whether the
+#: answer is of a session: "same", "new" or None.
+RULES = [
+    (False, INITIAL_EPOCH, "new"),
+    (False, FINAL_EPOCH, None),
+    (False, 5, ErrorCode.fetch_session_id_not_found),
+    (False, -2, ErrorCode.fetch_session_id_not_found),
+    (True, INITIAL_EPOCH, "new"),
+    (True, FINAL_EPOCH, None),
+    (True, 1, "same"),
+    (True, 2, ErrorCode.invalid_fetch_session_epoch),
+    (True, -2, ErrorCode.invalid_fetch_session_epoch),
+]
+
+
+@pytest.mark.parametrize(("is_named", "epoch", "outcome"), RULES)
+def test_which_session_a_request_is_of(is_named: bool, epoch: int, outcome: Any) -> None:
+    cache = Cache()
+    first = cache.begin()
+    answer = cache.fetch(first if is_named else 0, epoch, asked(0))
+    if isinstance(outcome, ErrorCode):
+        assert answer is outcome
+        return
+    assert not isinstance(answer, ErrorCode)
+    session_id, _ = answer
+    assert (session_id == first) is (outcome == "same")
+    assert (session_id == 0) is (outcome is None)
+    # one that names everything ends the session whose id it bears, and no other
+    goes_on = cache.fetch(first, 2 if outcome == "same" else 1)
+    if is_named and outcome != "same":
+        assert goes_on is ErrorCode.fetch_session_id_not_found
+    else:
+        assert goes_on == (first, [])
+
+
+@pytest.mark.parametrize("epoch", [INITIAL_EPOCH, FINAL_EPOCH])
+def test_an_id_that_is_unknown_does_not_matter_where_everything_is_named(epoch: int) -> None:
+    """kafka-go begins so, and fails on an error."""
+    answer = Cache().fetch(4711, epoch, asked(0), asked(1))
+    assert not isinstance(answer, ErrorCode)
+    assert answer[1] == [0, 1]
+
+
+def test_only_news_is_told() -> None:
+    cache = Cache()
+    session_id = cache.begin(4)
+    found = {
+        0: good(data=b"records"),
+        1: good(high_watermark=5),
+        2: good(diverging=EpochEnd(1, 2)),
+    }
+    assert cache.fetch(session_id, 1, results=found) == (session_id, [0, 1, 2])
+    assert cache.fetch(session_id, 2, results={1: good(high_watermark=5)}) == (session_id, [])
+    begins_later = FetchResult(error=ErrorCode.none, high_watermark=0, log_start_offset=3)
+    assert cache.fetch(session_id, 3, results={2: begins_later, 1: good(5)}) == (session_id, [2])
+
+
+def test_an_error_is_told_each_time_and_its_end_too() -> None:
+    cache = Cache()
+    session_id = cache.begin(2)
+    failed = {1: FetchResult(error=ErrorCode.not_leader_or_follower)}
+    assert cache.fetch(session_id, 1, results=failed) == (session_id, [1])
+    assert cache.fetch(session_id, 2, results=failed) == (session_id, [1])
+    assert cache.fetch(session_id, 3) == (session_id, [1])
+    assert cache.fetch(session_id, 4) == (session_id, [])
+
+
+def test_what_was_told_is_read_last() -> None:
+    cache = Cache()
+    session_id = cache.begin(3)
+    cache.fetch(session_id, 1, results={0: good(data=b"r")})
+    context = cache.ask(session_id, 2)
+    assert isinstance(context, FetchContext)
+    assert [each.partition for each in context.requests] == [1, 2, 0]
+
+
+def test_a_request_changes_adds_and_forgets() -> None:
+    cache = Cache()
+    session_id = cache.begin(2)
+    context = cache.ask(session_id, 1, asked(1, 50), asked(9), forgotten=[0])
+    assert isinstance(context, FetchContext)
+    assert {each.partition: each.offset for each in context.requests} == {1: 50, 9: 0}
+    assert cache.cache.partitions == 2
+    both = cache.ask(session_id, 2, asked(3), forgotten=[3])
+    assert isinstance(both, FetchContext)
+    assert {each.partition for each in both.requests} == {1, 9}
+
+
+def test_a_session_without_partitions_is_none() -> None:
+    cache = Cache()
+    session_id = cache.begin(1)
+    assert cache.fetch(session_id, 1, forgotten=[0]) == (0, [])
+    assert cache.fetch(session_id, 2) is ErrorCode.fetch_session_id_not_found
+    assert (len(cache.cache), cache.cache.partitions) == (0, 0)
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_ids_and_names_do_not_mix_in_a_session(by_id: bool) -> None:
+    cache = Cache()
+    answer = cache.fetch(0, 0, asked(0, topic_id=TOPIC_ID if by_id else None), by_id=by_id)
+    assert not isinstance(answer, ErrorCode)
+    other = cache.fetch(answer[0], 1, by_id=not by_id)
+    assert other is ErrorCode.fetch_session_topic_id_error
+    assert cache.fetch(answer[0], 1, by_id=by_id) == (answer[0], [])
+
+
+def test_a_session_keeps_the_name_that_an_id_had() -> None:
+    cache = Cache()
+    answer = cache.fetch(0, 0, asked(0, topic_id=TOPIC_ID), by_id=True)
+    assert not isinstance(answer, ErrorCode)
+    gone = PartitionRequest(topic="", topic_id=TOPIC_ID, partition=0, offset=3, max_bytes=1)
+    context = cache.ask(answer[0], 1, gone, by_id=True)
+    assert isinstance(context, FetchContext)
+    assert [(each.topic, each.offset) for each in context.requests] == [("t", 3)]
+
+
+@pytest.mark.parametrize("epoch", [INITIAL_EPOCH, FINAL_EPOCH, 1])
+def test_a_stranger_neither_uses_nor_ends_a_session(epoch: int) -> None:
+    cache = Cache()
+    mine = cache.begin(who="me")
+    answer = cache.fetch(mine, epoch, asked(0), who="stranger")
+    if epoch == 1:
+        assert answer is ErrorCode.fetch_session_id_not_found
+    assert cache.fetch(mine, 1) == (mine, [])
+
+
+def test_an_answer_that_the_session_has_gone_on_without_is_an_error() -> None:
+    cache = Cache()
+    session_id = cache.begin()
+    late = cache.ask(session_id, 1)
+    assert isinstance(late, FetchContext)
+    assert cache.fetch(session_id, 2) == (session_id, [])
+    assert cache.end(late, {}) is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_epochs_begin_again_at_1() -> None:
+    cache = Cache()
+    session_id = cache.begin()
+    (session,) = cache.cache._sessions.values()
+    session.epoch = 2**31 - 1
+    assert cache.fetch(session_id, 2**31 - 1) == (session_id, [])
+    assert cache.fetch(session_id, 1) == (session_id, [])
+
+
+def filled(*sizes: int, slots: int) -> tuple[Cache, list[int]]:
+    """Sessions of so many partitions, of a client each, a second apart."""
+    cache = Cache(slots)
+    made = []
+    for number, size in enumerate(sizes):
+        made.append(cache.begin(size, who=number))
+        cache.now_s += 1
+    return cache, made
+
+
+def test_a_young_session_makes_room_for_nobody() -> None:
+    cache, made = filled(1, 1, slots=2)
+    assert cache.begin(50, who="new") == 0
+    assert [cache.fetch(each, 1, who=number) for number, each in enumerate(made)] == [
+        (made[0], []),
+        (made[1], []),
+    ]
+
+
+def test_who_was_silent_for_long_makes_room_for_anybody() -> None:
+    cache, made = filled(9, 9, slots=2)
+    cache.now_s = IDLE_S + 0.5
+    assert cache.begin(1, who="new") != 0
+    assert cache.fetch(made[0], 1, who=0) is ErrorCode.fetch_session_id_not_found
+    assert cache.fetch(made[1], 1, who=1) == (made[1], [])
+
+
+@pytest.mark.parametrize(("size", "has_room"), [(3, False), (4, True)])
+def test_an_old_session_makes_room_for_a_larger_one(size: int, has_room: bool) -> None:
+    cache, made = filled(5, 3, slots=2)
+    cache.now_s = IDLE_S
+    for number, each in enumerate(made):
+        cache.fetch(each, 1, who=number)
+    cache.now_s = IDLE_S + 10
+    assert (cache.begin(size, who="new") != 0) is has_room
+    assert cache.fetch(made[0], 2, who=0) == (made[0], [])
+    evicted = cache.fetch(made[1], 2, who=1) is ErrorCode.fetch_session_id_not_found
+    assert evicted is has_room
+
+
+def test_nobody_has_more_than_half_of_all_sessions() -> None:
+    cache = Cache(slots=4)
+    made = [cache.begin(who="greedy") for _ in range(20)]
+    assert 0 not in made
+    assert len(cache.cache) == 2
+    assert cache.begin(who="other") != 0
+    assert cache.fetch(made[-1], 1, who="greedy") == (made[-1], [])
+
+
+def test_partitions_are_bounded_in_all_sessions_together() -> None:
+    cache = Cache(partitions_max=10)
+    assert cache.begin(6, who="greedy") == 0
+    mine = cache.begin(4)
+    assert cache.begin(4, who="other") != 0
+    assert cache.begin(4, who="third") == 0
+    more = cache.fetch(mine, 1, *map(asked, range(10, 13)))
+    assert more is ErrorCode.invalid_fetch_session_epoch
+    assert cache.cache.partitions == 4
+    assert cache.fetch(mine, 2) is ErrorCode.fetch_session_id_not_found
+
+
+def test_no_slots_no_sessions() -> None:
+    assert Cache(slots=0).begin() == 0

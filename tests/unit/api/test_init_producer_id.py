@@ -1,0 +1,153 @@
+"""InitProducerId: who is given an id, and what others are told."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.answers import room
+from tests.services import services
+from tidemark.wire.users import Acl, UserState, UserStatesRequest
+from tidemark_broker.api import init_producer_id
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.init_producer_id import InitProducerIdResponse
+from tidemark_broker.api.table import Call
+from tidemark_broker.producer_ids import Initialised, InitTransactionalId, ProducerIds
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.security.acls import Operation, PatternType, Permission, ResourceType
+from tidemark_broker.security.user_store import UserStore
+
+
+async def ask(
+    ids: ProducerIds,
+    *,
+    version: int = 6,
+    users: UserStore | None = None,
+    coordinator: Any = None,
+    transactional_id: str | None = None,
+    **fields: Any,
+) -> InitProducerIdResponse:
+    shared = services(
+        MetadataCache("c"),
+        users=users or UserStore(),
+        producer_ids=ids,
+        transactions=coordinator,
+    )
+    client = Client("10.0.0.1:1", "PLAINTEXT", users, principal="User:ann")
+    request = init_producer_id.API.request(
+        transactional_id=cast("Any", transactional_id),
+        transaction_timeout=cast("Any", timedelta(seconds=60)),
+        **fields,
+    )
+    return await init_producer_id.handle(request, Call(shared, version, client, room()))
+
+
+async def test_ids_go_on_from_block_to_block_and_the_next_one_is_asked_for_in_time() -> None:
+    ids = ProducerIds()
+    asked = asyncio.create_task(ask(ids))
+    await ids.wanted.wait()
+    await ids.add(5_000, 1_000)
+    given = [(await asked).producer_id]
+    while not ids.wanted.is_set():
+        given.append((await ask(ids)).producer_id)
+    assert given == list(range(5_000, 5_901))
+    await ids.add(9_000, 1_000)
+    given = [(await ask(ids)).producer_id for _ in range(100)]
+    assert given == [*range(5_901, 6_000), 9_000]
+    assert not ids.wanted.is_set()
+
+
+async def test_who_waits_for_too_long_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init_producer_id, "_WAIT_S", 0.01)
+    answer = await ask(ProducerIds())
+    assert answer.error_code is ErrorCode.coordinator_load_in_progress
+    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize("fields", [{"producer_id": 4}, {"producer_epoch": 4}], ids=str)
+async def test_half_of_an_identity_is_none(fields: dict[str, int]) -> None:
+    assert (await ask(ProducerIds(), **fields)).error_code is ErrorCode.invalid_request
+
+
+async def test_an_empty_transactional_id_is_none() -> None:
+    answer = await ask(ProducerIds(), transactional_id="")
+    assert answer.error_code is ErrorCode.invalid_request
+
+
+class Fencing:
+    async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
+        assert request == InitTransactionalId(
+            transactional_id="t", timeout_ms=60_000, producer_id=4, producer_epoch=5
+        )
+        return Initialised(error=ErrorCode.producer_fenced)
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(3, ErrorCode.invalid_producer_epoch), (4, ErrorCode.producer_fenced)],
+    ids=["3", "4"],
+)
+async def test_an_old_client_does_not_know_that_it_is_fenced(
+    version: int, error: ErrorCode
+) -> None:
+    answer = await ask(
+        ProducerIds(), version=version, coordinator=Fencing(), transactional_id="t",
+        producer_id=4, producer_epoch=5,
+    )  # fmt: skip
+    assert answer.error_code is error
+
+
+def acl(
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    permission: Permission = Permission.ALLOW,
+    pattern: PatternType = PatternType.LITERAL,
+) -> Acl:
+    return Acl(
+        resource_type=int(kind), resource_name=name, pattern_type=int(pattern), host="*",
+        operation=int(operation), permission=int(permission),
+    )  # fmt: skip
+
+
+WRITES = acl(Operation.WRITE, ResourceType.TOPIC, "t-1")
+PREFIXED = acl(Operation.WRITE, ResourceType.TOPIC, "t-", pattern=PatternType.PREFIXED)
+
+
+def denied(name: str, pattern: PatternType = PatternType.LITERAL) -> Acl:
+    return acl(Operation.WRITE, ResourceType.TOPIC, name, Permission.DENY, pattern)
+
+
+@pytest.mark.parametrize(
+    ("acls", "allowed"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param(
+            [acl(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "kafka-cluster")], True, id="id"
+        ),
+        pytest.param([WRITES], True, id="a topic"),
+        pytest.param([acl(Operation.READ, ResourceType.TOPIC, "t-1")], False, id="reads only"),
+        pytest.param([WRITES, denied("t-1")], False, id="a topic that is denied"),
+        pytest.param([WRITES, denied("t-2")], True, id="another is denied"),
+        pytest.param([WRITES, denied("t", PatternType.PREFIXED)], False, id="a denied prefix"),
+        pytest.param([PREFIXED, denied("t-1")], True, id="one of a prefix is denied"),
+        pytest.param([PREFIXED, denied("t", PatternType.PREFIXED)], False, id="a wider prefix"),
+        pytest.param([PREFIXED, denied("*")], False, id="all are denied"),
+    ],
+)
+async def test_whoever_may_write_to_any_topic_may_do_so_idempotently(
+    acls: list[Acl], allowed: bool
+) -> None:
+    users, ids = UserStore(), ProducerIds()
+    ann = UserState(name="ann", scram=(), acls=tuple(acls))
+    users.apply(
+        UserStatesRequest(
+            controller_epoch=1, authorize=True, super_users=(), users=(ann,), quotas=()
+        )
+    )
+    await ids.add(0, 1_000)
+    answer = await ask(ids, users=users)
+    expected = ErrorCode.none if allowed else ErrorCode.cluster_authorization_failed
+    assert answer.error_code is expected

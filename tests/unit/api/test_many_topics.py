@@ -1,0 +1,199 @@
+"""Requests of Kafka's admin API that name thousands of topics or partitions: others have the loop
+meanwhile. What is measured is the processor time of the loop's thread between two turns."""
+
+import asyncio
+import contextlib
+import gc
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.schema.alter_partition_reassignments.v1 import request as moves
+from kio.schema.create_partitions.v3 import request as growth
+from kio.schema.create_topics.v7 import request as creation
+from kio.schema.delete_topics.v6 import request as deletion
+from kio.schema.describe_configs.v4 import request as description
+from kio.schema.elect_leaders.v2 import request as election
+from kio.schema.incremental_alter_configs.v1 import request as incremental
+from kio.schema.list_partition_reassignments.v0 import request as listing
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.admin_world import AdminWorld, result
+from tidemark.wire.topics import PartitionResult, TopicChange, TopicChangeResult
+from tidemark_broker.api import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    elect_leaders,
+    partition_reassignments,
+)
+from tidemark_broker.api.table import Api
+
+MANY = 19_000
+TURN_MS = 20.0
+NAMES = [f"t{number}" for number in range(MANY)]
+TIMEOUT = kafka.duration(0)
+
+ASKED: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
+    "CreateTopics": (
+        create_topics.API,
+        7,
+        {
+            "topics": tuple(
+                creation.CreatableTopic(
+                    name=name, num_partitions=1, replication_factor=1, assignments=(), configs=()
+                )
+                for name in NAMES[: create_topics.TOPICS_MAX]
+            ),
+            "validate_only": True,
+        },
+    ),
+    "CreateTopics, one with many partitions": (
+        create_topics.API,
+        7,
+        {
+            "topics": (
+                creation.CreatableTopic(
+                    name="t",
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=tuple(
+                        creation.CreatableReplicaAssignment(partition_index=number, broker_ids=(1,))
+                        for number in range(MANY)
+                    ),
+                    configs=(),
+                ),
+            ),
+            "validate_only": True,
+        },
+    ),
+    "DeleteTopics": (
+        delete_topics.API,
+        6,
+        {"topics": tuple(deletion.DeleteTopicState(name=name, topic_id=None) for name in NAMES)},
+    ),
+    "CreatePartitions": (
+        create_partitions.API,
+        3,
+        {
+            "topics": tuple(
+                growth.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in NAMES
+            ),
+            "validate_only": False,
+        },
+    ),
+    "DescribeConfigs": (
+        describe_configs.API,
+        4,
+        {
+            "resources": tuple(
+                description.DescribeConfigsResource(
+                    resource_type=2, resource_name=name, configuration_keys=None
+                )
+                for name in NAMES[: describe_configs.RESOURCES_MAX]
+            ),
+            "include_synonyms": True,
+        },
+    ),
+    "IncrementalAlterConfigs": (
+        alter_configs.INCREMENTAL,
+        1,
+        {
+            "resources": tuple(
+                incremental.AlterConfigsResource(resource_type=2, resource_name=name, configs=())
+                for name in NAMES
+            ),
+            "validate_only": False,
+        },
+    ),
+    "ElectLeaders": (
+        elect_leaders.API,
+        2,
+        {
+            "election_type": 0,
+            "topic_partitions": (
+                election.TopicPartitions(topic="t0", partitions=tuple(range(MANY))),
+            ),
+        },
+    ),
+    "AlterPartitionReassignments": (
+        partition_reassignments.ALTER,
+        1,
+        {
+            "topics": (
+                moves.ReassignableTopic(
+                    name="t0",
+                    partitions=tuple(
+                        moves.ReassignablePartition(partition_index=number, replicas=(1,))
+                        for number in range(MANY)
+                    ),
+                ),
+            ),
+            "allow_replication_factor_change": True,
+        },
+    ),
+    "ListPartitionReassignments": (
+        partition_reassignments.LIST,
+        0,
+        {
+            "topics": tuple(
+                listing.ListPartitionReassignmentsTopics(name=name, partition_indexes=(0,))
+                for name in NAMES
+            )
+        },
+    ),
+}
+
+
+@contextlib.asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """In milliseconds, of everything that runs on this loop; without garbage collection, which
+    would go through all of pytest."""
+    longest = [0.0]
+    gc.disable()
+
+    async def beat() -> None:
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest[0] = max(longest[0], (now - before) * 1000)
+            before = now
+
+    task = asyncio.create_task(beat())
+    await asyncio.sleep(0)
+    try:
+        yield longest
+        await asyncio.sleep(0)  # the last of it is measured, too
+    finally:
+        task.cancel()
+        gc.enable()
+
+
+def _answer(change: TopicChange) -> TopicChangeResult:
+    parts = tuple(
+        PartitionResult(partition=each.partition, error_code=0, error_message=None)
+        for each in change.assignments
+    )
+    found: TopicChangeResult = result(topic_id=uuid.UUID(int=1), partitions=1, parts=parts)
+    return found
+
+
+@pytest.mark.parametrize("api", ASKED)
+async def test_others_have_the_loop_meanwhile(api: str) -> None:
+    world = AdminWorld()
+    for name in NAMES[:1000]:
+        world.topic(name)
+    asked, version, fields = ASKED[api]
+    # The operator is another process: its answers are made before.
+    world.operator.answer = _answer
+    await world.handled(asked, version, timeout=TIMEOUT, **fields)
+    answers = iter([_answer(change) for change in world.operator.asked])
+    world.operator.answer = lambda _: next(answers)
+    async with longest_turn() as longest:
+        await world.handled(asked, version, timeout=TIMEOUT, **fields)
+    assert longest[0] < TURN_MS

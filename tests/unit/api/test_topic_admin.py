@@ -1,0 +1,654 @@
+"""What Kafka's admin API answers about topics: who may ask, what is passed on, when it is told."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kio.schema.alter_configs.v2 import request as whole
+from kio.schema.alter_partition_reassignments.v1 import request as moves
+from kio.schema.create_partitions.v3 import request as growth
+from kio.schema.create_topics.v7 import request as creation
+from kio.schema.delete_topics.v6 import request as deletion
+from kio.schema.describe_configs.v4 import request as description
+from kio.schema.elect_leaders.v2 import request as election
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1 import request as incremental
+from kio.schema.list_partition_reassignments.v0 import request as listing
+
+from tests.unit.api import api_requests as kafka
+from tests.unit.api.admin_world import AdminWorld, result
+from tidemark.configuration import table
+from tidemark.tiering import TieringState
+from tidemark.wire.topics import (
+    DISABLEMENT_IN_PROGRESS,
+    ChangeKind,
+    PartitionResult,
+    SettingOperation,
+    TopicChange,
+    TopicChangeResult,
+)
+from tidemark_broker.api import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    elect_leaders,
+    metadata,
+)
+from tidemark_broker.api import partition_reassignments as reassignments
+from tidemark_broker.security.acls import Operation, ResourceType
+
+TOPIC_ID = uuid.UUID(int=7)
+CLUSTER = int(ResourceType.CLUSTER), "kafka-cluster"
+TOPIC, BROKER = 2, 4
+
+
+def topic(name: str = "t", **fields: Any) -> creation.CreatableTopic:
+    base = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    return creation.CreatableTopic(name=name, **(base | fields))
+
+
+async def create(
+    world: AdminWorld, *topics: Any, version: int = 7, timeout_ms: int = 0, **fields: Any
+) -> Mapping[str, Any]:
+    answer = await world.ask(
+        create_topics.API,
+        version,
+        topics=topics,
+        timeout=kafka.duration(timeout_ms),
+        validate_only=fields.pop("validate_only", False),
+    )
+    return {each.name: each for each in answer.topics}
+
+
+def told(answers: Mapping[str, Any]) -> dict[str, str]:
+    return {name: each.error_code.name for name, each in answers.items()}
+
+
+def made(_: TopicChange) -> TopicChangeResult:
+    return result(topic_id=TOPIC_ID, partitions=1, replication_factor=1)
+
+
+# ---------------------------------------------------------------- CreateTopics
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_a_topic_is_answered_once_it_has_leaders(version: int) -> None:
+    world = AdminWorld()
+    world.operator.answer = made
+    asking = asyncio.create_task(create(world, topic(), version=version, timeout_ms=10_000))
+    for leader in (-1, 1):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        world.topic("t", TOPIC_ID, leader=leader)
+    answer = (await asking)["t"]
+    assert answer.error_code is ErrorCode.none
+    assert (answer.topic_id, answer.num_partitions, answer.replication_factor) == (TOPIC_ID, 1, 1)
+
+
+async def test_what_is_asked_is_passed_on_with_who_asks() -> None:
+    world = AdminWorld()
+    config = creation.CreatableTopicConfig(name="retention.ms", value="5")
+    part = creation.CreatableReplicaAssignment(partition_index=0, broker_ids=(1, 2))
+    await create(world, topic(num_partitions=-1, configs=(config,), assignments=(part,)))
+    (change,) = world.operator.asked
+    assert (change.kind, change.name, change.partitions) == (ChangeKind.CREATE, "t", -1)
+    assert [(each.name, each.value, each.operation) for each in change.settings] == [
+        ("retention.ms", "5", SettingOperation.SET)
+    ]
+    assert [(each.partition, each.replicas) for each in change.assignments] == [(0, (1, 2))]
+    (asker,) = world.operator.askers
+    assert (asker.principal, asker.host) == ("User:ANONYMOUS", "10.0.0.7:4000")
+
+
+async def test_a_topic_without_leaders_in_time_is_a_time_out() -> None:
+    world = AdminWorld()
+    world.operator.answer = made
+    assert told(await create(world, topic())) == {"t": "request_timed_out"}
+
+
+async def test_validation_alone_waits_for_nothing() -> None:
+    world = AdminWorld()
+    world.operator.answer = made
+    assert told(await create(world, topic(), validate_only=True)) == {"t": "none"}
+
+
+async def test_a_topic_that_still_goes_is_waited_for() -> None:
+    """It exists for the operator, and for no broker any more."""
+    world = AdminWorld()
+    answers = [result(ErrorCode.topic_already_exists), made(topic())]
+    world.operator.answer = lambda _: answers.pop(0)
+    asking = asyncio.create_task(create(world, topic(), timeout_ms=10_000))
+    while answers:  # noqa: ASYNC110 - until it has asked again
+        await asyncio.sleep(0.01)
+    world.topic("t", TOPIC_ID)
+    assert told(await asking) == {"t": "none"}
+
+
+async def test_a_topic_that_is_there_is_told_at_once() -> None:
+    world = AdminWorld()
+    world.topic("t")
+    world.operator.answer = lambda _: result(ErrorCode.topic_already_exists, "it is there")
+    answers = await create(world, topic(), timeout_ms=60_000)
+    assert told(answers) == {"t": "topic_already_exists"}
+    assert answers["t"].error_message == "it is there"
+
+
+async def test_a_name_is_created_once_and_kafkas_own_log_never() -> None:
+    world = AdminWorld()
+    answers = await create(world, topic("a"), topic("a"), topic("__cluster_metadata"))
+    assert told(answers) == {
+        "a": "invalid_request",
+        "__cluster_metadata": "topic_authorization_failed",
+    }
+    assert world.operator.asked == []
+
+
+@pytest.mark.parametrize(
+    ("acl", "expected"),
+    [
+        ((*CLUSTER, Operation.CREATE), {"a": "none", "b": "none"}),
+        ((TOPIC, "a", Operation.CREATE), {"a": "none", "b": "topic_authorization_failed"}),
+    ],
+    ids=["cluster", "topic"],
+)
+async def test_create_decides(acl: tuple[int, str, int], expected: dict[str, str]) -> None:
+    world = AdminWorld()
+    world.allow(acl)
+    world.operator.answer = made
+    answers = await create(world, topic("a"), topic("b"), validate_only=True)
+    assert told(answers) == expected
+    # What it is like is told to whoever may know.
+    assert answers["a"].topic_config_error_code == 29
+    assert answers["a"].num_partitions == -1
+    assert answers["a"].configs == ()
+
+
+async def test_the_whole_configuration_is_answered() -> None:
+    world = AdminWorld({"log.retention.hours": "2"})
+    world.operator.answer = made
+    config = creation.CreatableTopicConfig(name="segment.ms", value="5")
+    answer = (await create(world, topic(configs=(config,)), validate_only=True))["t"]
+    found = {each.name: (each.value, each.config_source) for each in answer.configs}
+    assert found["segment.ms"] == ("5", 1)
+    assert found["retention.ms"] == ("7200000", 4)
+    assert found["max.message.bytes"] == ("1048588", 5)
+
+
+async def test_an_error_that_kafka_has_no_number_for_is_told_by_its_own() -> None:
+    world = AdminWorld()
+    world.operator.answer = lambda _: TopicChangeResult(
+        error_code=DISABLEMENT_IN_PROGRESS, error_message="wait", topic_id=None
+    )
+    assert (await create(world, topic()))["t"].error_code.value == DISABLEMENT_IN_PROGRESS
+
+
+async def test_topics_of_one_request_have_a_limit() -> None:
+    world = AdminWorld()
+    answers = await create(world, *(topic(f"t{n}") for n in range(create_topics.TOPICS_MAX + 1)))
+    assert set(told(answers).values()) == {"policy_violation"}
+    assert world.operator.asked == []
+
+
+# ---------------------------------------------------------------- DeleteTopics
+
+
+async def delete(world: AdminWorld, *asked: Any, version: int = 6, timeout_ms: int = 0) -> Any:
+    """Names, ids or pairs of both."""
+    pairs = [
+        (each, None) if isinstance(each, str) else (None, each) if not isinstance(each, tuple)
+        else each for each in asked
+    ]  # fmt: skip
+    topics = tuple(deletion.DeleteTopicState(name=name, topic_id=id_) for name, id_ in pairs)
+    answer = await world.ask(
+        delete_topics.API,
+        version,
+        topics=topics,
+        topic_names=tuple(name for name, _ in pairs if name),
+        timeout=kafka.duration(timeout_ms),
+    )
+    return [(each.name, each.topic_id, each.error_code.name) for each in answer.responses]
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_a_topic_is_deleted_once_the_broker_knows_it_no_more(version: int) -> None:
+    world = AdminWorld()
+    topic_id = world.topic("t")
+    world.operator.answer = lambda _: result(topic_id=topic_id)
+    asking = asyncio.create_task(delete(world, "t", version=version, timeout_ms=10_000))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    world.gone(topic_id)
+    assert await asking == [("t", topic_id, "none")]
+
+
+async def test_a_topic_is_deleted_by_its_id() -> None:
+    world = AdminWorld()
+    topic_id = world.topic("t")
+    world.operator.answer = lambda _: result(topic_id=topic_id)
+    assert await delete(world, topic_id, TOPIC_ID) == [
+        (None, TOPIC_ID, "unknown_topic_id"),
+        ("t", topic_id, "request_timed_out"),
+    ]
+
+
+async def test_requests_that_make_no_sense_are_told_so() -> None:
+    world = AdminWorld()
+    topic_id = world.topic("t")
+    found = await delete(world, "a", "a", (None, None), ("t", topic_id))
+    assert {error for _, _, error in found} == {"invalid_request"}
+    assert len(found) == 3
+    assert world.operator.asked == []
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(2, "invalid_request"), (3, "topic_deletion_disabled")]
+)
+async def test_deletion_that_is_switched_off(version: int, error: str) -> None:
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(ErrorCode.topic_deletion_disabled)
+    assert [code for _, _, code in await delete(world, "t", version=version)] == [error]
+
+
+async def test_delete_decides_and_names_are_told_to_who_may_describe() -> None:
+    world = AdminWorld()
+    seen, hidden = world.topic("seen"), world.topic("hidden")
+    world.allow((TOPIC, "seen", Operation.DESCRIBE))
+    denied = "topic_authorization_failed"
+    assert await delete(world, seen, hidden, "hidden") == [
+        ("seen", seen, denied),
+        (None, hidden, denied),
+        ("hidden", None, denied),
+    ]
+
+
+async def test_a_topic_that_is_not_there_is_told_to_who_may_describe_it() -> None:
+    world = AdminWorld()
+    world.allow((TOPIC, "none", Operation.DESCRIBE))
+    assert await delete(world, "none") == [("none", None, "unknown_topic_or_partition")]
+
+
+async def test_a_topic_is_deleted_by_one_of_name_and_id() -> None:
+    world = AdminWorld()
+    topic_id = world.topic("t")
+    world.operator.answer = lambda _: result(topic_id=topic_id)
+    assert await delete(world, "t", topic_id) == [
+        ("t", None, "invalid_request"),
+        ("t", topic_id, "request_timed_out"),
+    ]
+
+
+# ---------------------------------------------------------------- CreatePartitions
+
+
+async def grow(world: AdminWorld, *topics: Any, version: int = 3) -> dict[str, str]:
+    answer = await world.ask(
+        create_partitions.API,
+        version,
+        topics=topics,
+        timeout=kafka.duration(0),
+        validate_only=False,
+    )
+    return {each.name: each.error_code.name for each in answer.results}
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_partitions_are_answered_once_they_are_led(version: int) -> None:
+    world = AdminWorld()
+    world.topic("t", partitions=3)
+    world.operator.answer = lambda _: result(partitions=3)
+    asked = growth.CreatePartitionsTopic(
+        name="t", count=3, assignments=(growth.CreatePartitionsAssignment(broker_ids=(2,)),)
+    )
+    assert await grow(world, asked, version=version) == {"t": "none"}
+    (change,) = world.operator.asked
+    assert [(each.partition, each.replicas) for each in change.assignments] == [(0, (2,))]
+    world.operator.answer = lambda _: result(partitions=4)
+    assert await grow(world, asked, version=version) == {"t": "request_timed_out"}
+
+
+async def test_alter_decides() -> None:
+    world = AdminWorld()
+    world.topic("a")
+    world.allow((TOPIC, "a", Operation.ALTER))
+    world.operator.answer = lambda _: result(partitions=1)
+    asked = [growth.CreatePartitionsTopic(name=name, count=1, assignments=None) for name in "abcc"]
+    assert await grow(world, *asked) == {
+        "a": "none",
+        "b": "topic_authorization_failed",
+        "c": "invalid_request",
+    }
+
+
+# ---------------------------------------------------------------- configuration
+
+
+async def describe(
+    world: AdminWorld, kind: int, name: str, *, keys: Any = None, version: int = 4, **fields: bool
+) -> Any:
+    resource = description.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys
+    )
+    answer = await world.ask(describe_configs.API, version, resources=(resource,), **fields)
+    (found,) = answer.results
+    return found
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_all_keys_of_a_topic_are_described(version: int) -> None:
+    world = AdminWorld({"log.roll.hours": "3"})
+    world.set_cluster(log_retention_ms="9")
+    world.topic("t", config={"retention.ms": "9", "max.message.bytes": "5"})
+    found = await describe(world, TOPIC, "t", version=version, include_synonyms=True)
+    keys = {each.name: each for each in found.configs}
+    assert set(keys) == set(table.TOPIC)
+    assert [(s.name, s.value, s.source) for s in keys["max.message.bytes"].synonyms] == [
+        ("max.message.bytes", "5", 1),
+        ("message.max.bytes", "1048588", 5),
+    ]
+    assert [(s.name, s.value, s.source) for s in keys["retention.ms"].synonyms] == [
+        ("log.retention.ms", "9", 3),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert (keys["segment.ms"].value, keys["segment.ms"].config_source) == ("10800000", 4)
+    assert (keys["cleanup.policy"].config_type, keys["segment.bytes"].config_type) == (7, 3)
+    assert not keys["segment.ms"].read_only
+
+
+async def test_what_was_not_asked_for_is_not_described() -> None:
+    world = AdminWorld()
+    world.topic("t")
+    found = await describe(world, TOPIC, "t", keys=("retention.ms", "what"))
+    (key,) = found.configs
+    assert (key.name, key.synonyms, key.documentation) == ("retention.ms", (), None)
+    more = await describe(world, TOPIC, "t", keys=("retention.ms",), include_documentation=True)
+    assert "How long records are kept" in more.configs[0].documentation
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (0, {"remote.log.copy.disable": "true", "remote.log.delete.on.disable": "false"}),
+        (1, {"remote.log.copy.disable": "false", "remote.log.delete.on.disable": "true"}),
+    ],
+    ids=["retain", "delete"],
+)
+async def test_tiering_is_told_in_both_vocabularies(policy: int, expected: dict[str, str]) -> None:
+    world = AdminWorld()
+    disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 2}
+    world.topic("t", disable_policy=policy, **disabled)
+    found = await describe(world, TOPIC, "t", keys=tuple(expected))
+    assert {each.name: each.value for each in found.configs} == expected
+
+
+async def test_a_broker_tells_of_itself_and_of_the_cluster() -> None:
+    world = AdminWorld({"node.id": "1", "num.partitions": "2", "log.retention.hours": "5"})
+    world.set_cluster(num_partitions="4")
+    found = await describe(world, BROKER, "1", include_synonyms=True)
+    keys = {each.name: each for each in found.configs}
+    assert [(s.value, s.source) for s in keys["num.partitions"].synonyms] == [
+        ("4", 3),
+        ("2", 4),
+        ("1", 5),
+    ]
+    assert (keys["log.retention.hours"].value, keys["log.retention.hours"].config_source) == (
+        "5",
+        4,
+    )
+    assert keys["fetch.max.bytes"].config_source == 5
+    assert all(each.read_only for each in found.configs)
+    cluster = await describe(world, BROKER, "")
+    assert [(each.name, each.value) for each in cluster.configs] == [("num.partitions", "4")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (TOPIC, "none", "unknown_topic_or_partition"),
+        (BROKER, "2", "invalid_request"),
+        (BROKER, "x", "invalid_request"),
+        (16, "metrics", "invalid_request"),
+    ],
+)
+async def test_what_cannot_be_described(kind: int, name: str, error: str) -> None:
+    assert (await describe(AdminWorld(), kind, name)).error_code.name == error
+
+
+async def test_describe_configs_decides() -> None:
+    world = AdminWorld()
+    world.topic("t")
+    world.allow((TOPIC, "t", Operation.DESCRIBE))
+    assert (await describe(world, TOPIC, "t")).error_code.name == "topic_authorization_failed"
+    assert (await describe(world, BROKER, "1")).error_code.name == "cluster_authorization_failed"
+    world.allow((TOPIC, "t", Operation.DESCRIBE_CONFIGS), (*CLUSTER, Operation.ALTER_CONFIGS))
+    assert (await describe(world, TOPIC, "t")).error_code is ErrorCode.none
+    assert (await describe(world, BROKER, "1")).error_code is ErrorCode.none
+
+
+async def test_resources_of_one_request_have_a_limit() -> None:
+    resource = description.DescribeConfigsResource(
+        resource_type=TOPIC, resource_name="t", configuration_keys=None
+    )
+    world = AdminWorld()
+    world.topic("t")
+    many = (resource,) * (describe_configs.RESOURCES_MAX + 1)
+    answer = await world.ask(describe_configs.API, 4, resources=many)
+    assert {each.error_code.name for each in answer.results} == {"invalid_request"}
+
+
+def _incremental(kind: int, name: str, **values: str) -> incremental.AlterConfigsResource:
+    configs = tuple(
+        incremental.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
+        for key, value in values.items()
+    )
+    return incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+
+
+async def alter(world: AdminWorld, *resources: Any, api: Any = None) -> dict[str, Any]:
+    answer = await world.ask(
+        api or alter_configs.INCREMENTAL, 1, resources=resources, validate_only=False
+    )
+    return {each.resource_name: each for each in answer.responses}
+
+
+async def test_a_key_is_answered_once_the_broker_has_it() -> None:
+    world = AdminWorld()
+    world.topic("t", config={"retention.ms": "1"})
+    asking = asyncio.create_task(alter(world, _incremental(TOPIC, "t", retention_ms="5")))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    world.topic("t", config={"retention.ms": "5"})
+    assert (await asking)["t"].error_code is ErrorCode.none
+
+
+async def test_the_old_request_replaces_all_keys() -> None:
+    world = AdminWorld()
+    config = whole.AlterableConfig(name="retention.ms", value="5")
+    resource = whole.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=(config,))
+    await alter(world, resource, api=alter_configs.WHOLE)
+    (change,) = world.operator.asked
+    assert change.is_whole
+    assert [(each.name, each.operation) for each in change.settings] == [("retention.ms", 0)]
+
+
+async def test_a_brokers_configuration_is_written_elsewhere() -> None:
+    world = AdminWorld()
+    answers = await alter(
+        world, _incremental(BROKER, "1", num_partitions="2"), _incremental(16, "m")
+    )
+    assert told(answers) == {"1": "policy_violation", "m": "invalid_request"}
+    assert "spec.config of the Cluster object" in answers["1"].error_message
+    assert world.operator.asked == []
+
+
+async def test_alter_configs_decides() -> None:
+    world = AdminWorld()
+    world.allow((TOPIC, "a", Operation.ALTER_CONFIGS))
+    twice = _incremental(TOPIC, "c")
+    answers = await alter(
+        world,
+        _incremental(TOPIC, "a"),
+        _incremental(TOPIC, "b"),
+        _incremental(BROKER, "1"),
+        twice,
+        twice,
+    )
+    assert told(answers) == {
+        "a": "none",
+        "b": "topic_authorization_failed",
+        "1": "cluster_authorization_failed",
+        "c": "invalid_request",
+    }
+
+
+# ---------------------------------------------------------------- leaders and replicas
+
+
+def _part(number: int, code: ErrorCode = ErrorCode.none) -> PartitionResult:
+    return PartitionResult(partition=number, error_code=int(code), error_message=None)
+
+
+async def elect(world: AdminWorld, version: int, *topics: Any) -> Any:
+    return await world.ask(
+        elect_leaders.API,
+        version,
+        election_type=0,
+        topic_partitions=topics or None,
+        timeout=kafka.duration(0),
+    )
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_leaders_are_elected_by_the_operator(version: int) -> None:
+    world = AdminWorld()
+    world.topic("t", partitions=2)
+    parts = (_part(0), _part(1, ErrorCode.election_not_needed))
+    world.operator.answer = lambda _: result(parts=parts)
+    asked = election.TopicPartitions(topic="t", partitions=(0, 1))
+    answer = await elect(world, version, asked)
+    ((topic_, found),) = _by_topic(answer)
+    assert (topic_, found) == ("t", {0: "none", 1: "election_not_needed"})
+    assert [each.partition for each in world.operator.asked[0].assignments] == [0, 1]
+    # All are meant: what needs nothing is not told.
+    ((_, found),) = _by_topic(await elect(world, version))
+    assert found == {0: "none"}
+
+
+def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
+    return [
+        (each.topic, {part.partition_id: part.error_code.name for part in each.partition_result})
+        for each in answer.replica_election_results
+    ]
+
+
+async def test_another_type_of_election_is_refused() -> None:
+    world = AdminWorld()
+    asked = (election.TopicPartitions(topic="t", partitions=(0,)),)
+    answer = await world.ask(
+        elect_leaders.API, 2, election_type=2, topic_partitions=asked, timeout=kafka.duration(0)
+    )
+    assert answer.error_code is ErrorCode.invalid_request
+    assert world.operator.asked == []
+
+
+async def test_alter_on_the_cluster_decides_elections_and_moves() -> None:
+    world = AdminWorld()
+    world.allow((*CLUSTER, Operation.DESCRIBE))
+    asked = election.TopicPartitions(topic="t", partitions=(0,))
+    answer = await elect(world, 2, asked)
+    assert answer.error_code is ErrorCode.cluster_authorization_failed
+    assert _by_topic(answer) == [("t", {0: "cluster_authorization_failed"})]
+    moved = await _reassign(world, 1)
+    assert moved.error_code is ErrorCode.cluster_authorization_failed
+    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    assert listed.error_code is ErrorCode.none
+    world.allow()
+    listed = await world.ask(reassignments.LIST, 0, topics=None, timeout=kafka.duration(0))
+    assert listed.error_code is ErrorCode.cluster_authorization_failed
+
+
+async def _reassign(world: AdminWorld, version: int, **replicas: tuple[int, ...] | None) -> Any:
+    """Partitions 0, 1, ... of topic t."""
+    parts = tuple(
+        moves.ReassignablePartition(partition_index=number, replicas=each)
+        for number, each in enumerate(replicas.values())
+    )
+    return await world.ask(
+        reassignments.ALTER,
+        version,
+        topics=(moves.ReassignableTopic(name="t", partitions=parts),),
+        timeout=kafka.duration(0),
+        allow_replication_factor_change=False,
+    )
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_partitions_are_moved_by_the_operator(version: int) -> None:
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(parts=(_part(0), _part(1)))
+    answer = await _reassign(world, version, a=(2, 1), b=None, c=())
+    (found,) = answer.responses
+    assert {part.partition_index: part.error_code.name for part in found.partitions} == {
+        0: "none",
+        1: "none",
+        2: "invalid_replica_assignment",
+    }
+    (change,) = world.operator.asked
+    assert [(each.partition, each.replicas) for each in change.assignments] == [
+        (0, (2, 1)),
+        (1, ()),
+    ]
+    assert change.keeps_factor is (version == 1)
+
+
+async def test_moves_under_way_are_listed() -> None:
+    world = AdminWorld()
+    world.topic("still")
+    world.topic("t", partitions=2, moving={1: ((3,), (1,))})
+    for asked in (
+        None,
+        (listing.ListPartitionReassignmentsTopics(name="t", partition_indexes=(0, 1, 7)),),
+    ):
+        answer = await world.ask(reassignments.LIST, 0, topics=asked, timeout=kafka.duration(0))
+        (found,) = answer.topics
+        (part,) = found.partitions
+        assert (found.name, part.partition_index) == ("t", 1)
+        assert (part.adding_replicas, part.removing_replicas) == ((3,), (1,))
+
+
+# ---------------------------------------------------------------- Metadata
+
+
+async def ask_metadata(world: AdminWorld, *names: str, allowed: bool = True) -> dict[str, str]:
+    request = kafka.metadata(12, tuple((name, None) for name in names))
+    answer = await world.ask(
+        metadata.API, 12, topics=request.topics, allow_auto_topic_creation=allowed,
+        include_topic_authorized_operations=False,
+    )  # fmt: skip
+    return {each.name: each.error_code.name for each in answer.topics}
+
+
+async def test_a_topic_that_a_client_names_is_created_where_the_cluster_says_so() -> None:
+    world = AdminWorld()
+    world.set_cluster(auto_create_topics_enable="true")
+    running = asyncio.create_task(world.services.creations.run())
+    await ask_metadata(world, "no", allowed=False)
+    found = await ask_metadata(world, "t", "a b", "__cluster_metadata")
+    assert found["t"] == "unknown_topic_or_partition"
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [(each.name, each.automatic) for each in world.operator.asked] == [("t", True)]
+    running.cancel()
+
+
+async def test_nothing_is_created_for_who_may_not() -> None:
+    world = AdminWorld()
+    world.set_cluster(auto_create_topics_enable="true")
+    world.allow((TOPIC, "t", Operation.DESCRIBE))
+    assert await ask_metadata(world, "t") == {"t": "topic_authorization_failed"}

@@ -1,0 +1,86 @@
+"""Blocks of producer ids are asked for when they are wanted, again where there are none at present,
+and never in another session's name."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark_broker.control import producer_id_blocks
+from tidemark_broker.control.errors import NotController, SessionEnded
+from tidemark_broker.control.producer_id_blocks import allocate_blocks
+from tidemark_broker.control.session import Session
+from tidemark_broker.producer_ids import ProducerIds
+
+SESSION = Session(3, 17, b"secret")
+
+
+def block(start: int, error: ErrorCode = ErrorCode.none) -> control.AllocateProducerIdsResponse:
+    return control.AllocateProducerIdsResponse(
+        error_code=int(error), producer_id_start=start, producer_id_len=1000
+    )
+
+
+class Controller:
+    """Answers in this order, and to no more than so many requests."""
+
+    def __init__(self, answers: Sequence[control.AllocateProducerIdsResponse]) -> None:
+        self.asked: list[control.AllocateProducerIdsRequest] = []
+        self._answers = list(answers)
+
+    async def request(self, request: Any, _: object, __: float) -> Any:
+        self.asked.append(request)
+        return self._answers.pop(0)
+
+
+async def ids_from(*answers: control.AllocateProducerIdsResponse) -> tuple[int | None, Controller]:
+    ids, controller = ProducerIds(), Controller(answers)
+    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+    try:
+        return await ids.next_id(5.0), controller
+    finally:
+        asking.cancel()
+
+
+async def test_the_controller_is_asked_once_by_all_who_wait() -> None:
+    ids, controller = ProducerIds(), Controller([block(4000)])
+    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+    found = await asyncio.gather(*(ids.next_id(5.0) for _ in range(20)))
+    asking.cancel()
+    assert sorted(map(int, filter(None, found))) == list(range(4000, 4020))
+    [request] = controller.asked
+    assert (request.broker_id, request.broker_epoch) == (3, 17)
+    assert request.session_token == b"secret"
+
+
+async def test_where_there_are_none_at_present_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_id_blocks, "_PAUSE_S", 0.0)
+    refusal = block(-1, ErrorCode.unknown_server_error)
+    found, controller = await ids_from(refusal, refusal, block(0))
+    assert (found, len(controller.asked)) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (ErrorCode.not_controller, NotController),
+        (ErrorCode.stale_broker_epoch, SessionEnded),
+    ],
+    ids=["not the controller", "stale"],
+)
+async def test_a_refusal_ends_the_session_and_the_next_one_asks(
+    error: ErrorCode, ends: type[Exception]
+) -> None:
+    ids = ProducerIds()
+    waiting = asyncio.create_task(ids.next_id(5.0))
+    with pytest.raises(ends):
+        await allocate_blocks(ids, Controller([block(-1, error)]), SESSION)  # type: ignore[arg-type]
+    next_session = Controller([block(2000)])
+    asking = asyncio.create_task(allocate_blocks(ids, next_session, SESSION))  # type: ignore[arg-type]
+    assert await waiting == 2000
+    asking.cancel()

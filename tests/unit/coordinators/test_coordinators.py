@@ -1,0 +1,345 @@
+"""A state machine in a partition of a real log: loading, appends, commits, roles that change."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.replication.replica_nodes import TOPIC, Node, row
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.coordinators.coordinators import Coordinators
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge
+from tidemark_broker.coordinators.log import (
+    CoordinatorLog,
+    CoordinatorRecord,
+    TransactionalProducer,
+)
+
+COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
+
+
+class Table:
+    """Keys and their values; what is in a transaction counts once that is committed."""
+
+    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[Hashable]) -> None:
+        self.log = log
+        self.deadlines = deadlines
+        self.values: dict[bytes, bytes] = {}
+        self.pending: dict[TransactionalProducer, list[CoordinatorRecord]] = {}
+        self.is_loaded = self.has_resigned = False
+        self.expired_keys: list[Hashable] = []
+
+    def replay(
+        self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int = -1
+    ) -> None:
+        if record.key == b"bad":
+            raise ValueError("a key that nobody knows")
+        if producer is not None:
+            self.pending.setdefault(producer, []).append(record)
+        elif record.value is None:
+            self.values.pop(record.key, None)
+        else:
+            self.values[record.key] = record.value
+
+    def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
+        for record in self.pending.pop(producer, []):
+            if committed:
+                self.replay(record, None)
+
+    def put(self, key: bytes, value: bytes | None) -> int:
+        record = CoordinatorRecord(key, value)
+        end_offset = self.log.append([record])
+        self.replay(record, None)
+        return end_offset
+
+    def loaded(self, now_s: float) -> None:
+        self.is_loaded = True
+
+    def expired(self, key: Hashable, now_s: float) -> None:
+        self.expired_keys.append(key)
+
+    def resigned(self) -> None:
+        self.has_resigned = True
+
+
+class World:
+    """One broker, or two with one topic of one partition, and the coordinators of the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node, self.other = Node(1, folder), Node(2, folder)
+        self.wanted: list[str] = []
+        self.coordinators = Coordinators(
+            TOPIC,
+            Table,
+            cluster=self.node.context.metadata,
+            purgatory=self.node.context.purgatory,
+            want=self.wanted.append,
+            now=lambda: self.node.now_s,
+        )
+        self.node.context.role_changed.append(self.coordinators.role_changed)
+
+    async def alone(self, epoch: int, leader: int = 1) -> None:
+        """A partition with one replica: what is appended is committed."""
+        await self.node.told(
+            row(
+                leader=leader,
+                leader_epoch=epoch,
+                partition_epoch=epoch,
+                replicas=(1,),
+                isr=(1,),
+            )
+        )
+
+    async def active(self) -> Table:
+        """The state, once it can be asked."""
+        for _ in range(200):
+            try:
+                return self.coordinators.shard_of("anything")
+            except CoordinatorError as error:
+                if error.error_code is not ErrorCode.coordinator_load_in_progress:
+                    raise
+            await asyncio.sleep(0.005)
+        raise AssertionError("it does not become active")
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    made = World(folder)
+    task = asyncio.create_task(made.coordinators.run())
+    try:
+        yield made
+    finally:
+        await made.coordinators.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await made.node.stop()
+        await made.other.stop()
+
+
+def refusal(coordinators: Coordinators[Table]) -> ErrorCode:
+    with pytest.raises(CoordinatorError) as raised:
+        coordinators.shard_of("anything")
+    return raised.value.error_code
+
+
+async def test_a_topic_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        assert refusal(made.coordinators) is ErrorCode.coordinator_not_available
+        assert made.wanted == [TOPIC]
+
+
+async def test_what_was_written_is_loaded_in_the_next_epoch(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        table.put(b"a", b"1")
+        table.put(b"b", b"2")
+        await table.log.committed(table.put(b"a", None))
+        await made.alone(2)
+        assert table.has_resigned
+        assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+        again = await made.active()
+        assert again is not table
+        assert again.is_loaded
+        assert again.values == {b"b": b"2"}
+        with pytest.raises(CoordinatorError):  # the former epoch's log takes nothing any more
+            table.put(b"c", b"3")
+
+
+async def test_the_same_state_again_changes_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        await made.alone(1)
+        assert await made.active() is table
+
+
+async def test_who_leads_no_more_resigns_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        await made.alone(2, leader=-1)
+        assert table.has_resigned
+        assert refusal(made.coordinators) is ErrorCode.not_coordinator
+
+
+async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.node.told(row(leader_epoch=1, partition_epoch=1))
+        await made.other.told(row(leader_epoch=1, partition_epoch=1))
+        table = await made.active()
+        waits = table.log.committed(table.put(b"a", b"1"))
+        await asyncio.sleep(0.01)
+        assert not waits.done()
+        await made.other.catch_up(made.node)
+        async with asyncio.timeout(5):
+            await waits
+
+
+async def test_what_cannot_be_committed_fails_with_the_leadership(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.node.told(row(leader_epoch=1, partition_epoch=1))
+        table = await made.active()
+        waits = table.log.committed(table.put(b"a", b"1"))
+        await made.node.follow(2, epoch=2)
+        with pytest.raises(CoordinatorError) as raised:
+            await waits
+        assert raised.value.error_code is ErrorCode.not_coordinator
+
+
+async def test_what_a_new_leader_found_must_be_committed_first(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.node.told(row(leader_epoch=1, partition_epoch=1))
+        await made.other.told(row(leader_epoch=1, partition_epoch=1))
+        table = await made.active()
+        table.put(b"a", b"1")
+        await made.node.told(row(leader_epoch=2, partition_epoch=2))
+        await asyncio.sleep(0.05)
+        assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+        await made.other.told(row(leader_epoch=2, partition_epoch=2))
+        await made.other.catch_up(made.node)
+        assert (await made.active()).values == {b"a": b"1"}
+
+
+async def test_too_few_replicas_change_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.node.told(row(leader_epoch=1, partition_epoch=1, isr=(1,)))
+        table = await made.active()
+        partition = made.node.partition
+        partition.log.config = partition.log.config.__class__(min_insync_replicas=2)
+        with pytest.raises(CoordinatorError) as raised:
+            table.put(b"a", b"1")
+        assert raised.value.error_code is ErrorCode.coordinator_not_available
+        assert table.values == {}
+
+
+async def test_a_record_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        before = made.node.partition.next_offset
+        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+            table.put(b"a", bytes(2_000_000))
+        assert made.node.partition.next_offset == before
+
+
+def replicated(made: World, record: Record, **producer: Any) -> None:
+    """A batch as it comes from a leader."""
+    log = made.node.partition.log
+    log.append_as_follower(
+        build_batch(
+            [record], base_offset=log.next_offset, leader_epoch=log.epochs.latest_epoch, **producer
+        )
+    )
+    log.advance_high_watermark(log.next_offset)
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"), [(COMMIT, {b"a": b"1"}), (ABORT, {})], ids=["commit", "abort"]
+)
+async def test_transactional_records_wait_for_their_marker(
+    tmp_path: Path, marker: bytes, expected: dict[bytes, bytes]
+) -> None:
+    producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 1, "is_transactional": True}
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        await made.active()
+        replicated(made, Record(b"a", b"1", timestamp_ms=1), **producer)
+        await made.alone(2)
+        table = await made.active()
+        assert table.values == {}
+        assert list(table.pending) == [TransactionalProducer(7, 1)]
+        replicated(made, Record(marker, bytes(6)), is_control=True, **producer)
+        await made.alone(3)
+        assert (await made.active()).values == expected
+
+
+async def test_a_record_is_in_a_transaction_that_the_transaction_coordinator_knows_of(
+    tmp_path: Path,
+) -> None:
+    producer, record = TransactionalProducer(7, 1), CoordinatorRecord(b"a", b"1")
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        log = (await made.active()).log
+        with pytest.raises(CoordinatorError):
+            log.append([record], producer)
+        guard = log.begin_verification(producer)
+        assert guard is not None
+        log.verified(producer, guard)
+        log.append([record], producer)
+        assert log.begin_verification(producer) is None  # it goes on
+        log.append([record], producer)
+        assert log.partition.log.last_stable_offset == log.loaded_below
+
+
+async def test_a_log_that_cannot_be_read_is_not_answered_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        await made.active()
+        replicated(made, Record(b"bad", b"", timestamp_ms=1))
+        await made.alone(2)
+        await asyncio.sleep(0.1)
+        assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+        assert "a key that nobody knows" in caplog.text
+
+
+async def test_what_is_due_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        table.deadlines.schedule("later", made.node.now_s + 100)
+        table.deadlines.schedule("now", made.node.now_s)
+        await asyncio.sleep(0.02)
+        assert table.expired_keys == ["now"]
+
+
+async def test_who_waits_no_more_for_a_commit_is_forgotten_though_nothing_is_committed(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        log = (await made.active()).log
+        beyond = log.end_offset + 1
+        kept = log.committed(beyond)
+        left: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
+        for _ in range(20_000):  # clients that ask, give up and ask again
+            future = log.committed(beyond)
+            future.cancel()
+            left.add(future)
+        assert len(left) <= 1000
+        log.append([CoordinatorRecord(b"k", b"v")])
+        async with asyncio.timeout(5):
+            await kept
+
+
+async def test_much_that_is_due_at_once_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as made:
+        await made.alone(1)
+        table = await made.active()
+        done: list[Hashable] = []
+
+        def expired(key: Hashable, now_s: float) -> None:
+            time.sleep(0.002)
+            done.append(key)
+
+        monkeypatch.setattr(table, "expired", expired)
+        for number in range(100):
+            table.deadlines.schedule(number, made.node.now_s)
+        at_once, before = 0, 0
+        async with asyncio.timeout(10):
+            while len(done) < 100:
+                await asyncio.sleep(0)
+                at_once, before = max(at_once, len(done) - before), len(done)
+        assert at_once <= 5
+        assert sorted(map(str, done)) == sorted(map(str, range(100)))

@@ -1,0 +1,300 @@
+"""Groups without a broker: the rules alone, a log that is a list, members that are told at once."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.group_offsets import Committer, GroupOffsets, NewOffset
+from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
+from tidemark_broker.groups.core.rebalancing import Rebalancing
+from tidemark_broker.groups.core.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    read_record,
+)
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.values import (
+    GroupState,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    Protocol,
+    SyncAnswer,
+    SyncRequest,
+)
+
+GROUP = "g"
+DELAY_MS, SESSION_MS, REBALANCE_MS = 3000, 10_000, 60_000
+T0_MS = 1_700_000_000_000
+RANGE, STICKY = Protocol("range", b"r"), Protocol("sticky", b"s")
+
+SETTINGS = GroupSettings(
+    initial_rebalance_delay_ms=DELAY_MS,
+    session_timeout_min_ms=6000,
+    session_timeout_max_ms=1_800_000,
+    size_max=2**31 - 1,
+    bytes_max=1 << 30,
+    offset_metadata_max=20,
+    offsets_retention_ms=1_000_000,
+    retention_check_ms=100_000,
+    commit_timeout_ms=5000,
+)
+
+
+class Log:
+    """A journal: what is appended is committed at once, or once ``commits`` is true again."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[CoordinatorRecord, TransactionalProducer | None]] = []
+        self.commits = True
+        #: So many records no coordinator can lose.
+        self.committed = 0
+        self.refuses: ErrorCode | None = None
+        self._waiting: list[Callable[[Now], None]] = []
+        self.now = Now(0, T0_MS)
+
+    def append(
+        self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
+    ) -> int:
+        if self.refuses is not None:
+            raise CoordinatorError(self.refuses)
+        self.records += [(record, producer) for record in records]
+        return len(self.records)
+
+    def when_committed(self, end_offset: int, then: Callable[[Now], None]) -> None:
+        self._waiting.append(then)
+        if self.commits:
+            self.commit()
+
+    def commit(self) -> None:
+        """All that was appended is replicated."""
+        self.committed = len(self.records)
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then(self.now)
+
+    @property
+    def groups(self) -> list[GroupMetadataValue | None]:
+        """What was recorded of groups."""
+        read = [read_record(record) for record, _ in self.records]
+        return [
+            value  # type: ignore[misc]
+            for key, value in (each for each in read if each is not None)
+            if isinstance(key, GroupMetadataKey)
+        ]
+
+
+@dataclass
+class Told:
+    """What somebody was answered."""
+
+    joins: list[JoinAnswer] = field(default_factory=list)
+    syncs: list[SyncAnswer] = field(default_factory=list)
+
+    @property
+    def join(self) -> JoinAnswer:
+        (answer,) = self.joins
+        return answer
+
+    @property
+    def sync(self) -> SyncAnswer:
+        (answer,) = self.syncs
+        return answer
+
+
+class World:
+    """One coordinator and its time."""
+
+    def __init__(self, log: Log | None = None, first_id: int = 1, **settings: Any) -> None:
+        self.settings = GroupSettings(**({**_fields(SETTINGS)} | settings))
+        self.log = log or Log()
+        self.deadlines: Deadlines[Any] = Deadlines()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets()
+        self.room = Room(self.settings.bytes_max)
+        self.rebalancing = Rebalancing(
+            self.groups, self.log, self.deadlines, self.settings, self.room
+        )
+        self.group_offsets = GroupOffsets(
+            self.groups, self.offsets, self.rebalancing, self.log, self.settings, self.room
+        )
+        self._ids = itertools.count(first_id)
+
+    # ------------------------------------------------------------ time
+
+    @property
+    def now(self) -> Now:
+        return self.log.now
+
+    def after(self, ms: float) -> None:
+        """Let time pass, and everything happen that is due meanwhile."""
+        until_s = self.now.s + ms / 1000
+        while (next_s := self.deadlines.next_s()) is not None and next_s <= until_s:
+            self._at(next_s)
+            for key in self.deadlines.due(next_s, 1000):
+                if type(key).__name__ == "CheckDeadline":
+                    more = self.group_offsets.check(key.group_id, self.now)
+                    if key.group_id in self.groups:
+                        self.rebalancing.check_later(key.group_id, self.now, soon=more)
+                else:
+                    self.rebalancing.expired(key, self.now)
+        self._at(until_s)
+
+    def _at(self, now_s: float) -> None:
+        self.log.now = Now(now_s, T0_MS + round(now_s * 1000))
+
+    # ------------------------------------------------------------ requests
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        protocols: tuple[Protocol, ...] = (RANGE,),
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 3,
+        told: Told | None = None,
+    ) -> Told:
+        told = told or Told()
+        self.rebalancing.join(
+            JoinRequest(
+                group_id=group_id,
+                who=Identity(member_id, instance_id),
+                client_id="c",
+                client_host="/h",
+                rebalance_timeout_ms=rebalance_ms,
+                session_timeout_ms=session_ms,
+                protocol_type=protocol_type,
+                protocols=protocols,
+                needs_member_id=version >= 4,
+                may_skip_assignment=version >= 9,
+                new_id=f"{instance_id or 'm'}{next(self._ids)}",
+                answer=told.joins.append,
+            ),
+            self.now,
+        )
+        return told
+
+    def sync(
+        self,
+        member_id: str,
+        generation_id: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        protocol_name: str | None = None,
+    ) -> Told:
+        told = Told()
+        self.rebalancing.sync(
+            SyncRequest(
+                group_id=GROUP,
+                who=Identity(member_id, instance_id),
+                generation_id=generation_id,
+                protocol_type=None,
+                protocol_name=protocol_name,
+                assignments=tuple((assignments or {}).items()),
+                answer=told.syncs.append,
+            ),
+            self.now,
+        )
+        return told
+
+    def heartbeat(
+        self, member_id: str, generation_id: int = 1, instance_id: str | None = None
+    ) -> ErrorCode:
+        who = Identity(member_id, instance_id)
+        return self.rebalancing.heartbeat(GROUP, who, generation_id, self.now)
+
+    def leave(self, *who: Identity | str) -> list[ErrorCode]:
+        members = [Identity(each) if isinstance(each, str) else each for each in who]
+        return self.rebalancing.leave(GROUP, members, self.now)
+
+    def commit(
+        self,
+        member_id: str = "",
+        generation_id: int = -1,
+        offsets: dict[tuple[str, int], int] | None = None,
+        *,
+        metadata: str | None = None,
+        **by: Any,
+    ) -> list[ErrorCode]:
+        committer = Committer(
+            group_id=GROUP, who=Identity(member_id), generation_id=generation_id, **by
+        )
+        new = [
+            NewOffset(TopicPartition(*of), offset, 0, metadata, None)
+            for of, offset in ({("t", 0): 5} if offsets is None else offsets).items()
+        ]
+        return self.group_offsets.commit(committer, new, self.now).errors
+
+    # ------------------------------------------------------------ what came of it
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.groups[GROUP]
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    def committed(self, group_id: str = GROUP) -> dict[tuple[str, int], int]:
+        return {tuple(of): v.offset for of, v in self.offsets.of_group(group_id).items()}
+
+    def begin(self) -> None:
+        """The first generation, of all that have joined at once."""
+        self.after(2 * DELAY_MS)
+
+    def stable(self, count: int = 2, **join: Any) -> list[str]:
+        """A group of so many members in generation 1; the first one leads."""
+        told = [self.join(**join) for _ in range(count)]
+        self.begin()
+        ids = [each.join.member_id for each in told]
+        for member_id in reversed(ids):
+            given = {each: each.encode() for each in ids} if member_id == ids[0] else None
+            self.sync(member_id, 1, given)
+        assert self.state is GroupState.STABLE
+        return ids
+
+    def failover(self, kept: int | None = None) -> "World":
+        """Another coordinator, with what is on record, or with the first so many records of it."""
+        log = Log()
+        log.records, log.now = self.log.records[:kept], self.log.now
+        log.committed = len(log.records)
+        other = World(log, next(self._ids), **_fields(self.settings))
+        for offset, (record, producer) in enumerate(log.records):
+            read = read_record(record)
+            assert read is not None
+            key, value = read
+            if isinstance(key, OffsetCommitKey):
+                of = TopicPartition(key.topic, key.partition)
+                if value is None:
+                    other.offsets.remove(key.group, of)
+                elif not isinstance(value, GroupMetadataValue):
+                    kept = CommittedOffset.of(value, offset)
+                    other.offsets.put(key.group, of, kept, producer)
+            elif isinstance(value, GroupMetadataValue):
+                other.groups[key.group] = ClassicGroup.of(key.group, value)
+            else:
+                other.groups.pop(key.group, None)
+        other.room.used_bytes = other.offsets.weight_bytes
+        for group in other.groups.values():
+            other.room.weigh(group)
+        other.rebalancing.loaded(other.now)
+        self.rebalancing.resigned()
+        return other
+
+
+def _fields(settings: GroupSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}

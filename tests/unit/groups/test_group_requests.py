@@ -1,0 +1,361 @@
+"""Kafka's requests about groups, as bytes in every version, on a real log."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
+
+from tests.control_messages import partition_states, topic_state
+from tests.unit.api import api_requests as kafka
+from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
+from tests.unit.replication.replica_nodes import T0
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
+from tidemark_broker.groups.metrics import GroupCollector
+
+
+async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        member = await made.member()
+        beat = {"group_id": "g", "generation_id": 1, "member_id": member, "group_instance_id": None}
+        assert (await made.ask("Heartbeat", **beat)).error_code is NONE
+        assert await made.commit(member, 1) is NONE
+        described = (await made.ask(
+            "DescribeGroups", groups=("g", "h"), include_authorized_operations=True
+        )).groups  # fmt: skip
+        assert [each.error_code for each in described] == [NONE, ErrorCode.group_id_not_found]
+        (one,) = described[0].members
+        assert (one.client_id, one.client_host) == ("client", "/10.0.0.1")
+        assert (one.member_metadata, one.member_assignment) == (b"m", b"all")
+        assert described[0].authorized_operations == sum(1 << n for n in (3, 6, 8, 10, 11))
+        listed = await made.ask("ListGroups", states_filter=("stable",), types_filter=("Classic",))
+        assert [(g.group_id, g.group_state) for g in listed.groups] == [("g", "Stable")]
+        deleted = await made.ask("DeleteGroups", groups_names=("g",))
+        assert deleted.results[0].error_code is ErrorCode.non_empty_group
+        leaving = kafka.nested(
+            13, 5, "MemberIdentity", member_id=member, group_instance_id=None, reason=None
+        )
+        left = await made.ask("LeaveGroup", group_id="g", members=(leaving,))
+        assert (left.error_code, left.members[0].error_code) == (NONE, NONE)
+        deleted = await made.ask("DeleteGroups", groups_names=("g",))
+        assert deleted.results[0].error_code is NONE
+        assert (await made.ask("ListGroups")).groups == ()
+
+
+async def test_a_new_leader_of_the_partition_goes_on(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        member = await made.member()
+        assert await made.commit(member, 1) is NONE
+        await made.leads(2)
+        beat = {"group_id": "g", "generation_id": 1, "member_id": member, "group_instance_id": None}
+        assert (await made.ask("Heartbeat", **beat)).error_code is NONE  # though it loads
+        await made.loaded()
+        assert (await made.ask("Heartbeat", **beat)).error_code is NONE
+        assert (await made.sync(member, 1)).assignment == b"all"
+        (topic,) = (await made.fetch()).topics
+        first, second = topic.partitions
+        assert (first.committed_offset, first.committed_leader_epoch, first.metadata) == (
+            7, 3, "text",
+        )  # fmt: skip
+        assert (second.committed_offset, second.error_code) == (-1, NONE)
+
+
+async def test_who_waits_hears_that_another_broker_leads(tmp_path: Path) -> None:
+    async with broker(tmp_path, initial_rebalance_delay_ms=60_000) as made:
+        member_id = (await made.join()).member_id
+        waiting = asyncio.create_task(made.join(member_id))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await made.leads(2, leader=2, replicas=(1, 2))
+        assert (await waiting).error_code is ErrorCode.not_coordinator
+        assert (await made.join(member_id)).error_code is ErrorCode.not_coordinator
+        assert await made.commit() is ErrorCode.not_coordinator
+        assert (await made.fetch()).error_code is ErrorCode.not_coordinator
+
+
+async def test_a_commit_that_is_not_replicated_is_no_success(tmp_path: Path) -> None:
+    async with broker(tmp_path, commit_timeout_ms=50) as made:
+        await made.leads(2, replicas=(1, 2))
+        await made.loaded()
+        assert await made.commit() is ErrorCode.coordinator_not_available
+        assert (await made.fetch()).error_code is ErrorCode.coordinator_not_available
+        await made.leads(3)
+        await made.loaded()
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+
+
+async def test_nobody_hears_of_a_transactions_end_before_it_is_replicated(tmp_path: Path) -> None:
+    producer = TransactionalProducer(7, 1)
+    async with broker(tmp_path, commit_timeout_ms=50) as made:
+        shard = made.groups.coordinators.shard_of("g")
+        of, kept = TopicPartition("t", 0), CommittedOffset(
+            offset=7, leader_epoch=0, metadata="", commit_timestamp_ms=0
+        )  # fmt: skip
+        shard.groups["g"] = ClassicGroup("g")
+        shard.offsets.put("g", of, kept, producer)
+        unstable = (await made.fetch(require_stable=True)).topics[0].partitions[0]
+        assert unstable.error_code is ErrorCode.unstable_offset_commit
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == -1
+        partition = shard.log.partition
+        high_watermark = partition.high_watermark
+        made.groups.ready_for_marker(0)
+        partition.log.append_as_leader(
+            kafka.batch(b"as long as a marker"), leader_epoch=1, now_ms=T0
+        )
+        made.groups.marker_appended(0, producer, committed=True)
+        assert (await made.fetch()).error_code is ErrorCode.coordinator_not_available
+        assert partition.high_watermark == high_watermark
+        partition.log.advance_high_watermark(partition.next_offset)
+        assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
+        with pytest.raises(CoordinatorError):
+            made.groups.ready_for_marker(1)
+
+
+@pytest.mark.parametrize("version", VERSIONS["JoinGroup"])
+async def test_every_version_of_a_member(tmp_path: Path, version: int) -> None:
+    sync_version = min(version, 5)
+    async with broker(tmp_path) as made:
+        joined = await made.join(version=version)
+        if version >= 4:
+            assert joined.error_code is ErrorCode.member_id_required
+            joined = await made.join(joined.member_id, version=version)
+        member = joined.member_id
+        assert (joined.error_code, joined.leader, joined.protocol_name) == (NONE, member, "range")
+        assert [each.metadata for each in joined.members] == [b"m"]
+        synced = await made.sync(member, 1, sync_version, **{member: b"a"})
+        assert (synced.error_code, synced.assignment) == (NONE, b"a")
+        again = await made.sync(member, 9, sync_version)
+        assert again.error_code is ErrorCode.illegal_generation
+        beat = await made.ask(
+            "Heartbeat", min(version, 4), group_id="g", generation_id=1, member_id=member,
+            group_instance_id=None,
+        )  # fmt: skip
+        assert beat.error_code is NONE
+
+
+@pytest.mark.parametrize("version", VERSIONS["LeaveGroup"])
+async def test_every_version_of_leaving(tmp_path: Path, version: int) -> None:
+    async with broker(tmp_path) as made:
+        member = await made.member()
+        for expected in (NONE, ErrorCode.unknown_member_id):
+            named: dict[str, Any] = {"member_id": member}
+            if version >= 3:
+                one = kafka.nested(
+                    13, version, "MemberIdentity",
+                    member_id=member, group_instance_id=None, reason=None,
+                )  # fmt: skip
+                named = {"members": (one,)}
+            left = await made.ask("LeaveGroup", version, group_id="g", **named)
+            error = left.members[0].error_code if version >= 3 else left.error_code
+            assert error is expected
+
+
+@pytest.mark.parametrize("version", VERSIONS["OffsetCommit"])
+async def test_every_version_of_a_commit(tmp_path: Path, version: int) -> None:
+    async with broker(tmp_path) as made:
+        assert await made.commit(version=version) is NONE
+        part = (await made.fetch()).topics[0].partitions[0]
+        assert (part.committed_offset, part.metadata) == (7, "text")
+        assert part.committed_leader_epoch == (3 if version in range(6, 11) else -1)
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert await made.commit(version=version, partition=1) is unknown
+        no_topic = ErrorCode.unknown_topic_id if version == 10 else unknown
+        asked = {"topic": "nothing", "topic_id": uuid.UUID(int=99)}
+        assert await made.commit(version=version, **asked) is no_topic  # type: ignore[arg-type]
+        gone = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
+        await made.ask("DeleteGroups", groups_names=("g",))
+        assert await made.commit("m", 1, version=version) is gone
+
+
+@pytest.mark.parametrize("version", VERSIONS["OffsetFetch"])
+async def test_every_version_of_a_fetch(tmp_path: Path, version: int) -> None:
+    async with broker(tmp_path) as made:
+        nothing = (await made.fetch(version)).topics[0].partitions
+        assert [(each.committed_offset, each.metadata) for each in nothing] == [(-1, "")] * 2
+        assert await made.commit() is NONE
+        asked = (await made.fetch(version)).topics[0].partitions
+        assert [each.committed_offset for each in asked] == [7, -1]
+        if version >= 2:
+            (topic,) = (await made.fetch(version, everything=True)).topics
+            assert [each.committed_offset for each in topic.partitions] == [7]
+
+
+@pytest.mark.parametrize("version", VERSIONS["DescribeGroups"])
+async def test_every_version_of_a_description(tmp_path: Path, version: int) -> None:
+    async with broker(tmp_path) as made:
+        await made.member()
+        answer = await made.ask(
+            "DescribeGroups", version, groups=("g", "h"), include_authorized_operations=False
+        )
+        one, none = answer.groups
+        assert (one.group_state, one.protocol_type, one.protocol_data) == (
+            "Stable", "consumer", "range",
+        )  # fmt: skip
+        assert none.group_state == "Dead"
+        assert none.error_code is (ErrorCode.group_id_not_found if version == 6 else NONE)
+
+
+@pytest.mark.parametrize("version", VERSIONS["ListGroups"])
+async def test_every_version_of_the_list(tmp_path: Path, version: int) -> None:
+    async with broker(tmp_path) as made:
+        await made.member()
+        answer = await made.ask("ListGroups", version, states_filter=(), types_filter=())
+        assert [(g.group_id, g.protocol_type) for g in answer.groups] == [("g", "consumer")]
+        if version >= 4:
+            other = await made.ask("ListGroups", version, states_filter=("Empty",), types_filter=())
+            assert other.groups == ()
+        if version >= 5:
+            assert answer.groups[0].group_type == "classic"
+            other = await made.ask("ListGroups", version, states_filter=(), types_filter=("share",))
+            assert other.groups == ()
+
+
+async def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        parts = tuple(
+            kafka.nested(47, 0, "OffsetDeleteRequestPartition", partition_index=n) for n in (0, 1)
+        )
+        topic = kafka.nested(47, 0, "OffsetDeleteRequestTopic", name="t", partitions=parts)
+        answer = await made.ask("OffsetDelete", group_id="g", topics=(topic,))
+        assert answer.error_code is ErrorCode.group_id_not_found
+        assert await made.commit() is NONE
+        answer = await made.ask("OffsetDelete", group_id="g", topics=(topic,))
+        assert [each.error_code for each in answer.topics[0].partitions] == [
+            NONE,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+        assert (await made.fetch(everything=True)).topics == ()
+
+
+async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        protocol = kafka.nested(11, 9, "JoinGroupRequestProtocol", name="range", metadata=b"")
+        joined = await made.join(protocols=(protocol,) * 101)
+        assert joined.error_code is ErrorCode.invalid_request
+
+
+async def test_a_thousand_members_leave_at_once(tmp_path: Path) -> None:
+    """Some at a time: what is told of each is still its own."""
+    async with broker(tmp_path) as made:
+        member = await made.member()
+        leaving = tuple(
+            kafka.nested(
+                13, 5, "MemberIdentity", member_id=each, group_instance_id=None, reason=None
+            )
+            for each in (*("nobody",) * 900, member, *("nobody",) * 50)
+        )
+        left = await made.ask("LeaveGroup", group_id="g", members=leaving)
+        errors = [each.error_code for each in left.members]
+        assert errors.count(ErrorCode.unknown_member_id) == 950
+        assert errors[900] is NONE
+        shard = made.groups.coordinators.shard_of("g")
+        assert not shard.groups["g"].members
+
+
+async def test_offsets_of_a_former_topic_are_none_of_the_new_one(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        assert await made.commit() is NONE
+        cluster = made.node.context.metadata
+        again = topic_state(uuid.UUID(int=3), "t", partitions=(row(0, leader=2, replicas=(2,)),))
+        cluster.apply(partition_states(again))
+        part = (await made.fetch(9)).topics[0].partitions[0]
+        assert part.committed_offset == -1
+        shard = made.groups.coordinators.shard_of("g")
+        await until(lambda: not shard.offsets.of_group("g"))  # they go: that one was deleted
+
+
+async def test_the_figures(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        await made.member()
+        registry = CollectorRegistry()
+        registry.register(GroupCollector(made.groups))
+
+        def figure(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"tidemark_broker_{name}", labels)
+
+        assert figure("groups", state="Stable") == 1
+        assert figure("groups", state="Empty") == 0
+        assert figure("group_members") == 1
+        assert (figure("groups_bytes") or 0) > 1000
+        assert made.groups.room.used_bytes == figure("groups_bytes")
+        await made.leads(2, leader=2, replicas=(1, 2))
+        assert made.groups.room.used_bytes == 0
+
+
+DENIED = ErrorCode.group_authorization_failed
+NO_TOPIC = ErrorCode.topic_authorization_failed
+
+
+async def test_who_may_not_use_the_group(tmp_path: Path) -> None:
+    async with broker(tmp_path, "ALLOW ALL TOPIC *", "ALLOW ALL GROUP other") as made:
+        assert (await made.join()).error_code is DENIED
+        assert (await made.sync("m", 1)).error_code is DENIED
+        for name, fields in (
+            ("Heartbeat", {"generation_id": 1, "member_id": "m", "group_instance_id": None}),
+            ("LeaveGroup", {"members": ()}),
+            ("OffsetDelete", {"topics": ()}),
+        ):
+            assert (await made.ask(name, group_id="g", **fields)).error_code is DENIED
+        assert await made.commit() is DENIED
+        assert (await made.fetch()).error_code is DENIED
+        first_version = (await made.fetch(1)).topics[0].partitions
+        assert [each.error_code for each in first_version] == [DENIED, DENIED]
+        described = await made.ask(
+            "DescribeGroups", groups=("g",), include_authorized_operations=True
+        )
+        assert described.groups[0].error_code is DENIED
+        deleted = await made.ask("DeleteGroups", groups_names=("g",))
+        assert deleted.results[0].error_code is DENIED
+
+
+async def test_who_may_not_use_the_topic(tmp_path: Path) -> None:
+    async with broker(tmp_path, "ALLOW ALL GROUP *") as made:
+        assert await made.commit() is NO_TOPIC
+        assert [e.error_code for e in (await made.fetch()).topics[0].partitions] == [NO_TOPIC] * 2
+        assert (await made.fetch(everything=True)).topics == ()
+        assert [g.group_id for g in (await made.ask("ListGroups")).groups] == []
+        await made.join()
+        assert [g.group_id for g in (await made.ask("ListGroups")).groups] == ["g"]
+
+
+async def test_answers_that_nobody_has_room_for_are_to_be_asked_for_again(tmp_path: Path) -> None:
+    """Any client may name the same large group as often as it likes."""
+    later = ErrorCode.coordinator_load_in_progress
+    async with broker(tmp_path) as made:
+        assert await made.commit(await made.member(), 1) is NONE
+        made.answer_bytes = 1 << 20
+        described = await made.ask(
+            "DescribeGroups", groups=("g",) * 1000, include_authorized_operations=False
+        )
+        errors = [each.error_code for each in described.groups]
+        assert errors[0] is NONE
+        assert 100 < errors.count(later) < 900
+        group = kafka.nested(
+            9, 10, "OffsetFetchRequestGroup",
+            group_id="g", member_id=None, member_epoch=-1, topics=None,
+        )  # fmt: skip
+        made.answer_bytes = 1
+        fetched = await made.ask("OffsetFetch", groups=(group,) * 900, require_stable=False)
+        assert {each.error_code for each in fetched.groups} == {NONE, later}
+        made.groups.coordinators.shard_of("g").groups.update(
+            {f"g{number}": ClassicGroup(f"g{number}") for number in range(500)}
+        )
+        assert (await made.ask("ListGroups")).error_code is later
+        made.answer_bytes = 1 << 20
+        assert len((await made.ask("ListGroups")).groups) == 501
+
+
+async def test_requests_without_a_group(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        invalid = ErrorCode.invalid_group_id
+        assert (await made.join(group_id="")).error_code is invalid
+        beat = {"group_id": "", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+        assert (await made.ask("Heartbeat", **beat)).error_code is invalid
+        left = await made.ask("LeaveGroup", group_id="", members=())
+        assert left.error_code is invalid

@@ -1,0 +1,328 @@
+"""Offsets: who may commit, fetch and delete them, and when they expire."""
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.groups.members import DELAY_MS, GROUP, SETTINGS, World
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import TransactionalProducer
+from tidemark_broker.groups.core import records
+from tidemark_broker.groups.core.group_offsets import Changed
+from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.records import record_of
+from tidemark_broker.groups.core.values import GroupState, Protocol
+
+T0 = TopicPartition("t", 0)
+P1 = TransactionalProducer(7, 1)
+RETENTION_MS = SETTINGS.offsets_retention_ms
+CHECK_MS = SETTINGS.retention_check_ms
+
+
+def completing() -> tuple[World, str]:
+    world = World()
+    told = world.join()
+    world.after(DELAY_MS)
+    return world, told.join.member_id
+
+
+def subscription(*topics: str) -> bytes:
+    """As Kafka's ConsumerProtocol writes it, version 0."""
+    names = b"".join(len(t).to_bytes(2) + t.encode() for t in topics)
+    return bytes(2) + len(topics).to_bytes(4) + names + b"\xff\xff\xff\xff"
+
+
+def consuming(*topics: str) -> tuple[World, str]:
+    world = World()
+    (member,) = world.stable(
+        1, protocols=(Protocol("range", subscription(*topics)),), session_ms=1_800_000
+    )
+    return world, member
+
+
+@pytest.mark.parametrize(
+    ("commit", "error"),
+    [
+        (lambda w, m: w.commit(m, 1), ErrorCode.none),
+        (lambda w, m: w.commit(m, 2), ErrorCode.illegal_generation),
+        (lambda w, m: w.commit("nobody", 1), ErrorCode.unknown_member_id),
+        (lambda w, m: w.commit(), ErrorCode.unknown_member_id),
+        (lambda w, m: w.commit(producer=P1), ErrorCode.none),
+        (lambda w, m: w.commit(m, 1, producer=P1), ErrorCode.none),
+        (lambda w, m: w.commit("nobody", 1, producer=P1), ErrorCode.unknown_member_id),
+        (lambda w, m: w.commit(m, 1, metadata="x" * 20), ErrorCode.none),
+        (lambda w, m: w.commit(m, 1, metadata="x" * 21), ErrorCode.offset_metadata_too_large),
+    ],
+    ids=[
+        "member", "generation", "unknown", "nobody", "transaction", "transaction of a member",
+        "transaction of an unknown", "text", "long text",
+    ],
+)  # fmt: skip
+def test_who_may_commit_while_a_group_has_members(
+    commit: Callable[..., list[ErrorCode]], error: ErrorCode
+) -> None:
+    world = World()
+    member, *_ = world.stable()
+    assert commit(world, member) == [error]
+
+
+@pytest.mark.parametrize(
+    ("commit", "error"),
+    [
+        (lambda w: w.commit(), ErrorCode.none),
+        (lambda w: w.commit("m", 1), ErrorCode.group_id_not_found),
+        (lambda w: w.commit("m", 1, version=8), ErrorCode.illegal_generation),
+        (lambda w: w.commit("m", 1, producer=P1), ErrorCode.illegal_generation),
+        (lambda w: w.commit(producer=P1), ErrorCode.none),
+    ],
+    ids=["nobody", "member", "member before version 9", "transaction of a member", "transaction"],
+)
+def test_who_may_commit_where_there_is_no_group(
+    commit: Callable[..., list[ErrorCode]], error: ErrorCode
+) -> None:
+    assert commit(World()) == [error]
+
+
+def test_commits_wait_for_a_rebalance_to_complete() -> None:
+    world, member = completing()
+    assert world.commit(member, 1) == [ErrorCode.rebalance_in_progress]
+    assert world.commit(member, 1, producer=P1) == [ErrorCode.none]
+
+
+def test_a_commit_is_as_good_as_a_heartbeat() -> None:
+    world = World()
+    first, second = world.stable()
+    for _ in range(3):
+        world.after(6000)
+        assert world.commit(first, 1) == [ErrorCode.none] or world.state is not GroupState.STABLE
+    assert first in world.group.members
+    assert second not in world.group.members
+
+
+def test_what_cannot_be_recorded_changes_nothing() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5})
+    world.log.refuses = ErrorCode.coordinator_not_available
+    with pytest.raises(CoordinatorError):
+        world.commit(offsets={("t", 0): 6, ("t", 1): 7})
+    assert world.committed() == {("t", 0): 5}
+
+
+def test_offsets_outlive_their_coordinator() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5, ("t", 1): 6, ("u", 0): 7}, metadata="m", retention_ms=-1)
+    world.commit(offsets={("t", 0): 8})
+    world.group_offsets.delete_offsets(GROUP, [TopicPartition("u", 0)])
+    other = world.failover()
+    assert other.committed() == {("t", 0): 8, ("t", 1): 6}
+    assert other.offsets.of_group(GROUP)[TopicPartition("t", 1)].metadata == "m"
+    assert other.offsets.weight_bytes == world.offsets.weight_bytes
+
+
+# ------------------------------------------------------------ transactions
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+def test_an_offset_in_a_transaction_counts_once_that_is_committed(committed: bool) -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5})
+    world.commit(offsets={("t", 0): 9}, producer=P1)
+    assert world.committed() == {("t", 0): 5}
+    assert world.offsets.of_transactions(GROUP) == (T0,)
+    other = world.failover()
+    for each in (world, other):
+        assert each.offsets.is_pending(GROUP, T0)
+        each.group_offsets.end_transaction(P1, committed=committed, end_offset=9)
+        assert each.committed() == {("t", 0): 9 if committed else 5}
+        assert each.offsets.of_transactions(GROUP) == ()
+
+
+def test_of_two_commits_the_later_one_counts() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 9}, producer=P1)
+    world.commit(offsets={("t", 0): 10})
+    world.group_offsets.end_transaction(P1, committed=True, end_offset=9)
+    assert world.committed() == {("t", 0): 10}
+
+
+def test_a_marker_ends_its_producers_transaction_only() -> None:
+    world = World()
+    other = TransactionalProducer(8, 1)
+    world.commit(offsets={("t", 0): 9}, producer=P1)
+    world.commit(offsets={("t", 0): 10, ("t", 1): 1}, producer=other)
+    world.group_offsets.end_transaction(TransactionalProducer(7, 0), committed=False, end_offset=9)
+    world.group_offsets.end_transaction(P1, committed=True, end_offset=9)
+    assert world.committed() == {("t", 0): 9}
+    assert set(world.offsets.of_transactions(GROUP)) == {T0, TopicPartition("t", 1)}
+    world.group_offsets.end_transaction(TransactionalProducer(8, 2), committed=False, end_offset=9)
+    assert world.offsets.of_transactions(GROUP) == ()
+    assert world.offsets.weight_bytes == world.offsets.of_group(GROUP)[T0].weight_bytes
+
+
+# ------------------------------------------------------------ deletion
+
+
+def test_offsets_of_a_topic_that_is_consumed_stay() -> None:
+    world, member = consuming("t")
+    world.commit(member, 1, {("t", 0): 5, ("u", 0): 6})
+    gone = [T0, TopicPartition("u", 0), TopicPartition("u", 1)]
+    changed = world.group_offsets.delete_offsets(GROUP, gone)
+    assert isinstance(changed, Changed)
+    assert changed.errors == [
+        ErrorCode.group_subscribed_to_topic,
+        ErrorCode.none,
+        ErrorCode.none,
+    ]
+    assert world.committed() == {("t", 0): 5}
+
+
+def test_offsets_of_no_group_and_of_others_than_consumers() -> None:
+    world = World()
+    assert world.group_offsets.delete_offsets(GROUP, [T0]) is ErrorCode.group_id_not_found
+    world.stable(1, protocol_type="connect")
+    assert world.group_offsets.delete_offsets(GROUP, [T0]) is ErrorCode.non_empty_group
+
+
+def test_a_group_is_deleted_with_its_offsets() -> None:
+    world = World()
+    assert world.group_offsets.delete_some_of_group(GROUP)[0] is ErrorCode.group_id_not_found
+    (member,) = world.stable(1)
+    assert world.group_offsets.delete_some_of_group(GROUP)[0] is ErrorCode.non_empty_group
+    world.leave(member)
+    world.commit(offsets={("t", n): n for n in range(1200)})
+    world.commit(offsets={("u", 0): 1}, producer=P1)
+    steps = 0
+    more = True
+    while more:
+        error, more, _ = world.group_offsets.delete_some_of_group(GROUP)
+        assert error is ErrorCode.none
+        steps += 1
+    assert steps == 5
+    assert world.groups == {}
+    assert world.room.used_bytes == 0
+    other = world.failover()
+    assert (other.groups, other.offsets.groups()) == ({}, ())
+
+
+def test_offsets_of_a_deleted_topic_go() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5, ("u", 0): 6})
+    assert not world.group_offsets.forget_some_of_topic(GROUP, "t", uuid.UUID(int=1))
+    assert world.committed() == {("u", 0): 6}
+
+
+# ------------------------------------------------------------ expiry (KIP-211)
+
+
+def test_offsets_of_nobody_expire_after_their_commit() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5})
+    world.after(RETENTION_MS - CHECK_MS)
+    world.commit(offsets={("t", 1): 6})
+    world.after(CHECK_MS)
+    assert world.committed() == {("t", 1): 6}
+    world.after(RETENTION_MS)
+    assert world.groups == {}
+    assert world.room.used_bytes == 0
+
+
+def test_offsets_of_an_empty_group_expire_after_its_last_member() -> None:
+    world, member = consuming("t")
+    world.commit(member, 1)
+    world.after(RETENTION_MS)
+    assert world.heartbeat(member) is ErrorCode.none
+    assert world.committed() == {("t", 0): 5}
+    world.leave(member)
+    world.after(RETENTION_MS - CHECK_MS)
+    assert world.committed() == {("t", 0): 5}
+    world.after(2 * CHECK_MS)
+    assert world.groups == {}
+    assert world.failover().groups == {}
+
+
+def test_only_offsets_that_are_not_consumed_expire_while_a_group_has_members() -> None:
+    world, member = consuming("t")
+    world.commit(member, 1, {("t", 0): 5, ("u", 0): 6})
+    world.after(RETENTION_MS + CHECK_MS)
+    assert world.committed() == {("t", 0): 5}
+
+
+def test_an_expiry_that_a_client_has_set() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5}, retention_ms=2 * RETENTION_MS)
+    other = world.failover()
+    other.after(2 * RETENTION_MS - CHECK_MS)
+    assert other.committed() == {("t", 0): 5}
+    other.after(2 * CHECK_MS)
+    assert other.groups == {}
+
+
+def test_what_a_transaction_may_change_does_not_expire() -> None:
+    world = World()
+    world.commit(offsets={("t", 0): 5})
+    world.commit(offsets={("t", 0): 6}, producer=P1)
+    world.after(2 * RETENTION_MS)
+    assert world.committed() == {("t", 0): 5}
+
+
+def test_many_offsets_expire_some_at_a_time() -> None:
+    world = World()
+    world.commit(offsets={("t", n): n for n in range(600)})
+    world.after(RETENTION_MS)
+    assert len(world.committed()) == 350
+    world.after(200)
+    assert world.groups == {}
+
+
+def test_a_group_that_nobody_came_to_goes() -> None:
+    world = World()
+    world.join(version=4)
+    assert GROUP in world.groups
+    world.after(2 * CHECK_MS)
+    assert world.groups == {}
+    assert world.log.groups == [world.log.groups[0], None]
+
+
+# ------------------------------------------------------------ records
+
+
+def test_the_bytes_are_kafkas() -> None:
+    """Written out from Kafka's schemas (GroupMetadataValue 3, OffsetCommitValue 4 and 1)."""
+    key = records.OffsetCommitKey(group="g", topic="t", partition=3)
+    value = records.OffsetCommitValue(
+        offset=5, leader_epoch=1, metadata="m", commit_timestamp=9, topic_id=None
+    )
+    record = record_of(key, value)
+    assert record.key == b"\0\x01" + b"\0\x01g" + b"\0\x01t" + b"\0\0\0\x03"
+    body = (5).to_bytes(8) + (1).to_bytes(4) + b"\x02m" + (9).to_bytes(8) + b"\0"
+    assert record.value == b"\0\x04" + body
+    expiring = records.ExpiringOffsetCommitValue(
+        offset=5, metadata="m", commit_timestamp=9, expire_timestamp=10
+    )
+    body = (5).to_bytes(8) + b"\0\x01m" + (9).to_bytes(8) + (10).to_bytes(8)
+    assert record_of(key, expiring).value == b"\0\x01" + body
+    group = records.GroupMetadataValue(
+        protocol_type="c", generation=2, protocol=None, leader=None,
+        current_state_timestamp=-1, members=(),
+    )  # fmt: skip
+    record = record_of(records.GroupMetadataKey(group="g"), group)
+    assert record.key == b"\0\x02\0\x01g"
+    null = b"\xff\xff"
+    assert record.value == b"\0\x03\0\x01c\0\0\0\x02" + null + null + b"\xff" * 8 + b"\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"", None), (b"\0", b""), (b"\0\x02", b""), (b"\0\x02\0\x01g", b"\0"),
+     (b"\0\x02\0\x01g", b"\0\x09abc"), (b"\0\x02\0\x01g", b"\0\x03\0")],
+    ids=["empty", "short", "no group", "no version", "unknown version", "cut"],
+)  # fmt: skip
+def test_records_that_cannot_be_read(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        records.read_record(records.CoordinatorRecord(key, value))
+
+
+def test_records_of_other_types_are_left_alone() -> None:
+    assert records.read_record(records.CoordinatorRecord(b"\0\x63abc", b"x")) is None

@@ -1,0 +1,57 @@
+"""The checker finds nothing in a history that is in order, and everything that was planted."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.histories.checker import check
+from tests.histories.levels import ALLOWED, MEANING
+from tests.unit.histories.perfect_cluster import history
+from tests.unit.histories.planted import PLANTED, History
+
+STEPS = 700
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_found_where_nothing_is_wrong(seed: int) -> None:
+    events = history(seed, STEPS)
+    report = check(events)
+    assert not report.violations, "\n".join(report.proofs(events))
+    figures = report.figures
+    for outcome in ("committed", "aborted", "unknown"):
+        assert figures[f"transactions {outcome}"] > 2
+    assert figures["polls"] > 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("name", "plant", "others"), PLANTED, ids=[plant.__name__ for _, plant, _ in PLANTED]
+)
+def test_what_is_planted_is_found(
+    name: str, plant: Callable[[History], History], others: frozenset[str], seed: int
+) -> None:
+    events = plant(history(seed, STEPS))
+    report = check(events)
+    found = {anomaly.name for anomaly in report.violations}
+    assert name in found, report.line()
+    assert found <= {name} | others, "\n".join(report.proofs(events))
+    assert all(anomaly.operations for anomaly in report.violations)
+    assert f"{name} " in report.line()
+    assert any(line.startswith("  {") for line in report.proofs(events))
+
+
+def test_everything_that_is_named_is_planted_or_allowed_everywhere() -> None:
+    """G0 is what every transaction may do: `test_levels.py` has it."""
+    assert {name for name, _, _ in PLANTED} | {"G0"} == set(MEANING)
+    assert frozenset().union(*ALLOWED.values()) <= set(MEANING)
+
+
+def test_ten_times_the_history_takes_about_ten_times_as_long() -> None:
+    seconds = []
+    for steps in (1_000, 10_000):
+        events = history(1, steps)
+        began_s = time.process_time()
+        check(events)
+        seconds.append(time.process_time() - began_s)
+    assert seconds[1] < 40 * seconds[0]

@@ -1,0 +1,162 @@
+"""What clients decide without a cluster: where results go, what is called again, and in which order
+a poll and a rebalance in the middle of it are written down."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.histories import clients, consumers
+from tests.histories.clients import (
+    Run,
+    error_of,
+    next_topic,
+    partition_of,
+    place_of,
+    repeated,
+)
+from tests.histories.consumers import GroupReading
+from tests.histories.events import INVOKE, Recorder
+from tests.histories.plan import COOPERATIVE, EAGER, LAST
+
+
+def test_results_of_results_go_to_and_fro_until_they_end() -> None:
+    topic, value, way = "a", "v#0", []
+    while topic != LAST:
+        topic, hops = next_topic(topic, value)
+        way.append(topic)
+        value = f"v#{hops}"
+    assert way == ["b", "a", "c"]
+
+
+def test_a_place_is_a_partition() -> None:
+    partition = partition_of("h7-a-1", 5)
+    assert (partition.topic, partition.partition, partition.offset) == ("h7-a", 1, 5)
+    assert place_of(partition) == "h7-a-1"
+
+
+def _error(*, retriable: bool) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=retriable))
+
+
+def _answers(*results: KafkaException | None) -> Callable[..., None]:
+    left: Iterator[KafkaException | None] = iter(results)
+
+    def call(argument: str, timeout_s: float) -> None:
+        assert (argument, timeout_s) == ("x", clients.CALL_S)
+        if (result := next(left)) is not None:
+            raise result
+
+    return call
+
+
+def test_what_may_be_repeated_is_until_it_is_done() -> None:
+    before: list[str] = []
+    repeated(_answers(_error(retriable=True), None), "x", before=before)
+    assert len(before) == 1
+
+
+def test_what_may_not_be_repeated_is_told() -> None:
+    with pytest.raises(KafkaException) as told:
+        repeated(_answers(_error(retriable=True), _error(retriable=False)), "x")
+    assert not error_of(told.value).retriable()
+
+
+def test_nothing_is_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "REPEATED_S", -1.0)
+    with pytest.raises(KafkaException):
+        repeated(_answers(_error(retriable=True), None), "x")
+
+
+class Message:
+    """A record of a topic with one partition."""
+
+    def __init__(self, topic: str, offset: int) -> None:
+        self._topic, self._offset = topic, offset
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return f"{self._topic}{self._offset}".encode()
+
+    def error(self) -> None:
+        return None
+
+
+class ScriptedConsumer:
+    """Hands out records and rebalances in a given order. It stands for the library because no test
+    can tell a real one in the middle of which poll to rebalance."""
+
+    script: tuple[tuple[str, str, int], ...] = ()
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._left = iter(self.script)
+        self._on: dict[str, Callable[..., None]] = {}
+
+    def subscribe(self, topics: list[str], **on: Callable[..., None]) -> None:
+        self._on = on
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, 3) for each in places]
+
+    def poll(self, timeout: float) -> Message | None:
+        for what, topic, offset in self._left:
+            if what == "record":
+                return Message(topic, offset)
+            self._on[what](self, [TopicPartition(topic, 0)])
+        return None
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        assert all(each.offset == 3 for each in partitions)
+
+    incremental_assign = assign
+
+    def unassign(self) -> None:
+        pass
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
+def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after(
+    monkeypatch: pytest.MonkeyPatch, assignor: str
+) -> None:
+    script = (
+        ("on_assign", "t", 0),
+        ("record", "t", 3),
+        ("on_revoke", "t", 0),
+        ("on_assign", "u", 0),
+        ("record", "u", 3),
+        ("record", "u", 4),
+    )
+    monkeypatch.setattr(ScriptedConsumer, "script", script)
+    monkeypatch.setattr(consumers, "Consumer", ScriptedConsumer)
+    recorder = Recorder(1000, clock=itertools.count().__next__)
+    run = Run("", {"t": "t", "u": "u"}, recorder, 1)
+    reading = GroupReading(run, "p", "read_committed", "g", assignor, ("t", "u"))
+    assert reading.poll(10) == {"u-0": [(3, "u3"), (4, "u4")]}
+    told = [
+        (event.f, event.value.get("offsets") or event.value.get("places") or event.value["records"])
+        for event in recorder.events
+        if event.type != INVOKE and event.value.get("records") != {}
+    ]
+    assert told == [
+        ("committed", {"t-0": 3}),
+        ("position", {"t-0": 3}),
+        ("poll", {"t-0": [(3, "t3")]}),
+        ("lost", ["t-0"]),
+        ("committed", {"u-0": 3}),
+        ("position", {"u-0": 3}),
+        ("poll", {"u-0": [(3, "u3"), (4, "u4")]}),
+    ]
+    assert reading.at == {"u-0": 5}

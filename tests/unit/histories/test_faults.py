@@ -1,0 +1,96 @@
+"""Whatever was killed, stopped or held up runs again when the faults are over."""
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.histories.clients import Run
+from tests.histories.events import Recorder
+from tests.histories.faults import Faults
+from tests.histories.plan import ANY, KILL, OPERATOR, PAUSE, RESTART, ROLL, Fault, Plan
+
+
+class Nodes:
+    """Processes that only know whether they run. ``broken``: one that cannot be started again."""
+
+    bootstrap = ""
+    admin = None
+    nodes = ("broker-1", "broker-2", "broker-3", "operator")
+
+    def __init__(self, broken: str = "") -> None:
+        self.state = dict.fromkeys(self.nodes, "runs")
+        self.told: list[tuple[str, str]] = []
+        self.disturbed = threading.Event()
+        self._broken = broken
+
+    logs: tuple[Path, ...] = ()
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        raise NotImplementedError
+
+    def kill(self, node: str) -> None:
+        self._become(node, "killed")
+
+    def stop(self, node: str) -> None:
+        self._become(node, "stopped")
+
+    def start(self, node: str) -> None:
+        if node == self._broken and self.state[node] == "killed":
+            raise RuntimeError(f"{node} does not start")
+        if self.state[node] != "held up":
+            self._become(node, "runs")
+
+    def signal(self, node: str, number: int) -> None:
+        if self.state[node] in ("runs", "held up"):
+            self._become(node, "held up" if number == signal.SIGSTOP else "runs")
+
+    def _become(self, node: str, state: str) -> None:
+        self.state[node] = state
+        self.told.append((node, state))
+        if state != "runs":
+            self.disturbed.set()
+
+
+def _faults(nodes: Nodes, *faults: Fault) -> tuple[Faults, Run]:
+    run = Run("", {}, Recorder(1000), 1)
+    return Faults(run, Plan(1, (), faults, 1.0), nodes), run
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [(KILL, "killed"), (RESTART, "stopped"), (PAUSE, "held up")]
+)
+@pytest.mark.parametrize("role", [ANY, OPERATOR])
+def test_what_is_disturbed_is_told_and_runs_again(kind: str, state: str, role: str) -> None:
+    nodes = Nodes()
+    faults, run = _faults(nodes, Fault(kind, role, 0.0, 3600.0))
+    faults.start()
+    assert nodes.disturbed.wait(30)
+    faults.stop()
+    assert faults.failure is None
+    (event,) = run.recorder.events
+    assert event.value["kind"] == f"{kind} {role}"
+    assert (event.value["target"], state) in nodes.told
+    assert (event.value["target"] == "operator") == (role == OPERATOR)
+    assert set(nodes.state.values()) == {"runs"}
+
+
+def test_all_brokers_are_restarted_one_after_the_other() -> None:
+    nodes = Nodes()
+    faults, _ = _faults(nodes, Fault(ROLL, ANY, 0.0, 0.0))
+    faults.start()
+    faults._thread.join()
+    brokers = [node for node in nodes.nodes if node != OPERATOR]
+    expected = [(node, state) for node in brokers for state in ("stopped", "runs")]
+    assert nodes.told[: len(expected)] == expected
+
+
+def test_a_node_that_does_not_come_back_is_told_and_the_others_do() -> None:
+    nodes = Nodes(broken="operator")
+    faults, _ = _faults(nodes, Fault(KILL, OPERATOR, 0.0, 0.0))
+    faults.start()
+    assert nodes.disturbed.wait(30)
+    faults.stop()
+    assert str(faults.failure) == "operator does not start"
+    assert all(nodes.state[node] == "runs" for node in nodes.nodes[:3])

@@ -1,0 +1,276 @@
+"""What each level allows, and what an unknown outcome may turn out to be, in a few lines each."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.histories.checker import Report, check
+from tests.histories.events import Recorder
+from tests.histories.levels import (
+    IDEMPOTENT,
+    PLAIN,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TRANSACTIONAL,
+)
+
+#: How something ended: None if nobody ever said.
+Ended = str | None
+
+
+class Made:
+    """A history, line by line."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(10**6, clock=itertools.count(0, 1000).__next__)
+
+    def _op(self, ended: Ended, process: str, f: str, value: dict[str, Any], **done: Any) -> None:
+        operation = self.recorder.invoke(process, f, **value)
+        if ended is not None:
+            getattr(operation, ended)(**(done if ended == "ok" else {}))
+
+    def send(
+        self,
+        value: str,
+        offset: int | None = 0,
+        *,
+        place: str = "a-0",
+        level: str = IDEMPOTENT,
+        txn: str = "",
+        ended: Ended = "ok",
+        origin: Any = None,
+    ) -> None:
+        asked = {"place": place, "value": value, "level": level, "txn": txn, "origin": origin}
+        self._op(ended, txn or "p", "send", asked, offset=offset)
+
+    def end(self, txn: str, ended: Ended = "ok", *, commit: bool = True) -> None:
+        self._op(ended, "p", "end", {"txn": txn, "commit": commit})
+
+    def poll(
+        self, *records: tuple[int, str], level: str = READ_COMMITTED, place: str = "a-0"
+    ) -> None:
+        self._op("ok", f"reader-{level}", "poll", {"level": level}, records={place: records})
+
+    def final(self, *records: tuple[int, str], level: str = READ_COMMITTED) -> None:
+        process = f"final-{level}"
+        self.recorder.point(process, "position", offsets={"a-0": 0}, group="", final=True)
+        self._op("ok", process, "poll", {"level": level}, records={"a-0": records})
+
+    def commit(self, offset: int, ended: Ended = "ok") -> None:
+        self._op(ended, "m", "commit", {"group": "g", "offsets": {"a-0": offset}})
+
+    def committed(self, offset: int | None, *, final: bool = False) -> None:
+        asked = {"group": "g", "final": final}
+        self._op("ok", "m", "committed", asked, offsets={"a-0": offset})
+
+    def report(self) -> Report:
+        return check(self.recorder.events)
+
+    def names(self) -> list[str]:
+        return sorted(anomaly.name for anomaly in self.report().violations)
+
+    def allowed(self) -> list[str]:
+        return sorted(anomaly.name for anomaly in self.report().allowed)
+
+
+@pytest.fixture
+def made() -> Made:
+    return Made()
+
+
+@pytest.mark.parametrize(
+    ("level", "violations", "allowed"),
+    [(PLAIN, [], ["duplicate"]), (IDEMPOTENT, ["duplicate"], [])],
+)
+def test_only_plain_producers_may_write_twice(
+    made: Made, level: str, violations: list[str], allowed: list[str]
+) -> None:
+    made.send("v", 0, level=level)
+    made.final((0, "v"), (1, "v"))
+    assert (made.names(), made.allowed()) == (violations, allowed)
+
+
+@pytest.mark.parametrize(
+    ("level", "violations", "allowed"),
+    [(PLAIN, [], ["nonmonotonic send"]), (IDEMPOTENT, ["nonmonotonic send"], [])],
+)
+def test_only_plain_producers_may_change_the_order(
+    made: Made, level: str, violations: list[str], allowed: list[str]
+) -> None:
+    made.send("v", 1, level=level)
+    made.send("w", 0, level=level)
+    made.final((0, "w"), (1, "v"))
+    assert (made.names(), made.allowed()) == (violations, allowed)
+
+
+@pytest.mark.parametrize("ended", ["info", None])
+@pytest.mark.parametrize("records", [[], [(0, "v")]], ids=["gone", "there"])
+def test_a_write_of_unknown_outcome_may_be_there_or_not(
+    made: Made, ended: Ended, records: list[tuple[int, str]]
+) -> None:
+    made.send("v", ended=ended)
+    made.send("w", 1)
+    made.final(*records, (1, "w"))
+    assert made.names() == []
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"), [([(0, "v")], []), ([], ["lost write"])], ids=["there", "gone"]
+)
+def test_a_write_may_be_acknowledged_without_an_offset(
+    made: Made, records: list[tuple[int, str]], expected: list[str]
+) -> None:
+    made.send("v", None)
+    made.send("w", 1)
+    made.final(*records, (1, "w"))
+    assert made.names() == expected
+
+
+def test_a_write_that_failed_for_certain_is_read_by_nobody(made: Made) -> None:
+    made.send("v", ended="fail")
+    made.final((0, "v"), level=READ_UNCOMMITTED)
+    assert made.names() == ["G1a"]
+
+
+@pytest.mark.parametrize(
+    ("level", "violations", "allowed"),
+    [(READ_COMMITTED, ["G1a"], []), (READ_UNCOMMITTED, [], ["G1a"])],
+)
+def test_who_reads_uncommitted_may_be_given_what_is_aborted(
+    made: Made, level: str, violations: list[str], allowed: list[str]
+) -> None:
+    made.send("v", level=TRANSACTIONAL, txn="t")
+    made.end("t", commit=False)
+    made.poll((0, "v"), level=level)
+    assert (made.names(), made.allowed()) == (violations, allowed)
+
+
+def test_a_transaction_that_nobody_asked_to_commit_is_aborted(made: Made) -> None:
+    made.send("v", level=TRANSACTIONAL, txn="t")
+    made.poll((0, "v"))
+    assert made.names() == ["G1a"]
+
+
+@pytest.mark.parametrize("ends", [("info",), (None,), ("info", "fail"), ("info", "info")])
+@pytest.mark.parametrize("abort", [True, False])
+@pytest.mark.parametrize("records", [[], [(0, "v")]], ids=["gone", "there"])
+def test_a_commit_that_nobody_knows_of_may_take_effect_whatever_follows(
+    made: Made, ends: tuple[Ended, ...], abort: bool, records: list[tuple[int, str]]
+) -> None:
+    made.send("v", level=TRANSACTIONAL, txn="t")
+    for ended in ends:
+        made.end("t", ended)
+    if abort:
+        made.end("t", commit=False)
+    made.send("w", 3)
+    made.final(*records, (3, "w"))
+    assert made.names() == []
+
+
+def test_a_commit_that_was_refused_takes_no_effect(made: Made) -> None:
+    made.send("v", level=TRANSACTIONAL, txn="t")
+    made.end("t", "fail")
+    made.poll((0, "v"))
+    assert made.names() == ["G1a"]
+
+
+def test_a_commit_that_was_told_in_the_end_is_one(made: Made) -> None:
+    made.send("v", level=TRANSACTIONAL, txn="t")
+    made.end("t", "info")
+    made.end("t")
+    made.send("w", 3)
+    made.final((3, "w"))
+    assert made.names() == ["lost write"]
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_transactions_may_write_over_one_another_in_a_circle(made: Made, crossed: bool) -> None:
+    second = (1, 0) if crossed else (0, 1)
+    for place, offsets in (("a-0", (0, 1)), ("a-1", second)):
+        made.send(f"t{place}", offsets[0], place=place, level=TRANSACTIONAL, txn="t")
+        made.send(f"u{place}", offsets[1], place=place, level=TRANSACTIONAL, txn="u")
+    made.end("t")
+    made.end("u")
+    assert (made.names(), made.allowed()) == ([], ["G0"] if crossed else [])
+
+
+def test_a_circle_of_an_order_and_a_read_is_none(made: Made) -> None:
+    """t wrote before u in a partition, and was made of what u had committed by then."""
+    made.send("t1", 0, level=TRANSACTIONAL, txn="t")
+    made.send("u1", 1, level=TRANSACTIONAL, txn="u")
+    made.send("u2", 0, place="b-0", level=TRANSACTIONAL, txn="u")
+    made.end("u")
+    made.poll((0, "u2"), place="b-0")
+    made.send("t2", 2, level=TRANSACTIONAL, txn="t", origin=("g", "b-0", 0))
+    made.end("t")
+    assert made.names() == []
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [(5, []), (7, []), (3, ["rewound commit"]), (None, ["lost commit"]), (9, ["phantom"])],
+)
+def test_of_a_commit_under_way_either_offset_may_be_told(
+    made: Made, told: int | None, expected: list[str]
+) -> None:
+    made.commit(3)
+    made.commit(5)
+    made.commit(7, ended=None)
+    made.committed(told)
+    assert made.names() == expected
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"), [(5, []), (3, ["rewound commit"]), (None, ["lost commit"])]
+)
+def test_a_commit_of_unknown_outcome_that_was_told_has_taken_effect(
+    made: Made, later: int | None, expected: list[str]
+) -> None:
+    made.commit(3)
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.committed(later)
+    assert made.names() == expected
+
+
+def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
+    made.commit(5, ended="info")
+    made.committed(5)
+    made.commit(7)
+    made.committed(5)
+    assert made.names() == []
+
+
+def test_a_commit_that_failed_is_not_told(made: Made) -> None:
+    made.commit(3, ended="fail")
+    made.committed(3)
+    assert made.names() == ["phantom"]
+
+
+def test_before_the_first_commit_there_is_none(made: Made) -> None:
+    made.committed(None)
+    made.commit(3)
+    made.committed(3)
+    assert made.names() == []
+
+
+def test_results_without_their_offsets_are_part_of_a_transaction(made: Made) -> None:
+    made.send("in", 0)
+    made.recorder.invoke("p", "offsets", txn="t", group="g", offsets={"a-0": 1}).ok()
+    made.send("out", 1, level=TRANSACTIONAL, txn="t", origin=("g", "a-0", 0))
+    made.end("t", "info")
+    made.final((0, "in"), (1, "out"))
+    made.committed(None, final=True)
+    assert made.names() == ["G1b"]
+
+
+def test_a_reader_whose_place_is_unknown_skips_nothing(made: Made) -> None:
+    for offset in range(5):
+        made.send(f"v{offset}", offset)
+    made.recorder.point(f"reader-{READ_COMMITTED}", "position", offsets={"a-0": None}, group="")
+    made.poll((2, "v2"), (3, "v3"))
+    made.recorder.point(f"reader-{READ_COMMITTED}", "position", offsets={"a-0": 0}, group="")
+    made.poll((0, "v0"), (2, "v2"))
+    made.final(*((offset, f"v{offset}") for offset in range(5)))
+    assert made.names() == ["poll skip"]

@@ -1,0 +1,79 @@
+"""A plan is one thing by its seed, has some of every kind, and asks for nothing that is not
+served."""
+
+from collections import defaultdict
+
+import pytest
+
+from tests.histories.levels import MEANING
+from tests.histories.plan import (
+    ELECT,
+    MEMBER,
+    OPERATOR,
+    PRODUCER,
+    READER,
+    TRANSFORMER,
+    WRITER,
+    WRONGS,
+    make,
+)
+
+ALL = frozenset(range(80))
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_every_kind_there_are_some(seed: int) -> None:
+    plan = make(seed, SECONDS, ALL, operator=True)
+    assert {client.kind for client in plan.clients} == {
+        PRODUCER,
+        WRITER,
+        READER,
+        MEMBER,
+        TRANSFORMER,
+    }
+    assert len({client.name for client in plan.clients}) == len(plan.clients)
+    assert plan.left_out == ()
+    assert sum(fault.after_s + fault.lasts_s for fault in plan.faults) >= SECONDS
+
+
+def test_the_same_seed_is_the_same_plan() -> None:
+    assert make(7, SECONDS, ALL, operator=True) == make(7, SECONDS, ALL, operator=True)
+    assert make(7, SECONDS, ALL, operator=True) != make(8, SECONDS, ALL, operator=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_members_of_a_group_assign_alike(seed: int) -> None:
+    assignors: dict[str, set[str]] = defaultdict(set)
+    for client in make(seed, SECONDS, ALL, operator=True).clients:
+        assignors[client.group].add(client.assignor)
+    assert all(len(names) == 1 for group, names in assignors.items() if group)
+
+
+def test_what_is_not_served_is_left_out() -> None:
+    names = {
+        client.name for client in make(1, SECONDS, frozenset({0, 1, 3}), operator=True).clients
+    }
+    assert names == {"plain", "reader-read_uncommitted"}
+    plan = make(1, SECONDS, frozenset({0, 1, 3, 22}), operator=True)
+    assert {client.name for client in plan.clients} == names | {"idempotent"}
+    assert "writer1" in plan.left_out
+
+
+def test_whoever_cannot_be_disturbed_is_not() -> None:
+    roles, kinds = set(), set()
+    for seed in range(50):
+        plan = make(seed, SECONDS, frozenset({0}), operator=False)
+        roles |= {fault.role for fault in plan.faults}
+        kinds |= {fault.kind for fault in plan.faults}
+    assert roles == {"broker", "leader"}
+    assert ELECT not in kinds
+    everyone = [make(seed, SECONDS, ALL, operator=True) for seed in range(50)]
+    assert {fault.role for plan in everyone for fault in plan.faults} > roles | {OPERATOR}
+    assert ELECT in {fault.kind for plan in everyone for fault in plan.faults}
+
+
+def test_whatever_is_done_wrong_shows_in_some_anomaly() -> None:
+    plan = make(1, SECONDS, ALL, operator=False, wrongs=tuple(WRONGS))
+    assert {client.wrong for client in plan.clients} == {"", *WRONGS}
+    assert all(anomalies <= set(MEANING) for _, anomalies, _ in WRONGS.values())

@@ -1,0 +1,32 @@
+"""Who gets nothing done is named: a client, or a group as a whole."""
+
+from tests.histories.events import Recorder
+from tests.histories.plan import MEMBER, PRODUCER, READER, Client, Plan
+from tests.histories.workload import idle_units
+
+PLAN = Plan(
+    1,
+    (
+        Client("plain", PRODUCER),
+        Client("reader", READER),
+        Client("m0", MEMBER, group="g"),
+        Client("m1", MEMBER, group="g"),
+    ),
+    (),
+    1.0,
+)
+
+
+def test_what_counts_is_an_answer_to_what_a_client_is_there_for() -> None:
+    recorder = Recorder(100)
+    assert idle_units(PLAN, recorder.events) == {"plain", "reader", "g"}
+    recorder.invoke("plain.1", "send").info()
+    recorder.invoke("reader.1", "poll").ok(records={})
+    recorder.invoke("m0.1", "committed").ok(offsets={})
+    recorder.invoke("m1.2", "commit")
+    assert idle_units(PLAN, recorder.events) == {"plain", "reader", "g"}
+    recorder.invoke("plain.2", "send").ok(offset=1)
+    recorder.invoke("reader.1", "poll").ok(records={"a-0": [(0, "v")]})
+    assert idle_units(PLAN, recorder.events) == {"g"}
+    recorder.invoke("m1.3", "commit").ok()
+    assert idle_units(PLAN, recorder.events) == set()

@@ -1,0 +1,504 @@
+"""Compacting one log while others read it, cut it, remove it, or copy it."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.log.conftest import T0, TOPIC_ID, LogBench
+from tidemark.logfiles.checkpoints import read_offsets
+from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    compute_crc,
+    iter_headers,
+)
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.decode import DecodedRecord, decode_records
+from tidemark_broker.log import (
+    CorruptRecords,
+    LogConfig,
+    LogManager,
+    NotCached,
+    PartitionLog,
+    StorageError,
+)
+from tidemark_broker.log.compaction import (
+    CleanerSettings,
+    CleaningAborted,
+    CleaningStats,
+    choosing,
+    dirtiness_of,
+    pace,
+)
+from tidemark_broker.log.compaction import clean as clean_log
+from tidemark_broker.log.segment import Segment
+
+CONFIG = LogConfig(
+    segment_bytes=700, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})
+)
+SETTINGS = CleanerSettings(memory_bytes=1 << 20, load_factor=0.9, buffer_bytes=1000)
+
+
+def written(bench: LogBench, *, rounds: int = 6, keys: int = 10, epoch: int = 0) -> PartitionLog:
+    """A log in which each of ``keys`` was written so often, one record a batch."""
+    bench.config = CONFIG
+    log = bench.create()
+    write(log, rounds, keys, epoch)
+    return log
+
+
+def write(log: PartitionLog, rounds: int, keys: int = 10, epoch: int = 0) -> None:
+    for _ in range(rounds):
+        for number in range(keys):
+            record = Record(b"key-%d" % number, b"at %d" % log.next_offset, (), T0)
+            LogBench.append(log, build_batch([record]), epoch=epoch)
+    log.advance_high_watermark(log.next_offset)
+
+
+def clean(
+    log: PartitionLog, *, now_ms: int = T0, stopping: Callable[[], bool] = lambda: False
+) -> CleaningStats:
+    return clean_log(
+        log,
+        dirtiness_of(log, now_ms),
+        SETTINGS,
+        now_ms=now_ms,
+        stopping=stopping,
+        moved=lambda _: 0.0,
+    )
+
+
+def _records_of(data: bytes) -> list[DecodedRecord]:
+    return [
+        each
+        for position, _ in iter_headers(data)
+        for each in decode_records(memoryview(data)[position:])
+    ]
+
+
+def records(log: PartitionLog) -> list[tuple[int, bytes | None]]:
+    """(offset, key) of all that is there; each value says the offset that it was written with."""
+    found, offset = [], log.log_start_offset
+    while offset < log.next_offset:
+        part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
+        for each in _records_of(part.data):
+            assert each.value == b"at %d" % each.offset
+            found.append((each.offset, each.key))
+        offset = part.next_offset
+    return found
+
+
+def test_the_last_of_each_key_stays_and_the_active_segment_is_left_alone(bench: LogBench) -> None:
+    log = written(bench)
+    active, size = log.active_base_offset, log.size_bytes
+    stats = clean(log)
+    assert stats.next_dirty == active == log.state.first_dirty
+    assert [offset for offset, _ in records(log)] == list(range(active - 10, 60))
+    assert log.size_bytes < size
+    assert stats.written_bytes < size
+    bench.check(log)
+    assert (log.log_start_offset, log.next_offset, log.high_watermark) == (0, 60, 60)
+    again = dirtiness_of(log, T0)
+    assert (again.cleanable_bytes, again.is_due) == (0, False)
+
+
+def poison(record: Record, at: int, with_byte: bytes) -> bytes:
+    """A batch of one record with other bytes in it, whose CRC holds. A topic that was not compacted
+    may hold such: not all is read that comes in."""
+    batch = bytearray(build_batch([record]))
+    batch[HEADER_BYTES + at : HEADER_BYTES + at + 1] = with_byte
+    batch[8:12] = (len(batch) - LENGTH_OVERHEAD).to_bytes(4)
+    batch[HEADER_BYTES] = 2 * (len(batch) - HEADER_BYTES - 1)
+    batch[17:21] = compute_crc(batch, CRC_COVERS_FROM, len(batch)).to_bytes(4)
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "number"),
+    [
+        pytest.param(
+            poison(Record(b"key-0", b"at 0", (), T0), 3, b"\x7e"),
+            0,
+            id="an offset behind the log's end",
+        ),
+        pytest.param(
+            poison(Record(b"gone", None, (), T0), 2, b"\x80" * 11 + b"\0"),
+            50,
+            id="a timestamp without end",
+        ),
+    ],
+)
+def test_a_record_that_is_not_what_it_says_takes_no_others_away(
+    bench: LogBench, batch: bytes, number: int
+) -> None:
+    """It comes before the batch of that number, and stays as it is."""
+    bench.config = CONFIG
+    log = bench.create()
+    write(log, 1, number)
+    LogBench.append(log, batch)
+    write(log, 6)
+    active = log.active_base_offset
+    stats = clean(log)
+    assert stats.unreadable_batches == 1
+    assert stats.next_dirty == active == log.state.first_dirty
+    kept, offset = list[int](), number + 51
+    while offset < log.next_offset:
+        part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
+        kept += [each.offset for each in _records_of(part.data)]
+        offset = part.next_offset
+    assert kept == list(range(number + 51, number + 61))
+    left = log.read(number, max_bytes=1, up_to_offset=log.next_offset, min_one=True).data
+    assert left[HEADER_BYTES : len(batch)] == batch[HEADER_BYTES:]
+
+
+def test_an_offset_that_is_gone_is_read_as_what_follows_it(bench: LogBench) -> None:
+    log = written(bench)
+    clean(log)
+    first = records(log)[0][0]
+    for offset in range(first):
+        part = log.read(offset, max_bytes=1, up_to_offset=60, min_one=True)
+        assert [each.offset for each in _records_of(part.data)] == [first]
+        assert part.next_offset == first + 1
+    found = log.offset_by_timestamp(T0)
+    assert found is not None
+    assert found.offset == first
+
+
+def test_an_answer_is_not_one_empty_batch_alone(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some clients would take it for the end of the log."""
+    monkeypatch.setattr(choosing, "GROUP_SEGMENTS_MAX", 1)
+    log = written(bench)
+    clean(log)
+    empty = [each for each in log.segments() if each.size_bytes == HEADER_BYTES]
+    assert len(empty) > 2
+    for segment in empty:
+        part = log.read(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+        assert len(_records_of(part.data)) == 1
+        with pytest.raises(NotCached):
+            log.read_cached(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
+    end = empty[-1].next_base_offset
+    part = log.read(0, max_bytes=1, up_to_offset=end, min_one=True)
+    assert (_records_of(part.data), part.next_offset) == ([], end)
+
+
+def test_what_is_not_committed_is_left_alone(bench: LogBench) -> None:
+    bench.config = CONFIG
+    log = bench.create()
+    write(log, 3)
+    committed = log.high_watermark
+    for number in range(30):
+        record = Record(b"key-%d" % (number % 10), b"at %d" % log.next_offset, (), T0)
+        LogBench.append(log, build_batch([record]))
+    stats = clean(log)
+    assert stats.next_dirty <= committed
+    assert [offset for offset, _ in records(log)][-30:] == list(range(30, 60))
+
+
+def test_a_log_with_nothing_to_compact_is_not_written_again(bench: LogBench) -> None:
+    log = written(bench)
+    clean(log)
+    log.state.first_dirty = None
+    before = {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")}
+    clean(log)
+    once = {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")}
+    log.state.first_dirty = None
+    clean(log)
+    assert {path.name: path.stat().st_ino for path in bench.directory.glob("*.log")} == once
+    assert once.keys() <= before.keys()
+
+
+def test_small_segments_become_one(bench: LogBench) -> None:
+    log = written(bench, rounds=20)
+    before = len(log.segments())
+    clean(log)
+    assert len(log.segments()) <= 4 < before
+    assert len(list(bench.directory.glob("*.log"))) == len(log.segments())
+    assert len(list(bench.directory.glob("*.snapshot"))) <= len(log.segments())
+    reopened = _reopened(bench, log)
+    assert records(reopened)[-1][0] == 199
+
+
+def _reopened(bench: LogBench, log: PartitionLog) -> PartitionLog:
+    end, recovery_point = log.next_offset, log.recovery_point
+    bench.crash(log)
+    found = bench.open(recovery_point=recovery_point, high_watermark=end)
+    assert found.next_offset == end
+    bench.check(found)
+    return found
+
+
+# ------------------------------------------------------------------ others at the same time
+
+
+def test_whoever_reads_meanwhile_reads_on(bench: LogBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that a read finds by name are others than those that it looked up."""
+    log = written(bench)
+    log.flush()
+    for segment in log.state.segments.items[:-1]:
+        segment.unload()
+    real, cleaned = Segment.load, []
+
+    def load(segment: Segment) -> None:
+        if not cleaned:
+            cleaned.append(clean(log))
+        real(segment)
+
+    monkeypatch.setattr(Segment, "load", load)
+    part = log.read(0, max_bytes=1000, up_to_offset=60, min_one=True)
+    assert cleaned
+    assert all(each.value == b"at %d" % each.offset for each in _records_of(part.data))
+    rest = [offset for offset, _ in records(log)]
+    assert {each.offset for each in _records_of(part.data)} <= set(rest)
+    assert part.next_offset > max(each.offset for each in _records_of(part.data))
+
+
+def test_a_reader_with_the_old_file_open_reads_it_to_the_end(bench: LogBench) -> None:
+    log = written(bench)
+    log.read(0, max_bytes=1, up_to_offset=60, min_one=True)
+    pinned = log.state.segments.items[0].pinned()
+    data = pinned.bytes_of(0, pinned.size_bytes)
+    clean(log)
+    assert pinned.bytes_of(0, pinned.size_bytes) == data
+    pinned.unload()
+
+
+def _truncate(log: PartitionLog) -> None:
+    log.truncate_to(25)
+
+
+def _close(log: PartitionLog) -> None:
+    log.close()
+
+
+def _remove(log: PartitionLog) -> None:
+    shutil.rmtree(log.rename_for_deletion())
+
+
+@pytest.mark.parametrize("at", [1, 60, 180, 240])
+@pytest.mark.parametrize("meanwhile", [_truncate, _close, _remove], ids=["cut", "close", "remove"])
+def test_who_changes_the_log_meanwhile_does_not_wait_and_the_cleaning_gives_up(
+    bench: LogBench,
+    meanwhile: Callable[[PartitionLog], None],
+    at: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    log, asked = written(bench, rounds=8), 0
+
+    def stopping() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == at:
+            meanwhile(log)
+        return False
+
+    with pytest.raises(CleaningAborted):
+        clean(log, stopping=stopping)
+    assert log.state.first_dirty is None
+    assert not list(bench.directory.glob("*.cleaned"))
+    if meanwhile is _truncate:
+        assert log.next_offset <= 25
+        bench.check(log)
+        clean(log)
+        bench.check(log)
+
+
+def test_a_cleaning_that_is_told_to_stop_stops(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    log = written(bench)
+    before = bench.bytes_on_disk()
+    with pytest.raises(CleaningAborted):
+        clean(log, stopping=lambda: True)
+    assert bench.bytes_on_disk() == before
+    clean(log)
+
+
+def test_segments_that_retention_takes_meanwhile_are_not_brought_back(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    log, asked = written(bench, rounds=8), 0
+    log.config = replace(
+        CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=2000
+    )
+
+    def stopping() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 200:
+            assert log.apply_retention(T0, tiered=None)
+        return False
+
+    with pytest.raises(CleaningAborted):
+        clean(log, stopping=stopping)
+    assert log.log_start_offset > 0
+    bench.check(log)
+    clean(log)
+    bench.check(_reopened(bench, log))
+
+
+def test_a_compacted_log_expires_too(bench: LogBench) -> None:
+    log = written(bench, rounds=20)
+    clean(log)
+    write(log, 10)
+    log.config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=5)
+    assert log.apply_retention(T0 + 6, tiered=None)
+    assert log.log_start_offset == log.next_offset
+    assert dirtiness_of(log, T0).first_dirty == log.next_offset
+
+
+# ------------------------------------------------------------------ what goes wrong
+
+
+def test_damage_is_not_compacted_away(bench: LogBench) -> None:
+    log = written(bench)
+    log.flush()
+    path = min(bench.directory.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecords, match="is not compacted"):
+        clean(log)
+    assert path.read_bytes() == data
+    assert {each.suffix for each in bench.directory.iterdir()}.isdisjoint({".cleaned", ".swap"})
+
+
+@pytest.mark.parametrize("suffix", [".log.swap", ".index.swap", ".log.cleaned"])
+def test_a_swap_that_fails_half_way_is_finished_or_undone(
+    bench: LogBench, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(bench)
+    real, failed = Path.replace, []
+
+    def replace_once(path: Path, target: Path) -> Path:
+        if path.name.endswith(suffix) and not failed:
+            failed.append(path)
+            raise OSError(5, "Input/output error")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace_once)
+    with pytest.raises(StorageError):
+        clean(log)
+    in_doubt = suffix != ".log.cleaned"
+    assert (log.failure is not None) == in_doubt
+    if in_doubt:
+        with pytest.raises(StorageError, match="opened again"):
+            bench.append(log, bench.batch())
+        assert log.reopen()
+    bench.check(log)
+    assert log.next_offset == 60
+    clean(log)
+    assert [offset for offset, _ in records(log)][-10:] == list(range(50, 60))
+    bench.check(_reopened(bench, log))
+
+
+def test_a_disk_that_is_full_leaves_the_log_as_it_is(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(bench)
+    before = records(log)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tidemark_broker.log.compaction.cleaned_segment.os.write", full)
+    with pytest.raises(StorageError, match="No space left"):
+        clean(log)
+    assert log.failure is None
+    assert records(log) == before
+    assert not list(bench.directory.glob("*.cleaned"))
+
+
+# ------------------------------------------------------------------ followers
+
+
+def _copy(leader: PartitionLog, follower: PartitionLog) -> None:
+    while follower.next_offset < leader.next_offset:
+        part = leader.read(
+            follower.next_offset, max_bytes=400, up_to_offset=leader.next_offset, min_one=True
+        )
+        follower.append_as_follower(part.data, now_ms=T0)
+    follower.advance_high_watermark(leader.high_watermark)
+
+
+@pytest.mark.parametrize("behind", range(0, 62, 3))
+def test_a_follower_goes_on_wherever_it_was_when_its_leader_compacted(
+    bench: LogBench, tmp_path: Path, behind: int
+) -> None:
+    leader = written(bench)
+    write(leader, 1, epoch=1)
+    other = LogBench(tmp_path / "copy-0", config=CONFIG)
+    follower = other.create()
+    while follower.next_offset < behind:
+        part = leader.read(follower.next_offset, max_bytes=1, up_to_offset=70, min_one=True)
+        follower.append_as_follower(part.data, now_ms=T0)
+    clean(leader)
+    _copy(leader, follower)
+    other.check(follower)
+    assert set(records(leader)) <= set(records(follower))
+    assert follower.epochs == leader.epochs
+    clean(follower)
+    write(leader, 6, epoch=1)
+    clean(leader)
+    _copy(leader, follower)
+    clean(follower)
+    other.check(follower)
+    # Both have the last of each key; behind what each has compacted both have everything.
+    assert set(records(leader)[-10:]) <= set(records(follower))
+    assert {k: at for at, k in records(leader)} == {k: at for at, k in records(follower)}
+    follower.state.let_go()
+
+
+def test_a_batch_that_overlaps_and_was_not_compacted_is_refused(
+    bench: LogBench, tmp_path: Path
+) -> None:
+    leader = bench.create()
+    bench.fill(leader, [2, 5])
+    data = bench.read_all(leader)
+    other = LogBench(tmp_path / "copy-0")
+    follower = other.create()
+    follower.append_as_follower(data, now_ms=T0)
+    follower.truncate_to(2)
+    follower.append_as_follower(build_batch([Record(b"k", b"v")], base_offset=2, leader_epoch=0))
+    with pytest.raises(CorruptRecords, match="does not continue the log"):
+        follower.append_as_follower(data[len(data) - 12 - _size_of_last(data) :])
+    follower.state.let_go()
+
+
+def _size_of_last(data: bytes) -> int:
+    return [header.length for _, header in iter_headers(data)][-1]
+
+
+# ------------------------------------------------------------------ what is on record
+
+
+def test_how_far_a_log_was_compacted_is_on_record_and_goes_back_with_a_truncation(
+    start: Callable[[], LogManager],
+) -> None:
+    manager = start()
+    log = manager.create(topic="t", topic_id=TOPIC_ID, partition=0, config=CONFIG)
+    write(log, 6)
+    clean(log)
+    compacted = log.state.first_dirty
+    assert compacted
+    path = manager.directory / "cleaner-offset-checkpoint"
+    assert read_offsets(path.read_text()) == {("t", 0): compacted}
+    again = start().get("t", 0)
+    assert again is not None
+    assert again.state.first_dirty == compacted
+    again.truncate_to(20)
+    assert again.state.first_dirty is not None
+    assert again.state.first_dirty <= 20
+    assert read_offsets(path.read_text())["t", 0] <= 20
+    last = start()
+    last.delete("t", 0)
+    assert read_offsets(path.read_text()) == {}

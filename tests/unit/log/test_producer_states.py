@@ -1,0 +1,308 @@
+"""Which batch of a producer a log takes (Kafka's ProducerAppendInfo, rule by rule)."""
+
+import pytest
+
+from tidemark.configuration.values import INT32_MAX
+from tidemark.logfiles.producer_snapshot import decode_snapshot, without_transactions
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.records.control import EndMarker
+from tidemark_broker.log import errors, producer_states
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch
+from tidemark_broker.log.producer_states import ProducerLimit, ProducerStates, VerificationGuard
+
+PID = 7
+
+
+def data(
+    sequence: int, offset: int, *, count: int = 1, epoch: int = 0, producer: int = PID,
+    transactional: bool = False, at_ms: int = 0,
+) -> ProducerBatch:  # fmt: skip
+    return ProducerBatch(
+        producer, epoch, sequence, offset, offset + count - 1, at_ms, transactional
+    )
+
+
+def end(
+    offset: int, *, commit: bool = True, epoch: int = 0, coordinator: int = 0, producer: int = PID
+) -> ProducerBatch:
+    marker = EndMarker(commit, coordinator)
+    return ProducerBatch(producer, epoch, -1, offset, offset, 0, True, marker)
+
+
+def check(states: ProducerStates, batch: ProducerBatch) -> object:
+    return states.check(batch, AppendOrigin.CLIENT, None)
+
+
+def having(*batches: ProducerBatch) -> ProducerStates:
+    states = ProducerStates()
+    for batch in batches:
+        states.note(batch)
+    return states
+
+
+FIVE = [data(sequence, 10 * sequence) for sequence in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("known", "sequence", "epoch", "error"),
+    [
+        pytest.param([], 0, 0, None, id="new"),
+        pytest.param([], 40, 3, None, id="unknown: any number is taken"),
+        pytest.param(FIVE, 5, 0, None, id="the next one"),
+        pytest.param(FIVE, 6, 0, errors.OutOfOrderSequence, id="a gap"),
+        pytest.param(FIVE, 4, 0, "duplicate", id="the last one again"),
+        pytest.param(FIVE, 0, 0, "duplicate", id="the fifth last again"),
+        pytest.param([*FIVE, data(5, 50)], 0, 0, errors.OutOfOrderSequence, id="the sixth last"),
+        pytest.param(FIVE, 0, 1, None, id="a new epoch begins with 0"),
+        pytest.param(FIVE, 5, 1, errors.OutOfOrderSequence, id="a new epoch with another"),
+        pytest.param([data(0, 0, epoch=2)], 1, 1, errors.InvalidProducerEpoch, id="an old epoch"),
+        pytest.param([data(INT32_MAX, 0)], 0, 0, None, id="numbers go on with 0"),
+        pytest.param([data(INT32_MAX - 1, 0, count=3)], 1, 0, None, id="a batch over the end"),
+        pytest.param([data(INT32_MAX, 0)], 1, 0, errors.OutOfOrderSequence, id="0 was left out"),
+        pytest.param([end(0, epoch=3)], 0, 3, None, id="after a marker that raised the epoch"),
+        pytest.param([end(0, epoch=3)], 4, 3, errors.OutOfOrderSequence, id="then only 0"),
+        pytest.param([data(0, 0), end(1)], 1, 0, None, id="a marker leaves the numbers"),
+    ],
+)
+def test_a_batch_is_taken_refused_or_known(
+    known: list[ProducerBatch], sequence: int, epoch: int, error: type[Exception] | str | None
+) -> None:
+    states, batch = having(*known), data(sequence, 99, epoch=epoch)
+    if isinstance(error, type):
+        with pytest.raises(error):
+            check(states, batch)
+        return
+    found = check(states, batch)
+    assert (found is not None) == (error == "duplicate")
+
+
+def test_a_duplicate_tells_where_its_first_self_stands() -> None:
+    states = having(data(0, 10, count=3), data(3, 20, count=2))
+    found = states.check(data(0, 99, count=3), AppendOrigin.CLIENT, None)
+    assert found is not None
+    assert (found.base_offset, found.last_offset) == (10, 12)
+    with pytest.raises(errors.OutOfOrderSequence):
+        check(states, data(0, 99, count=2))  # other records than those
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "refused"),
+    [(2, 1, True), (3, 1, False), (4, 1, False), (2, 2, True), (3, 2, True), (4, 2, False)],
+)
+def test_a_marker_of_a_former_epoch_is_refused(epoch: int, version: int, refused: bool) -> None:
+    states = having(data(0, 0, epoch=3, transactional=True))
+    if refused:
+        with pytest.raises(errors.InvalidProducerEpoch):
+            states.check_marker(end(1, epoch=epoch), version)
+    else:
+        states.check_marker(end(1, epoch=epoch), version)
+
+
+def test_a_marker_that_comes_again_does_no_harm() -> None:
+    states = having(data(0, 0, transactional=True), end(1, epoch=1))
+    states.check_marker(end(2, epoch=1), 2)
+    assert states.note(end(2, epoch=1, commit=False)) is None
+
+
+def test_a_former_coordinator_is_fenced() -> None:
+    states = having(end(0, coordinator=5))
+    states.check_marker(end(1, coordinator=5), 1)
+    with pytest.raises(errors.TransactionCoordinatorFenced):
+        states.check_marker(end(1, coordinator=4), 1)
+
+
+def test_a_transaction_is_unstable_until_its_marker_is_committed() -> None:
+    states = having(data(0, 10, transactional=True))
+    assert states.first_unstable_offset == 10
+    states.note(data(0, 11, producer=8, transactional=True))
+    states.note(end(12, commit=True))
+    states.on_high_watermark(12)
+    assert states.first_unstable_offset == 10
+    states.on_high_watermark(13)
+    assert states.first_unstable_offset == 11
+    aborted = states.note(end(13, commit=False, producer=8))
+    assert aborted == AbortedTransaction(8, 11, 13, 14)
+    states.on_high_watermark(14)
+    assert states.first_unstable_offset is None
+
+
+def test_what_was_stable_when_it_ended_is_told_with_an_aborted_transaction() -> None:
+    states = having(data(0, 10, transactional=True), data(0, 11, producer=8, transactional=True))
+    assert states.note(end(12, commit=False, producer=8)) == AbortedTransaction(8, 11, 12, 10)
+
+
+def test_a_marker_without_records_ends_nothing() -> None:
+    states = ProducerStates()
+    assert states.note(end(5, commit=False)) is None
+    assert states.first_unstable_offset is None
+
+
+def test_records_within_and_without_a_transaction_do_not_mix() -> None:
+    states = having(data(0, 0, transactional=True))
+    with pytest.raises(errors.InvalidTransactionState, match="within"):
+        check(states, data(1, 1))
+    assert check(states, data(1, 1, transactional=True)) is None
+
+
+def test_a_transaction_begins_here_only_once_the_coordinator_knows_of_it() -> None:
+    states, first = ProducerStates(), data(0, 0, transactional=True)
+    with pytest.raises(errors.InvalidTransactionState):
+        check(states, first)
+    guard = states.begin_verification(first, 0, supports_epoch_bump=False)
+    assert guard is not None
+    with pytest.raises(errors.InvalidTransactionState):
+        states.check(first, AppendOrigin.CLIENT, VerificationGuard())
+    assert states.check(first, AppendOrigin.CLIENT, guard) is None
+    states.note(first)
+    assert states.begin_verification(
+        data(1, 1, transactional=True), 0, supports_epoch_bump=False
+    ) is None  # fmt: skip
+
+
+def test_a_marker_makes_an_answer_of_the_coordinator_void() -> None:
+    states, first = ProducerStates(), data(0, 0, transactional=True)
+    guard = states.begin_verification(first, 0, supports_epoch_bump=False)
+    states.note(end(0, commit=False))
+    with pytest.raises(errors.InvalidTransactionState):
+        states.check(first, AppendOrigin.CLIENT, guard)
+
+
+def test_a_batch_waits_for_an_earlier_one_that_is_being_verified() -> None:
+    states = ProducerStates()
+    states.begin_verification(data(0, 0, transactional=True), 0, supports_epoch_bump=False)
+    second = data(1, 0, transactional=True)
+    guard = states.begin_verification(second, 0, supports_epoch_bump=False)
+    with pytest.raises(errors.OutOfOrderSequence, match="still to be verified"):
+        states.check(second, AppendOrigin.CLIENT, guard)
+
+
+def test_a_transaction_of_version_2_begins_with_0() -> None:
+    states, late = ProducerStates(), data(3, 0, transactional=True)
+    guard = states.begin_verification(late, 0, supports_epoch_bump=True)
+    with pytest.raises(errors.OutOfOrderSequence, match="version 2"):
+        states.check(late, AppendOrigin.CLIENT, guard)
+
+
+def test_the_sequence_numbers_of_a_coordinator_are_not_checked() -> None:
+    states = having(data(0, 0))
+    assert states.check(data(-1, 1), AppendOrigin.COORDINATOR, None) is None
+
+
+def test_idle_producers_expire_and_those_within_a_transaction_stay() -> None:
+    states = having(
+        data(0, 0, producer=1, at_ms=100),
+        data(0, 1, producer=2, at_ms=50),
+        data(0, 2, producer=3, at_ms=50, transactional=True),
+    )
+    states.expire(150, 100)
+    states.expire(150, 100)
+    assert sorted(each.producer_id for each in states.active()) == [1, 3]
+
+
+def test_who_copies_old_records_is_not_idle() -> None:
+    """Its timestamps are another's. What is forgotten of it would be appended again."""
+    states, copied = ProducerStates(), [data(n, n, producer=1, at_ms=0) for n in range(4)]
+    states.note(copied[0])
+    for batch in copied[1:]:
+        states.expire(1_000_000, 100)
+        assert [each.producer_id for each in states.active()] == [1]
+        states.note(batch)
+    states.expire(1_000_000, 100)
+    states.expire(1_000_000, 100)
+    assert len(states) == 0
+
+
+def test_those_that_were_idle_for_longest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 40)
+    states = ProducerStates()
+    states.note(data(0, 0, producer=1000, at_ms=-5, transactional=True))
+    for number in range(40):
+        states.note(data(0, number + 1, producer=number, at_ms=number))
+    known = {each.producer_id for each in states.active()}
+    assert known == {1000, *range(1, 40)}
+
+
+def test_a_timestamp_of_the_future_outlives_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that makes up producers does not have the others forgotten, whatever it writes."""
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 40)
+    states = having(data(0, 0, at_ms=100))
+    for number in range(200):
+        states.note(data(0, 2 * number + 1, producer=1000 + number, at_ms=2**62))
+        states.note(data(number + 1, 2 * number + 2, at_ms=100 + number))
+    assert len(states) <= 40
+    assert check(states, data(200, 999)) is not None  # its last batch is known when it comes again
+    with pytest.raises(errors.OutOfOrderSequence):
+        check(states, data(0, 999))
+
+
+def test_who_was_idle_for_longest_is_known_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 3)
+    before = having(*(data(0, number, producer=number) for number in range(3)))
+    before.note(data(1, 3, producer=0))
+    states = ProducerStates()
+    states.load(decode_snapshot(before.snapshot()))
+    states.note(data(0, 4, producer=3))
+    assert [each.producer_id for each in states.active()] == [2, 0, 3]
+
+
+def test_the_logs_of_a_broker_share_a_limit() -> None:
+    limit = ProducerLimit(10)
+    first, second = ProducerStates(limit), ProducerStates(limit)
+    for number in range(8):
+        first.note(data(0, number, producer=number))
+    for number in range(8):
+        second.note(data(0, number, producer=number, at_ms=number))
+    assert (len(first), len(second), limit.count) == (8, 2, 10)
+    first.clear()
+    assert limit.count == 2
+
+
+def test_the_logs_of_a_broker_share_a_limit_of_verifications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client asks for them at no cost, in as many partitions as there are."""
+    monkeypatch.setattr(producer_states, "VERIFICATIONS_MAX", 50)
+    limit = ProducerLimit()
+    logs = [ProducerStates(limit) for _ in range(3)]
+    guards = {}
+    for number in range(200):
+        for states in logs:
+            batch = data(0, number, producer=number, transactional=True)
+            guards[states, number] = states.begin_verification(batch, 0, supports_epoch_bump=True)
+    assert limit.verifications == 3 * 20
+    for states in logs:
+        last = data(0, 0, producer=199, transactional=True)
+        assert states.check(last, AppendOrigin.CLIENT, guards[states, 199]) is None
+        states.note(last)
+        lost = data(0, 0, producer=0, transactional=True)
+        with pytest.raises(errors.InvalidTransactionState):
+            states.check(lost, AppendOrigin.CLIENT, guards[states, 0])
+        states.note(end(1, producer=198))
+    assert limit.verifications == 3 * 18
+    logs[0].expire(10, 10)
+    logs[1].clear()
+    logs[2].forget()
+    assert limit.verifications == 0
+
+
+def test_a_snapshot_holds_what_kafka_keeps() -> None:
+    states = having(
+        data(0, 0, count=2, at_ms=5), data(2, 2, count=3, at_ms=6), end(5, coordinator=4),
+        data(5, 6, transactional=True, at_ms=8), end(9, producer=8, epoch=2),
+    )  # fmt: skip
+    [one, other] = decode_snapshot(states.snapshot())
+    assert one == (PID, 0, 5, 6, 0, 8, 4, 6)
+    assert other == (8, 2, -1, -1, 0, 0, 0, -1)
+    again = ProducerStates()
+    again.load([one, other])
+    assert list(again.active()) == list(states.active())
+    assert again.first_unstable_offset == 6
+
+
+def test_a_snapshot_without_transactions_has_the_same_producers() -> None:
+    states = having(data(0, 3, transactional=True), data(0, 4, producer=8))
+    again = ProducerStates()
+    again.load(decode_snapshot(without_transactions(states.snapshot())))
+    assert [each.producer_id for each in again.active()] == [PID, 8]
+    assert again.first_unstable_offset is None
+    assert states.first_unstable_offset == 3

@@ -1,0 +1,370 @@
+"""A log's producers and transactions: what its files say is what its batches say, whatever
+happened."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.log.conftest import T0, LogBench
+from tidemark.logfiles.producer_snapshot import decode_snapshot
+from tidemark.logfiles.transaction_index import AbortedTransaction, decode_aborted
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.control import EndMarker
+from tidemark_broker.log import InvalidRecords, PartitionLog, errors, producer_replay
+from tidemark_broker.log.producer_states import ActiveProducer
+from tidemark_broker.log.walk import walk_produced
+
+
+def produce(
+    log: PartitionLog, producer: int, sequence: int, count: int = 1, *, epoch: int = 0,
+    transactional: bool = False,
+) -> int:  # fmt: skip
+    """The base offset that is answered."""
+    batch = build_batch(
+        [Record(b"k", bytes(20), (), T0 + log.next_offset)] * count,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+    )
+    guard = log.begin_verification(batch, T0, supports_epoch_bump=False)
+    return log.append_as_leader(batch, leader_epoch=0, now_ms=T0, guard=guard).base_offset
+
+
+def finish(log: PartitionLog, producer: int, *, commit: bool, epoch: int = 0) -> int:
+    return log.append_marker(
+        EndMarker(commit, 1),
+        producer_id=producer,
+        producer_epoch=epoch,
+        transaction_version=1,
+        leader_epoch=0,
+        now_ms=T0,
+    ).base_offset
+
+
+def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
+    return log.aborted_transactions(log.local_log_start_offset, log.next_offset)
+
+
+def known(log: PartitionLog) -> list[ActiveProducer]:
+    return sorted(log.active_producers())
+
+
+def test_a_duplicate_is_answered_with_its_offset_and_not_appended(bench: LogBench) -> None:
+    log = bench.create()
+    assert [produce(log, 1, 0, 2), produce(log, 1, 2)] == [0, 2]
+    assert produce(log, 1, 0, 2) == 0
+    assert log.next_offset == 3
+    with pytest.raises(errors.OutOfOrderSequence):
+        produce(log, 1, 9)
+    assert log.next_offset == 3
+    assert bench.check(log) == [0, 2]
+
+
+def test_a_failed_write_leaves_the_producer_as_it_was(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create()
+    produce(log, 1, 0)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwritev", refuse)
+        with pytest.raises(errors.StorageError):
+            produce(log, 1, 1)
+    assert produce(log, 1, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"producer_id": 1, "producer_epoch": 0, "base_sequence": -1}, "sequence number"),
+        ({"is_transactional": True}, "need a producer id"),
+        (
+            {"producer_id": 1, "producer_epoch": 0, "is_control": True, "is_transactional": True},
+            "control records",
+        ),
+    ],
+    ids=["sequence", "transactional", "control"],
+)
+def test_a_client_may_not_send(bench: LogBench, fields: dict[str, int], message: str) -> None:
+    batch = build_batch([Record(b"k", b"v", (), T0)], **fields)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecords, match=message):
+        bench.create().append_as_leader(batch, leader_epoch=0, now_ms=T0)
+
+
+def test_a_snapshot_of_each_roll_is_of_that_offset(bench: LogBench) -> None:
+    log = bench.create()
+    for sequence in range(30):
+        produce(log, 1, sequence)
+    log.flush()
+    bases = [segment.base_offset for segment in log.segments()][1:]
+    assert len(bases) > 1
+    for base in bases:
+        [entry] = decode_snapshot((bench.directory / f"{base:020d}.snapshot").read_bytes())
+        assert (entry.last_sequence, entry.last_offset) == (base - 1, base - 1)
+
+
+def test_the_last_stable_offset_stops_at_an_open_transaction(bench: LogBench) -> None:
+    log = bench.create()
+    bench.fill(log, [2])
+    produce(log, 1, 0, transactional=True)
+    bench.fill(log, [2])
+    log.advance_high_watermark(5)
+    assert (log.last_stable_offset, log.high_watermark) == (2, 5)
+    finish(log, 1, commit=True)
+    assert log.last_stable_offset == 2
+    log.advance_high_watermark(6)
+    assert log.last_stable_offset == 6
+
+
+def test_a_log_start_within_an_open_transaction_is_stable(bench: LogBench) -> None:
+    log = bench.create()
+    produce(log, 1, 0, 3, transactional=True)
+    log.advance_high_watermark(3)
+    log.raise_log_start(2)
+    assert log.last_stable_offset == 2
+
+
+def test_aborted_transactions_are_found_over_segments(bench: LogBench) -> None:
+    log = bench.create()
+    produce(log, 1, 0, transactional=True)
+    bench.fill(log, [1] * 20)
+    produce(log, 2, 0, transactional=True)
+    finish(log, 2, commit=False)
+    bench.fill(log, [1] * 20)
+    finish(log, 1, commit=False)
+    assert len(log.segments()) > 2
+    one, other = AbortedTransaction(2, 21, 22, 0), AbortedTransaction(1, 0, 43, 44)
+    for flushed in (False, True):
+        if flushed:
+            log.flush()
+        assert aborted_of(log) == [one, other]
+        assert log.aborted_transactions(5, 20) == [other]
+        assert log.aborted_transactions(23, 44) == [other]
+        assert log.aborted_transactions(21, 22) == [one, other]
+        assert (log.aborted_count(0), log.aborted_count(43)) == (2, 1)
+    files = sorted(bench.directory.glob("*.txnindex"))
+    assert [list(decode_aborted(path.read_bytes())) for path in files] == [[one], [other]]
+
+
+def test_segments_that_go_take_their_transaction_index_along(bench: LogBench) -> None:
+    log = bench.create()
+    produce(log, 1, 0, transactional=True)
+    finish(log, 1, commit=False)
+    bench.fill(log, [1] * 20)
+    log.flush()
+    log.advance_high_watermark(log.next_offset)
+    log.raise_log_start(15)
+    log.apply_retention(T0, tiered=None)
+    assert not list(bench.directory.glob("*.txnindex"))
+    assert aborted_of(log) == []
+
+
+def test_a_log_that_starts_behind_the_tier_takes_its_producers_from_there(bench: LogBench) -> None:
+    log = bench.create()
+    for sequence in range(3):
+        produce(log, 1, sequence)
+    snapshot = log.state.producers.snapshot()
+    produce(log, 2, 0)
+    log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=(), producer_snapshot=snapshot)
+    assert [each.producer_id for each in known(log)] == [1]
+    bench.crash(log)
+    again = bench.open(log_start_offset=0, recovery_point=100)
+    assert [each.producer_id for each in known(again)] == [1]
+    assert produce(again, 1, 3) == 100
+
+
+def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should it lead, a batch that comes again is not appended again."""
+
+    class Died(BaseException):
+        pass
+
+    def dies(*_: object, **__: object) -> None:
+        raise Died
+
+    log = bench.create()
+    produce(log, 1, 0)
+    snapshot = log.state.producers.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark_broker.log.truncation.Bounds.empty", dies)
+        with pytest.raises(Died):
+            log.truncate_fully_and_start_at(
+                100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
+            )
+    bench.crash(log)
+    log = bench.open(log_start_offset=0)
+    assert log.next_offset == 100
+    assert [each.producer_id for each in known(log)] == [1]
+
+
+def test_a_torn_snapshot_gives_way_to_the_one_before(bench: LogBench) -> None:
+    log = bench.create()
+    for sequence in range(30):
+        produce(log, 1, sequence)
+    log.close()
+    paths = sorted(bench.directory.glob("*.snapshot"))
+    for path in paths[-2:]:
+        path.write_bytes(path.read_bytes()[:9])
+    again = bench.open(recovery_point=30, clean_shutdown=True)
+    assert again.active_producers()[0].last_sequence == 29
+    assert produce(again, 1, 27) == 27  # told by the batches: not only the last one is known
+
+
+class Model:
+    """Random producers of one log, some of them transactional."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.next_sequence: dict[int, int] = {}
+        self.open: set[int] = set()
+
+    def step(self, log: PartitionLog) -> None:
+        producer = self.rng.randrange(6)
+        transactional = producer % 2 == 1
+        if producer in self.open and self.rng.random() < 0.3:
+            finish(log, producer, commit=self.rng.random() < 0.5)
+            self.open.discard(producer)
+            return
+        sequence, count = self.next_sequence.get(producer, 0), self.rng.randrange(1, 4)
+        produce(log, producer, sequence, count, transactional=transactional)
+        self.next_sequence[producer] = sequence + count
+        if transactional:
+            self.open.add(producer)
+
+    def after_a_cut(self, log: PartitionLog) -> None:
+        self.next_sequence = {
+            each.producer_id: each.last_sequence + 1 for each in log.active_producers()
+        }
+        self.open = {
+            each.producer_id for each in log.active_producers() if each.txn_first_offset >= 0
+        }
+
+
+def replayed(bench: LogBench, log: PartitionLog, directory: Path) -> PartitionLog:
+    """A follower's log of the same batches, from the first one on."""
+    other = LogBench(directory, config=bench.config)
+    made = other.create()
+    made.append_as_follower(bench.read_all(log), now_ms=T0)
+    made.advance_high_watermark(log.high_watermark)
+    bench.opened += other.opened
+    return made
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_a_log_knows_what_its_batches_tell(
+    bench: LogBench, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    log, model, flushed = bench.create(), Model(rng), 0
+    for number in range(8):
+        for _ in range(rng.randrange(1, 25)):
+            model.step(log)
+        log.advance_high_watermark(rng.randrange(log.next_offset + 1))
+        action = rng.choice(["flush", "crash", "close", "cut", "roll"])
+        if action == "flush":
+            flushed = log.flush()
+        elif action == "roll":
+            log.roll(T0)
+        elif action == "cut":
+            log.truncate_to(rng.randrange(log.high_watermark, log.next_offset + 1))
+            flushed = min(flushed, log.recovery_point)
+        else:
+            committed = log.high_watermark
+            log.close() if action == "close" else bench.crash(log)
+            flushed = log.next_offset if action == "close" else flushed
+            log = bench.open(
+                recovery_point=flushed,
+                clean_shutdown=action == "close",
+                high_watermark=committed,
+            )
+        model.after_a_cut(log)
+        same = replayed(bench, log, tmp_path / f"replayed-{number}" / "t-0")
+        assert known(log) == known(same)
+        assert aborted_of(log) == aborted_of(same)
+        assert log.last_stable_offset == same.last_stable_offset
+        bench.check(log)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-3], lambda data: data[:-34] + b"\x07" + data[-33:]],
+    ids=["torn", "another version"],
+)
+def test_a_damaged_transaction_index_is_told_by_the_batches(
+    bench: LogBench, damage: Callable[[bytes], bytes]
+) -> None:
+    log = bench.create()
+    for producer in range(4):
+        produce(log, producer, 0, transactional=True)
+        bench.fill(log, [1] * 10)
+        finish(log, producer, commit=False)
+    log.close()
+    expected = aborted_of(log)
+    assert len(expected) == 4
+    path = sorted(bench.directory.glob("*.txnindex"))[1]
+    path.write_bytes(damage(path.read_bytes()))
+    for _ in range(2):
+        log = bench.open(recovery_point=100, clean_shutdown=True, high_watermark=100)
+        assert aborted_of(log) == expected
+        log.close()
+
+
+def test_nobody_sees_a_log_half_way_while_its_batches_are_told_anew(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stable offset is read without the lock: by followers' consumers during a cut."""
+    log = bench.create()
+    bench.fill(log, [2])
+    produce(log, 1, 0, transactional=True)
+    bench.fill(log, [1] * 60)
+    log.advance_high_watermark(50)
+    seen = []
+
+    def spied(*args: Any, **options: Any) -> Any:
+        for each in walk_produced(*args, **options):
+            seen.append(log.last_stable_offset)
+            yield each
+
+    monkeypatch.setattr(producer_replay, "walk_produced", spied)
+    log.flush()
+    for path in bench.directory.glob("*.snapshot"):
+        path.unlink()
+    log.truncate_to(55)
+    assert set(seen) == {2}
+    assert log.last_stable_offset == 2
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
+    bench: LogBench, roll: bool
+) -> None:
+    log = bench.create()
+    for sequence in range(40):
+        produce(log, 1, sequence)
+        produce(log, 2, 0, epoch=sequence)
+    produce(log, 3, 0, transactional=True)
+    finish(log, 3, commit=True, epoch=1)
+    if roll:
+        log.roll(T0)
+    end = log.next_offset
+    log.close()
+    log = bench.open(recovery_point=end, clean_shutdown=True, high_watermark=end)
+    for sequence in range(35, 40):
+        assert produce(log, 1, sequence) == 2 * sequence
+    with pytest.raises(errors.OutOfOrderSequence):
+        produce(log, 1, 34)
+    assert produce(log, 2, 0, epoch=39) == 79
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 2, 0, epoch=38)
+    assert log.next_offset == end
+    with pytest.raises(errors.InvalidProducerEpoch):
+        produce(log, 3, 0, epoch=0)

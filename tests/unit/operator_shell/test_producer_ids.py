@@ -1,0 +1,79 @@
+"""Blocks of producer ids: none is given twice, whoever writes to the Cluster's status."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark.configuration.values import INT64_MAX
+from tidemark_operator.kube.errors import Unavailable
+from tidemark_operator.kube.kinds import CLUSTER, Json
+from tidemark_operator.term.producer_ids import BLOCK_IDS, ProducerIdBlocks
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    async with made.term():
+        yield made
+
+
+def stored(world: ShellWorld) -> Json:
+    body = world.server.find(CLUSTER, "main")
+    assert body is not None
+    return body
+
+
+def next_id(world: ShellWorld) -> int:
+    return int((stored(world).get("status") or {}).get("nextProducerId", 0))
+
+
+async def test_a_block_is_persisted_before_it_is_given(world: ShellWorld) -> None:
+    blocks = ProducerIdBlocks(world.services)
+    first = await blocks.allocate(1)
+    assert (first.error_code, first.producer_id_start, first.producer_id_len) == (0, 0, BLOCK_IDS)
+    assert next_id(world) == BLOCK_IDS
+    assert stored(world)["status"]["clusterId"]
+
+
+async def test_brokers_that_ask_at_once_are_given_different_blocks(world: ShellWorld) -> None:
+    blocks = ProducerIdBlocks(world.services)
+    answers = await asyncio.gather(*(blocks.allocate(node) for node in range(5)))
+    assert sorted(each.producer_id_start for each in answers) == [
+        number * BLOCK_IDS for number in range(5)
+    ]
+
+
+async def test_what_another_controller_gave_is_not_given_again(world: ShellWorld) -> None:
+    body = stored(world)
+    status = {**body["status"], "nextProducerId": 7 * BLOCK_IDS}
+    await world.api.replace_status(CLUSTER, {**body, "status": status})
+    answer = await ProducerIdBlocks(world.services).allocate(1)
+    assert answer.producer_id_start == 7 * BLOCK_IDS
+    assert next_id(world) == 8 * BLOCK_IDS
+
+
+async def test_a_block_of_which_nobody_knows_whether_it_was_written_is_lost(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, replace_status = ProducerIdBlocks(world.services), world.api.replace_status
+
+    async def times_out(*given: object) -> Json:
+        await replace_status(*given)  # type: ignore[arg-type]
+        raise Unavailable(0, "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.api, "replace_status", times_out)
+        assert (await blocks.allocate(1)).error_code != 0
+    assert (await blocks.allocate(1)).producer_id_start == BLOCK_IDS
+
+
+async def test_the_last_ids_are_not_exceeded(world: ShellWorld) -> None:
+    body = stored(world)
+    status = {**body["status"], "nextProducerId": INT64_MAX - 10}
+    await world.api.replace_status(CLUSTER, {**body, "status": status})
+    await world.services.client.refresh(world.services.cluster_key)
+    assert (await ProducerIdBlocks(world.services).allocate(1)).error_code != 0
+    assert next_id(world) == INT64_MAX - 10

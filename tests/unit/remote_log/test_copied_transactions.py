@@ -1,0 +1,33 @@
+"""What is copied of a segment says all of the transactions in it: no reader needs another one."""
+
+from pathlib import Path
+
+from tests.unit.log.conftest import T0, LogBench
+from tests.unit.log.test_producers_of_a_log import finish, produce
+from tidemark.logfiles.producer_snapshot import decode_snapshot
+from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark_broker.remote_log.copier import prepare
+
+
+def test_a_copy_tells_of_producers_and_of_transactions_that_end_behind_it(tmp_path: Path) -> None:
+    bench = LogBench(tmp_path / "t-0")
+    log = bench.create()
+    produce(log, 1, 0, transactional=True)
+    produce(log, 2, 0, transactional=True)
+    log.roll(T0)
+    produce(log, 2, 1, transactional=True)
+    finish(log, 2, commit=True)
+    log.roll(T0)
+    finish(log, 1, commit=False)
+    log.roll(T0)
+    bench.fill(log, [1])
+    first, second, third, _ = log.segments()
+    whole = AbortedTransaction(1, 0, 4, 5)
+    found = [prepare(log, each).data.aux for each in (first, second, third)]
+    assert [each.aborted.transactions for each in found] == [(whole,)] * 3
+    assert {each.aborted.first_open_offset for each in found} == {None}
+    ends = [decode_snapshot(each.producer_snapshot) for each in found]
+    assert [entry.producer_id for entry in ends[0]] == [1, 2]
+    assert [entry.current_txn_first_offset for entry in ends[0]] == [0, 1]
+    assert [entry.current_txn_first_offset for entry in ends[2]] == [-1, -1]
+    log.close()

@@ -1,0 +1,268 @@
+"""Idempotent and transactional producers as clients see them: duplicates, the last stable offset,
+aborted transactions (KIP-98), who is told of by DescribeProducers."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.answers import room
+from tests.services import services
+from tests.unit.api import api_requests as kafka
+from tests.unit.replication.replica_nodes import T0, TOPIC, Node
+from tidemark.records.builder import Record, build_batch
+from tidemark.records.control import EndMarker
+from tidemark_broker.api import describe_producers, fetch
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.table import Call
+from tidemark_broker.replication.partition import produce, reads
+from tidemark_broker.replication.types import ProduceResult
+
+Nodes = Callable[[int], Node]
+COMMITTED = 1
+
+
+@pytest.fixture
+async def pair(node: Nodes) -> tuple[Node, Node]:
+    """Node 1 leads, node 2 follows and has fetched nothing yet."""
+    one, two = node(1), node(2)
+    await one.lead(1)
+    await two.follow(1, 1)
+    return one, two
+
+
+def batch(producer: int, sequence: int, *, transactional: bool = False, epoch: int = 0) -> bytes:
+    return build_batch(
+        [Record(b"k", bytes(30), (), T0)],
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+    )
+
+
+async def send(
+    node: Node, data: bytes, *, acks: int = 1, timeout_ms: int = 10_000
+) -> ProduceResult:
+    log = node.partition.log
+    guard = log.begin_verification(data, T0, supports_epoch_bump=False)
+    return await produce.append(node.partition, data, acks=acks, timeout_ms=timeout_ms, guard=guard)
+
+
+async def finish(
+    node: Node, producer: int, *, commit: bool, epoch: int = 0, timeout_ms: int = 0
+) -> ProduceResult:
+    appended = produce.begin_marker(
+        node.partition,
+        EndMarker(commit, 3),
+        producer_id=producer,
+        producer_epoch=epoch,
+        transaction_version=1,
+    )
+    return await produce.acknowledged(node.partition, appended, acks=-1, timeout_ms=timeout_ms)
+
+
+async def replicate(one: Node, two: Node) -> None:
+    """The follower has everything, and the leader knows."""
+    await two.catch_up(one)
+    await two.fetch_once(one)
+
+
+def call(node: Node, version: int) -> Call:
+    shared = services(
+        node.context.metadata, replicas=node.manager, purgatory=node.context.purgatory
+    )
+    return Call(shared, version, Client("10.0.0.1:1", "PLAINTEXT"), room())
+
+
+async def ask(node: Node, offset: int = 0, *, isolation_level: int = COMMITTED, **more: Any) -> Any:
+    asked = kafka.fetch(12, TOPIC, offset, **{"wait_ms": 0} | more)
+    asked = replace(asked, isolation_level=isolation_level)
+    frame = kafka.request_as(fetch.API.request_type(12), asked)
+    answer = await fetch.handle(frame, call(node, 12))
+    return answer.responses[0].partitions[0]
+
+
+def aborted(part: Any) -> list[tuple[int, int]]:
+    return [(each.producer_id, each.first_offset) for each in part.aborted_transactions]
+
+
+# ---------------------------------------------------------------- idempotence
+
+
+async def test_a_batch_that_comes_again_waits_for_the_same_offset(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    first = asyncio.create_task(send(one, batch(1, 0), acks=-1))
+    again = asyncio.create_task(send(one, batch(1, 0), acks=-1))
+    await asyncio.sleep(0)
+    assert one.partition.next_offset == 1
+    assert not first.done()
+    assert not again.done()
+    await replicate(one, two)
+    results = await asyncio.gather(first, again)
+    assert [(each.error, each.base_offset) for each in results] == [(ErrorCode.none, 0)] * 2
+
+
+async def test_another_leader_knows_what_was_appended_before(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    for sequence in range(3):
+        await send(one, batch(1, sequence))
+    await replicate(one, two)
+    await one.follow(2, 2)
+    await two.lead(2)
+    for sequence in range(3):
+        result = await send(two, batch(1, sequence))
+        assert (result.error, result.base_offset) == (ErrorCode.none, sequence)
+    assert (await send(two, batch(1, 3))).base_offset == 3
+    result = await send(two, batch(1, 5))
+    assert result.error is ErrorCode.out_of_order_sequence_number
+    assert two.partition.next_offset == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (batch(1, 2), ErrorCode.out_of_order_sequence_number),
+        (batch(1, 1, epoch=1), ErrorCode.out_of_order_sequence_number),
+        (batch(2, 0, epoch=3), ErrorCode.invalid_producer_epoch),
+    ],
+    ids=["a gap", "a new epoch", "an old epoch"],
+)
+async def test_what_is_refused(pair: tuple[Node, Node], data: bytes, error: ErrorCode) -> None:
+    one, _ = pair
+    await send(one, batch(1, 0))
+    await send(one, batch(2, 0, epoch=4))
+    assert (await send(one, data)).error is error
+
+
+async def test_a_transaction_that_nobody_has_verified_is_refused(pair: tuple[Node, Node]) -> None:
+    data = batch(1, 0, transactional=True)
+    result = await produce.append(pair[0].partition, data, acks=1, timeout_ms=0)
+    assert result.error is ErrorCode.invalid_txn_state
+
+
+async def test_a_producer_that_writes_nothing_is_forgotten(pair: tuple[Node, Node]) -> None:
+    one, _ = pair
+    await send(one, batch(1, 0))
+    for idle_ms in (0, 1):  # it has written before the first look
+        await one.upkeep.expire_producers(idle_ms)
+    assert one.partition.log.producer_count == 1
+    await one.upkeep.expire_producers(0)
+    assert one.partition.log.producer_count == 0
+    assert (await send(one, batch(1, 9))).error is ErrorCode.none
+
+
+# ---------------------------------------------------------------- read_committed
+
+
+async def test_an_open_transaction_is_not_read(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    await one.append(1)
+    await send(one, batch(1, 0, transactional=True))
+    await one.append(1)
+    await replicate(one, two)
+    part = await ask(one)
+    assert (part.high_watermark, part.last_stable_offset) == (3, 1)
+    assert len(part.records) < len((await ask(one, isolation_level=0)).records)
+    assert aborted(part) == []
+    assert (await ask(one, isolation_level=0)).aborted_transactions is None
+    assert (await ask(one, 1)).records == b""
+    found = await reads.list_offset(one.partition, reads.LATEST, read_committed=True)
+    assert found.offset == 1
+    assert (await reads.list_offset(one.partition, reads.LATEST)).offset == 3
+
+
+async def test_who_waits_for_a_transaction_reads_it_once_its_marker_is_committed(
+    pair: tuple[Node, Node],
+) -> None:
+    one, two = pair
+    await send(one, batch(1, 0, transactional=True))
+    await replicate(one, two)
+    waiting = asyncio.create_task(ask(one, wait_ms=10_000))
+    await asyncio.sleep(0)
+    await send(one, batch(9, 0))
+    await replicate(one, two)  # more is committed, and not stable
+    assert not waiting.done()
+    marker = asyncio.create_task(finish(one, 1, commit=True, timeout_ms=10_000))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await replicate(one, two)
+    assert (await marker).error is ErrorCode.none
+    part = await waiting
+    assert (part.last_stable_offset, aborted(part)) == (3, [])
+    assert part.records
+
+
+async def test_aborted_transactions_are_told_with_the_records(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    await send(one, batch(1, 0, transactional=True))
+    await send(one, batch(2, 0, transactional=True))
+    await finish(one, 1, commit=False)
+    await finish(one, 2, commit=True)
+    await send(one, batch(1, 1, transactional=True))
+    await finish(one, 1, commit=False)
+    await replicate(one, two)
+    assert aborted(await ask(one)) == [(1, 0), (1, 4)]
+    assert aborted(await ask(one, 3)) == [(1, 4)]
+    one_batch = await ask(one, partition_max_bytes=1)
+    assert aborted(one_batch) == [(1, 0)]
+    assert two.partition.log.aborted_transactions(0, 6) == (
+        one.partition.log.aborted_transactions(0, 6)
+    )
+
+
+async def test_many_aborted_transactions_are_looked_for_in_a_thread(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    monkeypatch.setattr(reads, "_ABORTED_MAX", 1)
+    for number in range(3):
+        await send(one, batch(1, number, transactional=True))
+        await finish(one, 1, commit=False)
+    await replicate(one, two)
+    assert aborted(await ask(one)) == [(1, 0), (1, 2), (1, 4)]
+    assert reads.fetch(
+        one.partition, 0, max_bytes=1 << 20, min_one=True, read_committed=True
+    ).from_disk is not None  # fmt: skip
+
+
+async def test_a_former_leaders_open_transaction_is_unstable_under_the_next(
+    pair: tuple[Node, Node],
+) -> None:
+    one, two = pair
+    await send(one, batch(1, 0, transactional=True))
+    await replicate(one, two)
+    await one.follow(2, 2)
+    await two.lead(2)
+    await replicate(two, one)
+    assert two.partition.log.last_stable_offset == 0
+    assert two.partition.high_watermark == 1
+    await finish(two, 1, commit=False)
+    await replicate(two, one)
+    assert two.partition.log.last_stable_offset == 2
+
+
+# ---------------------------------------------------------------- DescribeProducers
+
+
+async def test_the_producers_of_a_partition_are_described(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    await send(one, batch(1, 0))
+    await finish(one, 2, commit=True, epoch=4)
+    await send(one, batch(2, 0, epoch=4, transactional=True))
+    request: Any = describe_producers.DescribeProducersRequest
+    topic: Any = request.__dataclass_fields__["topics"].type.__args__[0]
+    asked = request(topics=(topic(name=TOPIC, partition_indexes=(0, 7)),))
+    [told] = (await describe_producers.handle(asked, call(one, 0))).topics
+    first, absent = told.partitions
+    assert absent.error_code is ErrorCode.unknown_topic_or_partition
+    assert [
+        (each.producer_id, each.producer_epoch, each.last_sequence, each.coordinator_epoch,
+         each.current_txn_start_offset)
+        for each in first.active_producers
+    ] == [(1, 0, 0, -1, -1), (2, 4, 0, 3, 2)]  # fmt: skip
+    [elsewhere] = (await describe_producers.handle(asked, call(two, 0))).topics
+    assert elsewhere.partitions[0].error_code is ErrorCode.not_leader_or_follower

@@ -1,0 +1,181 @@
+"""No test is lost, however its program ends; nothing that it started runs on."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.suites import children
+from tests.suites.batches import Batch, Program, run
+from tests.suites.children import Child
+from tests.suites.outcomes import Outcome, Result
+from tests.suites.outputs import Began, GoTest
+
+PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+
+#: Runs the tests it is given as Go would: what one does is in its name.
+PROGRAM = """
+import os, sys, time
+for test in sys.argv[1:]:
+    print(f"\\x16=== RUN   {test}", flush=True)
+    if test == "TestHangs":
+        time.sleep(60)
+    if test == "TestCrashes":
+        os._exit(3)
+    print(f"\\x16--- {'FAIL' if test == 'TestFails' else 'PASS'}: {test} (0.01s)", flush=True)
+"""
+
+
+def ran(
+    tests: Sequence[str], folder: Path, source: str = PROGRAM
+) -> dict[str, tuple[Outcome, str]]:
+    """Test → what became of it, and what is said of it."""
+    results: list[Result] = []
+    program = Program(
+        command=lambda some: [sys.executable, "-c", source, *some],
+        reader=GoTest(),
+        folder=folder,
+    )
+    log = folder / "output.log"
+    run(program, tests, limit_s=lambda _: 0.7, log=log, report=results.append)
+    assert len(results) == len({result.test for result in results})
+    return {result.test: (result.outcome, result.said) for result in results}
+
+
+def test_a_program_that_goes_through_is_started_once(tmp_path: Path) -> None:
+    assert ran(["TestA", "TestFails", "TestB"], tmp_path) == {
+        "TestA": (PASSED, ""),
+        "TestFails": (FAILED, ""),
+        "TestB": (PASSED, ""),
+    }
+    assert (tmp_path / "output.log").read_text().count("=== RUN") == 3
+
+
+def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
+    assert ran(["TestA", "TestHangs", "TestB", "TestCrashes", "TestC"], tmp_path) == {
+        "TestA": (PASSED, ""),
+        "TestHangs": (FAILED, "took longer than 1 s"),
+        "TestB": (PASSED, ""),
+        "TestCrashes": (FAILED, "the program ended with status 3 before the test did"),
+        "TestC": (PASSED, ""),
+    }
+
+
+def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
+    """As Rust's program is silent until a test has ended."""
+    source = PROGRAM.replace('print(f"\\x16=== RUN   {test}", flush=True)', "pass")
+    assert "=== RUN" not in source
+    assert ran(["TestHangs", "TestA", "TestCrashes", "TestB"], tmp_path, source) == {
+        "TestHangs": (FAILED, "took longer than 1 s"),
+        "TestA": (PASSED, ""),
+        "TestCrashes": (FAILED, "the program ended with status 3 before the test did"),
+        "TestB": (PASSED, ""),
+    }
+
+
+def test_a_program_that_runs_no_test_is_asked_twice(tmp_path: Path) -> None:
+    source = "print('cannot connect'); raise SystemExit(2)"
+    found = ran([f"Test{number}" for number in range(500)], tmp_path, source)
+    assert set(found.values()) == {(FAILED, "the program ended with status 2 before the test did")}
+    assert (tmp_path / "output.log").read_text().count("cannot connect") == 2
+
+
+def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
+    source = "import subprocess; child = subprocess.Popen(['sleep', '60'])\n"
+    source += "print(child.pid, flush=True); child.wait()"
+    with Child(
+        [sys.executable, "-c", source], folder=tmp_path, environ={}, errors=tmp_path / "errors"
+    ) as child:
+        grandchild = int(child.output.readline())
+        assert child.alive
+    deadline = time.monotonic() + 10
+    while _runs(grandchild):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """One that has ended and that nobody has waited for yet does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.abort()", -6)]
+)
+def test_a_status_is_told_more_than_once(tmp_path: Path, code: str, status: int) -> None:
+    os.environ.pop("PYTHONFAULTHANDLER", None)
+    with Child(
+        [sys.executable, "-c", code], folder=tmp_path, environ={}, errors=tmp_path / "errors"
+    ) as child:
+        assert child.wait(10) == child.wait(10) == status
+        assert not child.alive
+
+
+def test_what_does_not_end_when_it_is_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_STOP_S", 0.3)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    deaf += "print('deaf', flush=True); time.sleep(60)"
+    command, errors = [sys.executable, "-c", deaf], tmp_path / "errors"
+    with Child(command, folder=tmp_path, environ={}, errors=errors) as child:
+        assert child.output.readline() == b"deaf\n"
+        assert child.stop() is None
+        assert not child.alive
+
+
+# ---------------------------------------------------------------- what is left, and since when
+
+
+def test_the_test_that_goes_on_is_the_one_that_is_late() -> None:
+    """Go's parallel tests begin, wait until the others have ended, and go on."""
+    batch = Batch(["TestA", "TestB", "TestC"])
+    batch.started(0)
+    for now, event in enumerate((Began("TestA"), Began("TestB"), Result("TestB", PASSED)), 1):
+        batch.read(event, now)
+    batch.read(Began("TestA"), 10)
+    assert batch.current == "TestA"
+    assert batch.late_s(5, 12) == 3
+    (lost,) = batch.lost("late", 15)
+    assert (lost.test, lost.outcome, lost.seconds) == ("TestA", FAILED, 5)
+    assert batch.left == ["TestC"]
+
+
+def test_without_a_word_of_a_beginning_the_next_one_runs() -> None:
+    batch = Batch(["a", "b"])
+    batch.started(0)
+    assert batch.current == "a"
+    batch.read(Result("a", PASSED), 1)
+    assert batch.current == "b"
+
+
+def test_one_that_passed_may_fail_as_it_is_taken_down() -> None:
+    batch = Batch(["a", "b"])
+    batch.started(0)
+    assert batch.read(Result("a", PASSED), 1) == Result("a", PASSED)
+    assert batch.read(Result("a", FAILED), 2) == Result("a", FAILED)
+    assert batch.read(Result("a", PASSED), 3) is None
+    assert batch.left == ["b"]
+
+
+def test_others_tests_are_none_of_it() -> None:
+    batch = Batch(["a"])
+    batch.started(0)
+    assert batch.read(Result("unknown", PASSED), 1) is None
+    assert batch.left == ["a"]
+
+
+def test_one_that_runs_again_holds_up_nobody() -> None:
+    batch = Batch(["a", "b"])
+    batch.started(0)
+    batch.read(Result("a", PASSED), 1)
+    batch.started(2)
+    batch.read(Began("a"), 3)
+    assert [result.test for result in batch.lost("crashed", 4)] == ["b"]
+    assert batch.left == []

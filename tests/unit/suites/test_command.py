@@ -1,0 +1,121 @@
+"""What ``make conformance`` says at its end, of suites that run as they would."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.suites import __main__ as command
+from tests.suites import allowed
+from tests.suites.outcomes import Outcome, Report, Result
+from tests.suites.packages import Missing
+from tests.suites.recorded import KAFKAS, OURS, Recorded, load
+from tests.suites.targets import Wants
+
+PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+
+
+class Made:
+    """A suite of one test for each outcome."""
+
+    name, title, wants = "made", "made 1", Wants()
+
+    def __init__(self, **outcomes: Outcome) -> None:
+        self._outcomes = outcomes
+        self.tests = list(outcomes)
+
+    def prepare(self) -> "Made":
+        return self
+
+    def run(self, tests: Sequence[str], _: Any, folder: Path, report: Report) -> None:
+        assert folder.is_absolute()
+        for test in tests:
+            report(Result(test, self._outcomes[test], said="why" * (test == "c")))
+
+
+class Absent(Made):
+    """One that cannot be had."""
+
+    def prepare(self) -> "Made":
+        raise Missing("there is no cargo")
+
+
+@contextmanager
+def no_cluster(_: Path, __: Wants) -> Iterator[None]:
+    yield None
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No clusters, and no file of the repository is written."""
+    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "made.txt").write_text("")
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(command, "tidemark", no_cluster)
+    monkeypatch.setattr(command, "apache_kafka", no_cluster)
+    monkeypatch.setattr(command.allowed, "read", lambda name: allowed.parse(_list(tmp_path, name)))
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+
+
+def _list(folder: Path, name: str) -> str:
+    return (folder / f"{name}.txt").read_text()
+
+
+def ran(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, suite: Made, *arguments: str
+) -> tuple[int, dict[str, Recorded]]:
+    """(exit status, what is recorded)."""
+    monkeypatch.setattr(command, "SUITES", {"made": suite})
+    status = command.main([*arguments, "--logs", str(folder / "logs")])
+    records = load((folder / "results.json").read_text())
+    return status, dict(records["made"].sides) if "made" in records else {}
+
+
+def test_a_run_that_is_as_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made.txt").write_text("b  # a reason\n")
+    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED))
+    assert (status, records) == (0, {OURS: Recorded(1, ("b",), ())})
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "1 suite: 1 passed, 1 failed, 0 skipped; as it should be"
+
+
+def test_a_failure_that_is_not_listed_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = ran(monkeypatch, tmp_path, Made(a=PASSED, c=FAILED))
+    said = capsys.readouterr().out
+    assert status == 1
+    assert "c failed and is not listed" in said
+    assert "    why" in said
+    assert said.splitlines()[-1].endswith("1 to look at")
+
+
+def test_what_kafka_does_not_pass_does_not_fail_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED), "--kafka")
+    assert (status, list(records)) == (0, [KAFKAS])
+    status, records = ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED))
+    assert (status, sorted(records)) == (0, [KAFKAS, OURS])
+
+
+def test_a_part_of_a_suite_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made.txt").write_text("b  # a reason\n")
+    assert ran(monkeypatch, tmp_path, Made(a=PASSED, b=FAILED), "--only", "^a$") == (0, {})
+    with pytest.raises(SystemExit):
+        ran(monkeypatch, tmp_path, Made(a=PASSED), "--only", "nothing")
+
+
+def test_a_suite_that_cannot_be_had_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, records = ran(monkeypatch, tmp_path, Absent())
+    assert (status, records) == (1, {})
+    assert capsys.readouterr().out.splitlines() == [
+        "made: cannot be run here: there is no cargo",
+        "0 suites: 0 passed, 0 failed, 0 skipped; as it should be; not run: made",
+    ]

@@ -1,0 +1,43 @@
+"""Changes of topics as a broker passes them on."""
+
+from typing import Any
+
+from tidemark.wire.topics import (
+    ChangeKind,
+    ChangeTopicsRequest,
+    Setting,
+    SettingOperation,
+    TopicChange,
+)
+
+
+def settings(**values: str | None) -> tuple[Setting, ...]:
+    """Keys with underscores for dots; None takes a key away."""
+    return tuple(
+        Setting(
+            name=name.replace("_", "."),
+            value=value,
+            operation=SettingOperation.DELETE if value is None else SettingOperation.SET,
+        )
+        for name, value in values.items()
+    )
+
+
+def change(kind: ChangeKind, name: str = "t", **fields: Any) -> TopicChange:
+    return TopicChange(kind=kind, name=name, **({"topic_id": None} | fields))
+
+
+def create(name: str = "t", partitions: int = 1, replicas: int = 1, **fields: Any) -> TopicChange:
+    counts = {"partitions": partitions, "replication_factor": replicas}
+    return change(ChangeKind.CREATE, name, **counts, **fields)
+
+
+def request(*changes: TopicChange, **fields: Any) -> ChangeTopicsRequest:
+    asked: dict[str, Any] = {
+        "broker_id": 1,
+        "broker_epoch": 1,
+        "principal": "User:alice",
+        "host": "10.0.0.7",
+        "validate_only": False,
+    }
+    return ChangeTopicsRequest(**(asked | fields), changes=changes)

@@ -1,0 +1,173 @@
+"""Topics that a broker has created: what it asks for, when, and for how many at once."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import control
+from tidemark.wire.topics import CHANGES_MAX, TopicChange, TopicChangeResult
+from tidemark_broker.entries import ConfigError
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, Wanted
+from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder
+from tidemark_broker.topic_changes.internal_topics import creation_of
+
+GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+
+
+class Controller(ChangeForwarder):
+    """Takes note of what is asked; ``error``: what it answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[str | None]]] = []
+        self.error = ErrorCode.none
+
+    async def change(
+        self,
+        changes: Sequence[TopicChange],
+        asker: Asker,
+        *,
+        timeout_s: float,
+        validate_only: bool = False,
+    ) -> list[TopicChangeResult]:
+        self.asked.append((asker.principal, [change.name for change in changes]))
+        assert all(change.automatic for change in changes)
+        failed = TopicChangeResult(error_code=int(self.error), error_message="", topic_id=None)
+        return [failed] * len(changes)
+
+
+class World:
+    """Creations that run, with a clock."""
+
+    def __init__(self) -> None:
+        self.controller = Controller()
+        self.cluster = MetadataCache("c")
+        self.now_s = 100.0
+        self.creations = Creations(self.controller, self.cluster, {}, monotonic=lambda: self.now_s)
+
+    def tell(self, *topics: str, **config: str) -> None:
+        """What the controller says there is."""
+        self.cluster.apply(
+            control.PartitionStatesRequest(
+                controller_id="op",
+                controller_epoch=1,
+                full=True,
+                cluster_id="c",
+                cluster_config=tuple(
+                    control.ConfigEntry(name=name.replace("_", "."), value=value)
+                    for name, value in config.items()
+                ),
+                remote_storage="",
+                store_id="",
+                brokers=(),
+                topics=tuple(_state(name) for name in topics),
+                removals=(),
+            )
+        )
+
+    async def asked(self) -> list[tuple[str, list[str | None]]]:
+        """All that was asked, once nothing is left to ask."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return self.controller.asked
+
+
+def _state(name: str) -> control.TopicState:
+    return control.TopicState(
+        topic_id=uuid.uuid5(uuid.NAMESPACE_URL, name),
+        name=name,
+        config=(),
+        tiering_state=0,
+        tiered_epoch=-1,
+        disable_policy=0,
+        partitions=(),
+    )
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    running = asyncio.create_task(made.creations.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_is_wanted_often_is_asked_for_once(world: World) -> None:
+    for _ in range(10):
+        world.creations.want(GROUPS)
+    world.creations.want(TRANSACTIONS)
+    assert await world.asked() == [("a broker", [GROUPS, TRANSACTIONS])]
+    world.creations.want(GROUPS)
+    assert len(await world.asked()) == 1
+
+
+async def test_it_is_asked_for_again_later_and_more_rarely(world: World) -> None:
+    world.controller.error = ErrorCode.not_controller
+    asked_at = []
+    for tick in range(200):
+        world.now_s = 100.0 + tick * 0.1
+        world.creations.want(GROUPS)
+        if len(await world.asked()) > len(asked_at):
+            asked_at.append(round(tick * 0.1, 1))
+    assert asked_at == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
+
+
+async def test_what_is_there_is_not_asked_for(world: World) -> None:
+    world.tell(GROUPS)
+    world.creations.want(GROUPS)
+    assert await world.asked() == []
+
+
+async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) -> None:
+    world.creations.want("orders", principal="User:alice")
+    assert await world.asked() == []
+    world.tell(auto_create_topics_enable="true")
+    world.creations.want("orders", principal="User:alice")
+    world.creations.want("__cluster_metadata")
+    assert await world.asked() == [("User:alice", ["orders"])]
+
+
+def test_names_that_wait_have_a_limit() -> None:
+    wanted = Wanted()
+    heard = [wanted.add(f"t{number}", "User:alice", 0.0) for number in range(WAITING_MAX + 5)]
+    assert sum(heard) == WAITING_MAX
+    assert len(wanted.take(0.0)) == CHANGES_MAX
+    assert wanted.add("more", "User:alice", 0.0)
+
+
+def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
+    asked = creation_of(
+        TRANSACTIONS,
+        {
+            "transaction.state.log.num.partitions": "7",
+            "transaction.state.log.replication.factor": "2",
+            "transaction.state.log.min.isr": "1",
+        },
+    )
+    assert (asked.partitions, asked.replication_factor) == (7, 2)
+    config = {setting.name: setting.value for setting in asked.settings}
+    assert config == {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    groups = creation_of(GROUPS, {})
+    assert (groups.partitions, groups.replication_factor) == (50, 3)
+    with pytest.raises(ConfigError, match=r"offsets[.]topic[.]num[.]partitions='none'"):
+        creation_of(GROUPS, {"offsets.topic.num.partitions": "none"})
+
+
+def test_what_a_broker_needs_does_not_wait_behind_what_clients_name() -> None:
+    wanted = Wanted()
+    for number in range(WAITING_MAX):
+        assert wanted.add(f"t{number}", "User:alice", 100.0)
+    assert not wanted.add("one-more", "User:bob", 100.0)
+    assert wanted.add(GROUPS, "", 100.0)
+    taken = wanted.take(100.0)
+    assert list(taken)[:2] == [GROUPS, "t0"]
+    assert len(taken) == CHANGES_MAX

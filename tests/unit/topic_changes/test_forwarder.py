@@ -1,0 +1,171 @@
+"""Changes of topics on their way to the controller: over which connection, in how many messages,
+and what a client is told when nobody answers."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.topic_changes.requests import create, settings
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import encode
+from tidemark.wire.topics import (
+    CHANGES_MAX,
+    ChangeTopicsRequest,
+    ChangeTopicsResponse,
+    TopicChangeResult,
+)
+from tidemark_broker.topic_changes.forwarder import (
+    MESSAGE_BYTES_MAX,
+    Asker,
+    ControllerLink,
+    Forwarder,
+)
+
+ASKER = Asker("User:alice", "10.0.0.7:1")
+
+
+def _done(request: ChangeTopicsRequest) -> ChangeTopicsResponse:
+    result = TopicChangeResult(error_code=0, error_message=None, topic_id=None)
+    return ChangeTopicsResponse(error_code=0, results=(result,) * len(request.changes))
+
+
+class Connection:
+    """To a controller that answers at once; what it was asked is kept."""
+
+    def __init__(self, asked: list[ChangeTopicsRequest]) -> None:
+        self.asked = asked
+        self.closed = False
+        self.answer: Callable[[ChangeTopicsRequest], ChangeTopicsResponse] = _done
+
+    async def request(self, request: Any, response_type: Any, timeout_s: float) -> Any:
+        if self.closed:
+            raise ConnectionClosed("ended")
+        self.asked.append(request)
+        return self.answer(request)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """A broker that has a session, or none."""
+
+    def __init__(self) -> None:
+        self.asked: list[ChangeTopicsRequest] = []
+        self.connections: list[Connection] = []
+        self.fails: type[OSError] | None = None
+        self.link: ControllerLink | None = None
+        self.forwarder = Forwarder(lambda: self.link)
+
+    def register(self, epoch: int) -> None:
+        """A new session."""
+
+        async def connect() -> Any:
+            if self.fails is not None:
+                raise self.fails("nobody is there")
+            self.connections.append(Connection(self.asked))
+            return self.connections[-1]
+
+        self.link = ControllerLink(connect=connect, broker_id=1, broker_epoch=epoch, token=b"x")
+
+    async def codes(self, count: int = 1) -> set[str]:
+        changes = [create(f"t{number}") for number in range(count)]
+        results = await self.forwarder.change(changes, ASKER, timeout_s=10)
+        assert len(results) == count
+        return {ErrorCode(each.error_code).name for each in results}
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    made.register(7)
+    return made
+
+
+async def test_the_secret_is_shown_before_anything_large_is_said(world: World) -> None:
+    assert await world.codes() == {"none"}
+    first, second = world.asked
+    assert (first.changes, first.session_token, first.broker_epoch) == ((), b"x", 7)
+    assert (len(second.changes), second.principal, second.host) == (1, *_of(ASKER))
+
+
+def _of(asker: Asker) -> tuple[str, str]:
+    return asker.principal, asker.host
+
+
+async def test_many_changes_are_several_messages_over_one_connection(world: World) -> None:
+    assert await world.codes(2 * CHANGES_MAX + 1) == {"none"}
+    assert [len(each.changes) for each in world.asked] == [0, CHANGES_MAX, CHANGES_MAX, 1]
+    assert len(world.connections) == 1
+
+
+async def test_a_new_session_has_a_connection_of_its_own(world: World) -> None:
+    await world.codes()
+    world.register(8)
+    assert await world.codes() == {"none"}
+    assert world.connections[0].closed
+    assert world.asked[-1].broker_epoch == 8
+
+
+async def test_a_connection_that_has_ended_is_made_again(world: World) -> None:
+    await world.codes()
+    world.connections[0].closed = True
+    assert await world.codes() == {"none"}
+    assert len(world.connections) == 2
+
+
+async def test_without_a_controller_clients_are_told_to_ask_again(world: World) -> None:
+    world.link = None
+    assert await world.codes(3) == {"not_controller"}
+    world.register(7)
+    world.fails = ConnectionRefusedError
+    assert await world.codes() == {"not_controller"}
+
+
+async def test_a_controller_that_leads_no_more_is_asked_no_more(world: World) -> None:
+    await world.codes()
+    world.connections[0].answer = lambda _: ChangeTopicsResponse(
+        error_code=int(ErrorCode.not_controller), results=()
+    )
+    assert await world.codes() == {"not_controller"}
+    assert world.connections[0].closed
+
+
+async def test_no_answer_may_mean_anything(world: World) -> None:
+    await world.codes()
+
+    def late(_: ChangeTopicsRequest) -> ChangeTopicsResponse:
+        raise TimeoutError
+
+    world.connections[0].answer = late
+    assert await world.codes(2) == {"request_timed_out"}
+
+
+async def test_two_at_once_share_the_connection(world: World) -> None:
+    assert await asyncio.gather(world.codes(), world.codes()) == [{"none"}, {"none"}]
+    assert len(world.connections) == 1
+
+
+async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
+    """A message that the controller takes for too large would end what others have asked, too."""
+    value = "v" * 0x7FFF
+    large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
+    results = await world.forwarder.change(large, ASKER, timeout_s=10)
+    assert {each.error_code for each in results} == {0}
+    sent = [request.changes for request in world.asked if request.changes]
+    assert [change for changes in sent for change in changes] == large
+    assert max(len(encode(request)) for request in world.asked) < MESSAGE_BYTES_MAX
+
+
+async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -> None:
+    too_large = create("large", settings=settings(**{f"a{n}": "v" * 0x7FFF for n in range(20)}))
+    results = await world.forwarder.change(
+        [create("a"), too_large, create("b")], ASKER, timeout_s=10
+    )
+    assert [ErrorCode(each.error_code).name for each in results] == [
+        "none", "policy_violation", "none",
+    ]  # fmt: skip
+    assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]

@@ -1,0 +1,95 @@
+"""Kafka's keys in a Topic's spec, and tiering in its two vocabularies."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.topic_changes.requests import settings
+from tidemark_operator.topic_changes.refusal import Refusal
+from tidemark_operator.topic_changes.settings import Described, changed
+
+ON = {"enabled": True}
+OFF = {"enabled": False}
+RETAINED = {"enabled": False, "disablePolicy": "Retain"}
+DELETED = {"enabled": False, "disablePolicy": "Delete"}
+
+TIERING = {
+    "on": (None, {"remote_storage_enable": "true"}, ON),
+    "off": (ON, {"remote_storage_enable": "false"}, OFF),
+    "off with the draft's policy": (
+        ON,
+        {"remote_storage_enable": "false", "remote_log_disable_policy": "delete"},
+        DELETED,
+    ),
+    "off with Kafka's flag": (
+        ON,
+        {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"},
+        DELETED,
+    ),
+    "Kafka's flag in advance": (
+        ON,
+        {"remote_log_delete_on_disable": "true"},
+        {"enabled": True, "disablePolicy": "Delete"},
+    ),
+    "and taken back": (
+        {"enabled": True, "disablePolicy": "Delete"},
+        {"remote_log_delete_on_disable": "false"},
+        ON,
+    ),
+    "copying ends": (ON, {"remote_log_copy_disable": "true"}, RETAINED),
+    "copying ends, Kafka's whole way": (
+        ON,
+        {"remote_storage_enable": "true", "remote_log_copy_disable": "true"},
+        RETAINED,
+    ),
+    "copying begins again": (RETAINED, {"remote_log_copy_disable": "false"}, ON),
+    "copying never ended": (None, {"remote_log_copy_disable": "false"}, None),
+    "deleted, and not to be copied": (DELETED, {"remote_log_copy_disable": "true"}, DELETED),
+    "local time": (
+        ON,
+        {"local_retention_ms": "60000"},
+        {"enabled": True, "localRetention": {"time": "60000ms"}},
+    ),
+    "local size": (
+        ON,
+        {"local_retention_bytes": "1000"},
+        {"enabled": True, "localRetention": {"size": "1000"}},
+    ),
+    "local limits as the topic's": (
+        {"enabled": True, "localRetention": {"time": "1h", "size": "1"}},
+        {"local_retention_ms": "-2", "local_retention_bytes": None},
+        ON,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TIERING)
+def test_tiering(case: str) -> None:
+    before, asked, after = TIERING[case]
+    found = changed(Described({}, before), settings(**asked), is_whole=False)
+    assert (found.config, found.tiering) == ({}, after)
+
+
+BAD: dict[str, tuple[dict[str, str], str]] = {
+    "no boolean": ({"remote_storage_enable": "yes"}, "must be 'true' or 'false'"),
+    "no policy": ({"remote_log_disable_policy": "keep"}, "must be one of"),
+    "no end": ({"local_retention_ms": "-1"}, "give a number, or -2"),
+    "not served": ({"compression_type": "zstd"}, "is not served, other than as producer"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_value_is_told(case: str) -> None:
+    asked, message = BAD[case]
+    with pytest.raises(Refusal) as refusal:
+        changed(Described({}, None), settings(**asked), is_whole=False)
+    assert message in refusal.value.message
+
+
+def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
+    before = Described({"segment.ms": "5"}, ON)
+    with pytest.raises(Refusal, match=r"name remote[.]storage[.]enable too"):
+        changed(before, settings(retention_ms="5"), is_whole=True)
+    asked: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
+    found = changed(before, settings(**asked), is_whole=True)
+    assert (found.config, found.tiering) == ({"retention.ms": "5"}, ON)

@@ -1,0 +1,172 @@
+"""What leaders ask coordinators on other brokers: what gathers goes together."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tests.answers import room
+from tidemark.tls.identity import Identity
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.api.dispatcher import PrivateDispatcher
+from tidemark_broker.api.table import PrivateApi
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.metadata import Producer
+from tidemark_broker.transactions.inquiries import Inquiries
+from tidemark_broker.transactions.wire import (
+    ASK_COORDINATOR,
+    WRITE_MARKERS,
+    AskCoordinatorRequest,
+    AskCoordinatorResponse,
+    WireInquiry,
+    WireMarker,
+    WireVerdict,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+ME = Producer(7, 0)
+OK = ErrorCode.none
+
+
+class Wire:
+    """Connections to other brokers: requests that wait to be answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, AskCoordinatorRequest, asyncio.Future[Any]]] = []
+
+    async def request(self, broker: int, entity: Any, answer: Any, timeout_s: float) -> Any:
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.asked.append((broker, entity, waiting))
+        return await waiting
+
+    def answer(self, *errors: Sequence[int]) -> None:
+        _, _, waiting = self.asked[-1]
+        verdicts = tuple(WireVerdict(errors=tuple(each)) for each in errors)
+        waiting.set_result(AskCoordinatorResponse(verdicts=verdicts))
+
+
+def made(wire: Any, leader: int = 2) -> Inquiries:
+    async def here(inquiries: Sequence[WireInquiry]) -> list[list[ErrorCode]]:
+        return [[OK] * len(each.partitions) for each in inquiries]
+
+    def leader_of(transactional_id: str) -> int:
+        if transactional_id == "unknown":
+            raise CoordinatorError(ErrorCode.coordinator_not_available)
+        return leader
+
+    return Inquiries(node_id=1, links=wire, leader_of=leader_of, answer_here=here)
+
+
+async def soon(inquiries: Inquiries, name: str, *tps: TopicPartition) -> "asyncio.Task[Any]":
+    task = asyncio.create_task(inquiries.ask(name, ME, tps, adds=True))
+    await asyncio.sleep(0.001)
+    return task
+
+
+async def test_what_gathers_meanwhile_goes_together() -> None:
+    wire = Wire()
+    inquiries = made(wire)
+    first = await soon(inquiries, "a", A, B)
+    second, third = await soon(inquiries, "b", A), await soon(inquiries, "c", B)
+    assert [[each.transactional_id for each in asked.inquiries] for _, asked, _ in wire.asked] == [
+        ["a"]
+    ]
+    wire.answer([0, int(ErrorCode.concurrent_transactions)])
+    assert await first == {A: OK, B: ErrorCode.concurrent_transactions}
+    await asyncio.sleep(0.001)
+    assert [each.transactional_id for each in wire.asked[1][1].inquiries] == ["b", "c"]
+    wire.answer([0], [int(ErrorCode.producer_fenced)])
+    assert (await second, await third) == ({A: OK}, {B: ErrorCode.producer_fenced})
+    last = await soon(inquiries, "d", A)
+    wire.answer([0])
+    assert await last == {A: OK}
+
+
+async def test_a_coordinator_that_is_not_heard_of_is_asked_again_by_the_client() -> None:
+    wire = Wire()
+    inquiries = made(wire)
+    asked = await soon(inquiries, "a", A)
+    wire.asked[-1][2].set_exception(ConnectionClosed("gone"))
+    assert await asked == {A: ErrorCode.network_exception}
+    asked = await soon(inquiries, "a", A)
+    wire.answer([0, 0])  # of another request, it seems
+    assert await asked == {A: ErrorCode.network_exception}
+
+
+async def test_a_request_has_a_limit() -> None:
+    wire = Wire()
+    inquiries = made(wire)
+    many = [TopicPartition("t", number) for number in range(15_000)]
+    first = await soon(inquiries, "a", A)
+    waiting = [await soon(inquiries, name, *many) for name in ("b", "c")]
+    wire.answer([0])
+    await first
+    for number, task in enumerate(waiting, start=1):
+        await asyncio.sleep(0.001)
+        assert len(wire.asked) == number + 1
+        wire.answer([0] * len(many))
+        assert set((await task).values()) == {OK}
+
+
+async def test_messages_between_brokers() -> None:
+    """As they travel, in the order in which both sides understand them."""
+    heard: list[Any] = []
+
+    async def ask(request: Any, peer: Identity, memory: Any) -> AskCoordinatorResponse:
+        heard.append(request)
+        return AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
+
+    async def write(request: Any, peer: Identity, memory: Any) -> WriteMarkersResponse:
+        heard.append(request)
+        return WriteMarkersResponse(errors=(0,))
+
+    apis = (
+        PrivateApi(ASK_COORDINATOR, "Ask", AskCoordinatorRequest, AskCoordinatorResponse, ask),
+        PrivateApi(WRITE_MARKERS, "Write", WriteMarkersRequest, WriteMarkersResponse, write),
+    )
+    asked = AskCoordinatorRequest(
+        inquiries=(
+            WireInquiry(
+                transactional_id="a", producer_id=7, producer_epoch=3, adds=True,
+                topics=("t", "u"), partitions=(0, 9),
+            ),
+        )
+    )  # fmt: skip
+    written = WriteMarkersRequest(
+        markers=(
+            WireMarker(
+                topic="t", partition=1, producer_id=7, producer_epoch=3, coordinator_epoch=5,
+                commit=True, version=2,
+            ),
+        )
+    )  # fmt: skip
+    answers = []
+    for request, answer in ((asked, AskCoordinatorResponse), (written, WriteMarkersResponse)):
+        frame = encode_request(request, 1, "broker 1")[4:]
+        pieces = await PrivateDispatcher(apis).serve(frame, room(), Identity("c", 1))
+        answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
+    assert heard == [asked, written]
+    assert answers == [
+        AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),)),
+        WriteMarkersResponse(errors=(0,)),
+    ]
+
+
+async def test_nobody_coordinates() -> None:
+    away = await made(Wire(), leader=-1).ask("a", ME, [A], adds=False)
+    assert away == {A: ErrorCode.coordinator_not_available}
+    unknown = await made(Wire()).ask("unknown", ME, [A], adds=False)
+    assert unknown == {A: ErrorCode.coordinator_not_available}
+    assert await made(Wire(), leader=1).ask("a", ME, [A], adds=False) == {A: OK}
+
+
+async def test_who_waits_when_the_broker_stops_is_answered() -> None:
+    inquiries = made(Wire())
+    waiting = [await soon(inquiries, name, A) for name in ("a", "b")]
+    await inquiries.close()
+    assert [await each for each in waiting] == [{A: ErrorCode.network_exception}] * 2

@@ -1,0 +1,419 @@
+"""Transactions in a partition of a real log: commits, markers, time-outs, coordinators that
+change."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.replication.replica_nodes import TOPIC, Node, dialer_of, row
+from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.producer_ids import ProducerIds
+from tidemark_broker.transactions import coordinator as module
+from tidemark_broker.transactions.coordinator import TransactionCoordinator
+from tidemark_broker.transactions.core.metadata import Producer, TransactionState
+from tidemark_broker.transactions.shard import Limits, TransactionShard
+from tidemark_broker.transactions.wire import AskCoordinatorRequest, WireInquiry, WireMarker
+
+R = TypeVar("R")
+#: It hashes to partition 0 of 2.
+ID = "copier"
+COMMITTED, ABORTED = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
+
+
+class World:
+    """One broker, or two, whose one topic stands for ``__transaction_state``; markers go to
+    ``written`` once ``markers_may_be_written``."""
+
+    def __init__(self, folder: Path, bytes_max: int = 10_000_000) -> None:
+        self.node = Node(1, folder)
+        self.wall_ms = 1_000_000
+        self.node.context.wall_ms = lambda: self.wall_ms
+        self.node.context.monotonic = time.monotonic
+        self.written: list[WireMarker] = []
+        self.marker_error = ErrorCode.none
+        self.producer_ids = ProducerIds()
+        self.coordinator = TransactionCoordinator(
+            self.node.context,
+            limits=Limits(timeout_max_ms=900_000, expiration_ms=10_000, bytes_max=bytes_max),
+            dialer_of=dialer_of,
+            want=lambda name: None,
+            producer_ids=self.producer_ids,
+            write_markers=self.write_markers,
+        )
+
+    async def write_markers(self, markers: list[WireMarker]) -> list[ErrorCode]:
+        if self.marker_error is ErrorCode.none:
+            self.written += markers
+        return [self.marker_error] * len(markers)
+
+    async def leads(self, epoch: int, isr: tuple[int, ...] = (1,), leader: int = 1) -> None:
+        """This partition, and t-1 to t-3, which have markers written to."""
+        first = row(
+            leader=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=(1, 2), isr=isr
+        )
+        await self.node.told(first, row(partition=1, leader=1, leader_epoch=0, replicas=(2,)))
+
+    async def shard(self) -> TransactionShard:
+        """Once it can be asked."""
+        return await until(self._shard)
+
+    def _shard(self) -> TransactionShard | None:
+        try:
+            return self.coordinator.shard_of(ID)
+        except CoordinatorError as error:
+            if error.error_code is not ErrorCode.coordinator_load_in_progress:
+                raise
+            return None
+
+
+async def until(look: Callable[[], R | None]) -> R:
+    for _ in range(400):
+        found = look()
+        if found:
+            return found
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not come about")
+
+
+@asynccontextmanager
+async def world(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **given: int
+) -> AsyncIterator[World]:
+    monkeypatch.setattr(module, "TRANSACTION_STATE_TOPIC", TOPIC)
+    made = World(folder, **given)
+    await made.producer_ids.add(1, 1000)
+    task = asyncio.create_task(made.coordinator.run())
+    try:
+        yield made
+    finally:
+        await made.coordinator.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await made.node.stop()
+
+
+async def begun(shard: TransactionShard) -> Producer:
+    decision = await shard.init_producer_id(ID, expected=None, timeout_ms=TIMEOUT_MS)
+    assert decision.error is ErrorCode.none
+    assert decision.producer is not None
+    return decision.producer
+
+
+async def opened(shard: TransactionShard) -> Producer:
+    producer = await begun(shard)
+    added = await shard.add_partitions(ID, producer=producer, partitions={T0, T1}, version=2)
+    assert added is ErrorCode.none
+    return producer
+
+
+def state(shard: TransactionShard) -> TransactionState | None:
+    known = shard.describe(ID)
+    return None if known is None else known.state
+
+
+async def refused(asked: Awaitable[object]) -> ErrorCode:
+    with pytest.raises(CoordinatorError) as raised:
+        await asked
+    return raised.value.error_code
+
+
+async def test_a_transaction_from_beginning_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        assert producer == Producer(1, 0)
+        ended = await shard.end(ID, producer=producer, commit=True, version=2)
+        assert ended.producer == Producer(1, 1)
+        await until(lambda: state(shard) is COMMITTED)
+        assert {each.partition for each in made.written} == {0, 1}
+        assert made.written[0] == WireMarker(
+            topic=TOPIC,
+            partition=made.written[0].partition,
+            producer_id=1,
+            producer_epoch=1,
+            coordinator_epoch=3,
+            commit=True,
+            version=2,
+        )
+
+
+async def test_the_next_coordinator_knows_what_the_former_one_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prepared transaction is completed by whoever coordinates next, and no partition is left
+    out; what was only open stays open."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        made.marker_error = ErrorCode.not_leader_or_follower
+        producer = await opened(shard)
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        await made.leads(4)
+        assert await refused(shard.end(ID, producer=producer, commit=True, version=2)) is (
+            ErrorCode.not_coordinator
+        )
+        made.marker_error = ErrorCode.none
+        again = await made.shard()
+        assert again is not shard
+        await until(lambda: state(again) is COMMITTED)
+        written = {(each.partition, each.coordinator_epoch, each.commit) for each in made.written}
+        assert written == {(0, 4, True), (1, 4, True)}
+        repeated = await again.end(ID, producer=producer, commit=True, version=2)
+        assert (repeated.error, repeated.producer) == (ErrorCode.none, Producer(1, 1))
+
+
+async def test_what_is_not_committed_is_told_to_nobody_and_never_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 2 is in the ISR and does not fetch: nothing is committed until it has left."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        await made.leads(4, isr=(1, 2))
+        with pytest.raises(CoordinatorError):
+            made.coordinator.shard_of(ID)
+        await made.node.told(
+            row(leader=1, leader_epoch=4, partition_epoch=5, replicas=(1, 2), isr=(1,))
+        )
+        shard = await made.shard()
+        await made.node.told(
+            row(leader=1, leader_epoch=4, partition_epoch=6, replicas=(1, 2), isr=(1, 2))
+        )
+        ending = asyncio.create_task(shard.end(ID, producer=producer, commit=True, version=2))
+        await asyncio.sleep(0.02)
+        assert not ending.done()
+        assert state(shard) is TransactionState.ONGOING
+        other = await shard.end(ID, producer=producer, commit=False, version=2)
+        assert other.error is ErrorCode.concurrent_transactions
+        ending.cancel()  # the client has gone
+        await asyncio.gather(ending, return_exceptions=True)
+        await made.node.told(
+            row(leader=1, leader_epoch=4, partition_epoch=7, replicas=(1, 2), isr=(1,))
+        )
+        await until(lambda: state(shard) is COMMITTED)
+
+
+async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to an id whose markers it has had written meanwhile: that the transaction is
+    complete is on record, and not committed yet. In the old protocol a marker that came now could
+    end the next transaction."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        made.marker_error = ErrorCode.not_leader_or_follower
+        await shard.end(ID, producer=producer, commit=True, version=0)
+        held = row(leader=1, leader_epoch=3, partition_epoch=4, replicas=(1, 2), isr=(1, 2))
+        await made.node.told(held)  # broker 2 does not fetch
+        made.marker_error = ErrorCode.none
+        await until(lambda: not made.coordinator.markers.unfinished)
+        assert len(made.written) == 2
+        shard.loaded(made.coordinator.now_s())
+        await asyncio.sleep(0.05)
+        await made.node.told(replace(held, partition_epoch=5, isr=(1,)))
+        await until(lambda: state(shard) is COMMITTED)
+        assert len(made.written) == 2
+
+
+async def test_markers_that_were_written_while_it_had_to_be_silent_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop stood still for longer than its session, and nobody else was elected meanwhile: the
+    transaction would never be complete."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        made.marker_error = ErrorCode.not_leader_or_follower
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        stall = made.node.context.stall
+        stall.session_of(1.0)
+        stall.turned(time.monotonic() - 10.0)
+        assert stall.must_be_silent(time.monotonic())
+        made.marker_error = ErrorCode.none
+        await until(lambda: not made.coordinator.markers.unfinished)
+        await asyncio.sleep(0.02)
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        stall.turned(time.monotonic())
+        assert stall.heard(time.monotonic())
+        await until(lambda: state(shard) is COMMITTED)
+
+
+async def test_an_open_transaction_is_aborted_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        decision = await shard.init_producer_id(ID, expected=None, timeout_ms=30)
+        assert decision.producer is not None
+        await shard.add_partitions(ID, producer=decision.producer, partitions={T0}, version=2)
+        made.wall_ms += 31
+        await until(lambda: state(shard) is ABORTED)
+        assert [(each.commit, each.producer_epoch) for each in made.written] == [(False, 1)]
+        late = await shard.end(ID, producer=decision.producer, commit=True, version=2)
+        assert late.error is ErrorCode.invalid_txn_state
+
+
+async def test_a_time_out_that_the_former_coordinator_did_not_live_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        await opened(await made.shard())
+        made.wall_ms += TIMEOUT_MS + 1
+        await made.leads(4)
+        shard = await made.shard()
+        await until(lambda: state(shard) is ABORTED)
+
+
+async def test_a_new_producer_of_the_id_aborts_what_the_old_one_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        old = await opened(shard)
+        first = await shard.init_producer_id(ID, expected=None, timeout_ms=TIMEOUT_MS)
+        assert first.error is ErrorCode.concurrent_transactions
+        await until(lambda: state(shard) is ABORTED)
+        assert await begun(shard) == Producer(1, 2)
+        late = await shard.end(ID, producer=old, commit=True, version=2)
+        assert late.error is ErrorCode.producer_fenced
+
+
+async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        producer = await opened(shard)
+        ended = await shard.end(ID, producer=producer, commit=True, version=2)
+        assert ended.producer is not None
+        added = await shard.add_partitions(ID, producer=ended.producer, partitions={T0}, version=2)
+        assert added is ErrorCode.none
+        assert state(shard) is TransactionState.ONGOING
+
+
+async def test_what_leaders_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(partition: int, epoch: int, *, adds: bool) -> WireInquiry:
+        return WireInquiry(
+            transactional_id=ID,
+            producer_id=1,
+            producer_epoch=epoch,
+            adds=adds,
+            topics=(TOPIC,),
+            partitions=(partition,),
+        )
+
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        await opened(await made.shard())
+        request = AskCoordinatorRequest(
+            inquiries=(
+                asked(0, 0, adds=False),
+                asked(7, 0, adds=False),
+                asked(0, 1, adds=False),
+                asked(7, 0, adds=True),
+                asked(8, 1, adds=True),
+            )
+        )
+        verdicts = await made.coordinator.answer(request.inquiries)
+        assert verdicts == [
+            [ErrorCode.none],
+            [ErrorCode.transaction_abortable],
+            [ErrorCode.producer_fenced],
+            [ErrorCode.none],
+            [ErrorCode.producer_fenced],
+        ]
+        here = await made.coordinator.inquiries.ask(ID, Producer(1, 0), [T0], adds=False)
+        assert here == {T0: ErrorCode.none}
+
+
+async def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, monkeypatch, bytes_max=1000) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        for timeout_ms in (0, -1, 900_001):
+            decision = await shard.init_producer_id(ID, expected=None, timeout_ms=timeout_ms)
+            assert decision.error is ErrorCode.invalid_transaction_timeout
+        producer = await opened(shard)
+        more = await shard.init_producer_id("other", expected=None, timeout_ms=TIMEOUT_MS)
+        assert more.error is ErrorCode.none
+        refused_id = await shard.init_producer_id("third", expected=None, timeout_ms=TIMEOUT_MS)
+        assert refused_id.error is ErrorCode.policy_violation
+        ended = await shard.end(ID, producer=producer, commit=True, version=2)
+        assert ended.error is ErrorCode.none  # what is there can always be ended
+
+
+async def test_a_marker_goes_to_whoever_leads_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 2, which leads t-1 at first, cannot be reached."""
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        away = row(partition=1, leader=2, leader_epoch=1, partition_epoch=1, replicas=(2,))
+        await made.node.told(away)
+        producer = await opened(shard)
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        await until(lambda: made.written)
+        await asyncio.sleep(0.05)
+        assert {each.partition for each in made.written} == {0}
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        left = made.coordinator.describe(ID)
+        assert left is not None
+        assert left.partitions == {T1}
+        await made.node.told(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
+        await until(lambda: state(shard) is COMMITTED)
+        assert [each.partition for each in made.written] == [0, 1]
+
+
+async def test_ids_that_nobody_uses_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        await begun(shard)
+        made.wall_ms += 9_999
+        await shard._forget_unused()
+        assert shard.count == 1
+        made.wall_ms += 1
+        await shard._forget_unused()
+        await until(lambda: shard.count == 0)
+        await made.leads(4)
+        assert (await made.shard()).count == 0
+
+
+async def test_markers_are_written_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        shard = await made.shard()
+        made.marker_error = ErrorCode.request_timed_out
+        producer = await opened(shard)
+        await shard.end(ID, producer=producer, commit=False, version=2)
+        await asyncio.sleep(0.1)
+        assert state(shard) is TransactionState.PREPARE_ABORT
+        assert made.coordinator.markers.unfinished == 1
+        made.marker_error = ErrorCode.none
+        await until(lambda: state(shard) is ABORTED)
+        assert made.coordinator.markers.unfinished == 0

@@ -1,0 +1,42 @@
+"""``.txnindex``: the aborted transactions whose markers stand in a segment, in their order.
+
+Per transaction 34 bytes: i16 version 0, producer id i64, first offset i64, last offset i64 (of the
+marker), last stable offset i64 as it was once the marker was there.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+_VERSION = 0
+
+
+class TransactionIndexError(ValueError):
+    """Bytes that are no transaction index."""
+
+
+class AbortedTransaction(NamedTuple):
+    """Offsets inclusive, of the first record and of the marker; all transactions that began below
+    ``last_stable_offset`` have ended by then."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The file's bytes."""
+    return b"".join(_ENTRY.pack(_VERSION, *each) for each in transactions)
+
+
+def decode_aborted(data: bytes) -> Iterator[AbortedTransaction]:
+    """The entries; :class:`TransactionIndexError` for a version or a length that it cannot have."""
+    if len(data) % ENTRY_BYTES:
+        raise TransactionIndexError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
+    for version, *fields in _ENTRY.iter_unpack(data):
+        if version != _VERSION:
+            raise TransactionIndexError(f"version {version}: only {_VERSION} is known")
+        yield AbortedTransaction(*fields)

@@ -1,0 +1,52 @@
+"""What a reader with read_committed leaves out of a stretch of a log (KIP-98).
+
+It is told which transactions with records there were aborted, by producer and first offset. From
+there on that producer's transactional batches are left out, up to the marker that aborts it; its
+next transaction may be another matter. Control batches are never records.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tidemark.records.batch import BatchHeader, Buffer, check_crc
+from tidemark.records.control import read_end_marker
+
+
+def committed(
+    data: Buffer,
+    batches: Iterable[tuple[int, BatchHeader]],
+    aborted: "AbortedProducers",
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Those of the batches in ``data``, by position, that are read. Raises :class:`CorruptBatch`
+    where one of the others is not what was written."""
+    view = memoryview(data)
+    for position, header in batches:
+        if aborted.leaves_out(header, view[position : position + header.size_bytes]):
+            check_crc(data, position, header)
+        else:
+            yield position, header
+
+
+class AbortedProducers:
+    """Goes along a log, batch by batch in their order."""
+
+    def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
+        """``transactions``: producer id and first offset of each."""
+        #: Those that begin later, the next one last.
+        self._later = sorted(transactions, key=_first_offset, reverse=True)
+        self._now: set[int] = set()
+
+    def leaves_out(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Is there nothing to be read of this one?"""
+        while self._later and self._later[-1][1] <= header.last_offset:
+            self._now.add(self._later.pop()[0])
+        if not header.is_control:
+            return header.is_transactional and header.producer_id in self._now
+        if header.producer_id in self._now:
+            marker = read_end_marker(batch)
+            if marker is not None and not marker.is_commit:
+                self._now.discard(header.producer_id)
+        return True
+
+
+def _first_offset(transaction: tuple[int, int]) -> int:
+    return transaction[1]

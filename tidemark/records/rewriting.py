@@ -1,0 +1,167 @@
+"""Batches of which records have gone: written anew as Kafka's ``MemoryRecords.filterTo`` does.
+
+What others know a batch by stays: base offset, last offset, leader epoch, producer id and epoch,
+base sequence, codec, and the bytes of each record that is kept. A batch with tombstones is given a
+*delete horizon* (KIP-534): bit 6 of the attributes says that the base timestamp is the time from
+which the tombstones may go, and every timestamp delta is counted from there.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
+    TimestampType,
+    compute_crc,
+)
+from tidemark.records.codecs import compress
+from tidemark.records.keyed import timestamp_delta_of
+from tidemark.records.varint import write_varint
+
+DELETE_HORIZON = 0x40
+#: Log append time, transactional, control: what an empty batch keeps of the attributes.
+_EMPTY_KEEPS = 0x38
+_FRONT = struct.Struct(">qiib")
+_CRC = struct.Struct(">I")
+_COVERED = struct.Struct(">hiqqqhii")
+
+#: (start, end) of each record that stays, in the unpacked payload.
+Kept = Sequence[tuple[int, int]]
+
+
+def delete_horizon_ms(header: BatchHeader) -> int | None:
+    """From when on the tombstones, or the transaction marker, of that batch may go."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def with_records(
+    header: BatchHeader, payload: bytes, kept: Kept, horizon_ms: int | None = None
+) -> bytes:
+    """The batch with the records of ``kept`` only (at least one). ``horizon_ms``: give it that
+    delete horizon; None: it keeps what it has."""
+    deltas = [timestamp_delta_of(payload, start) for start, _ in kept]
+    largest = header.max_timestamp
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        largest = _int64(header.base_timestamp + max(value for _, _, value in deltas))
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon_ms is None:
+        body = b"".join(payload[start:end] for start, end in kept)
+    else:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, horizon_ms
+        body = _counted_from(header, payload, kept, deltas, horizon_ms)
+    return _encode(
+        header,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=largest,
+        count=len(kept),
+        body=compress(header.codec, body),
+    )
+
+
+def without_records(header: BatchHeader) -> bytes:
+    """The batch with none of its records: what it says of its producer stays (Kafka's
+    ``DefaultRecordBatch.writeEmptyHeader``)."""
+    return _encode(
+        header,
+        attributes=header.attributes & _EMPTY_KEEPS,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=header.max_timestamp,
+        count=0,
+        body=b"",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets (both inclusive) that no record has any more, all of one leader epoch."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+
+    def batch(self) -> bytes:
+        """An empty batch in their place."""
+        covered = _COVERED.pack(
+            0,
+            self.last_offset - self.base_offset,
+            NO_TIMESTAMP,
+            NO_TIMESTAMP,
+            NO_PRODUCER_ID,
+            -1,
+            -1,
+            0,
+        )
+        return _whole(self.base_offset, self.leader_epoch, covered)
+
+
+def reaching_to(batch: bytes, last_offset: int) -> bytes:
+    """The same records in a batch that ends with ``last_offset``, behind its own end: there is
+    nothing in between. Not for a batch of a producer id, whose last sequence number is told by its
+    last offset."""
+    whole = bytearray(batch)
+    (base_offset,) = struct.unpack_from(">q", whole)
+    struct.pack_into(">i", whole, 23, last_offset - base_offset)
+    _CRC.pack_into(whole, 17, compute_crc(whole, CRC_COVERS_FROM, len(whole)))
+    return bytes(whole)
+
+
+def _counted_from(
+    header: BatchHeader,
+    payload: bytes,
+    kept: Kept,
+    deltas: Sequence[tuple[int, int, int]],
+    base_timestamp: int,
+) -> bytes:
+    """The records with timestamp deltas that are counted from another base."""
+    body = bytearray()
+    for (_, end), (at, behind, delta) in zip(kept, deltas, strict=True):
+        timestamp = header.max_timestamp
+        if header.timestamp_type is TimestampType.CREATE_TIME:
+            timestamp = header.base_timestamp + delta
+        field = bytearray()
+        write_varint(field, _int64(timestamp - base_timestamp))
+        attributes = payload[at - 1 : at]
+        write_varint(body, len(attributes) + len(field) + end - behind)
+        body += attributes + field + payload[behind:end]
+    return bytes(body)
+
+
+def _encode(
+    header: BatchHeader,
+    *,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
+    body: bytes,
+) -> bytes:
+    covered = _COVERED.pack(
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        count,
+    )
+    return _whole(header.base_offset, header.partition_leader_epoch, covered + body)
+
+
+def _whole(base_offset: int, leader_epoch: int, covered: bytes) -> bytes:
+    length = HEADER_BYTES - LENGTH_OVERHEAD - _COVERED.size + len(covered)
+    front = _FRONT.pack(base_offset, length, leader_epoch, MAGIC)
+    return front + _CRC.pack(compute_crc(covered, 0, len(covered))) + covered
+
+
+def _int64(value: int) -> int:
+    """A sum as everybody else computes it: with 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
