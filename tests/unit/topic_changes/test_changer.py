@@ -165,6 +165,11 @@ REFUSED = {
         "invalid_request",
         "has no value",
     ),
+    "lags that contradict each other": (
+        create(settings=settings(min_compaction_lag_ms="7", max_compaction_lag_ms="6")),
+        "invalid_config",
+        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6",
+    ),
     "no store": (
         create(settings=settings(remote_storage_enable="true")),
         "invalid_config",
@@ -397,6 +402,17 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
     wrong = Setting(name="retention.ms", value="1", operation=SettingOperation.APPEND)
     told = await changes.one(change(ChangeKind.CONFIGURE, settings=(wrong,)))
     assert told[0] == "invalid_config"
+
+
+async def test_a_lag_is_compared_with_the_clusters_default(changes: Changes) -> None:
+    changes.world.edit(CLUSTER, "main", config={"log.cleaner.max.compaction.lag.ms": "6"})
+    await changes.one(create())
+
+    def least(ms: str) -> TopicChange:
+        return change(ChangeKind.CONFIGURE, settings=settings(min_compaction_lag_ms=ms))
+
+    assert (await changes.one(least("7")))[0] == "invalid_config"
+    assert await changes.one(least("6")) == ("none", "")
 
 
 # ---------------------------------------------------------------- replicas and leaders
