@@ -166,6 +166,11 @@ REFUSED = {
         "invalid_request",
         "has no value",
     ),
+    "lags that contradict each other": (
+        create(settings=settings(min_compaction_lag_ms="7", max_compaction_lag_ms="6")),
+        "invalid_config",
+        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6",
+    ),
     "no store": (
         create(settings=settings(remote_storage_enable="true")),
         "invalid_config",
@@ -429,6 +434,17 @@ async def test_a_change_that_others_always_overtake_is_to_be_asked_for_again(
     told, text = await changes.one(asked)
     assert told == "not_controller"
     assert "ask again" in text
+
+
+async def test_a_lag_is_compared_with_the_clusters_default(changes: Changes) -> None:
+    changes.world.edit(CLUSTER, "main", config={"log.cleaner.max.compaction.lag.ms": "6"})
+    await changes.one(create())
+
+    def least(ms: str) -> TopicChange:
+        return change(ChangeKind.CONFIGURE, settings=settings(min_compaction_lag_ms=ms))
+
+    assert (await changes.one(least("7")))[0] == "invalid_config"
+    assert await changes.one(least("6")) == ("none", "")
 
 
 # ---------------------------------------------------------------- replicas and leaders
