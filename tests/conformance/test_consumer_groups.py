@@ -103,7 +103,7 @@ def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
     cluster = members.cluster
     topic = filled(cluster)
     for _ in range(2):
-        members.join(topic, **{"auto.commit.interval.ms": 200})
+        members.join(topic, **{"enable.auto.commit": False})
     got = take(members.all, 3 * COUNT)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     described = admin.describe_consumer_groups([group])[group].result(30)

@@ -7,7 +7,16 @@ the answer tells of is committed.
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,7 +29,7 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.consumer_heartbeats import Offload
+from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -30,6 +39,7 @@ from tidemark_broker.groups.core.group_offsets import Committer, Group, NewOffse
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.groups.core.values import (
     Identity,
@@ -42,6 +52,7 @@ from tidemark_broker.groups.core.values import (
 from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+from tidemark_broker.replication.threads import Threads
 
 logger = logging.getLogger(__name__)
 A = TypeVar("A")
@@ -54,6 +65,10 @@ Pause = Callable[[], Awaitable[None]]
 Denied = Callable[[Iterable[str]], Awaitable[Set[str]]]
 #: Expressions that are kept as what they were made into.
 _PATTERNS_MAX = 50
+#: What heartbeats of members of thousands of topics go through.
+_in_heartbeat_thread = Threads("heartbeats", threads=1)
+#: What is assigned to the members of large groups.
+_in_assignor_thread = Threads("assignors", threads=1)
 #: Topics that all expressions of a group are held against, before others have their turn.
 _TOPICS_AT_ONCE = 20
 
@@ -83,6 +98,7 @@ class GroupCoordinator:
                 clock=clock,
                 topic=self._topic,
                 offload=self._offload,
+                due=self._assign_soon,
             ),
             cluster=cluster,
             purgatory=purgatory,
@@ -91,8 +107,6 @@ class GroupCoordinator:
         )
         self._cluster = cluster
         self._assigning: set[asyncio.Task[None]] = set()
-        #: One at a time: they are large.
-        self._may_assign = asyncio.Lock()
         self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
@@ -155,7 +169,8 @@ class GroupCoordinator:
             request = replace(request, resolved=resolved)
             shard = self._shard_of(request)
         request = replace(request, topics_version=topics_version)
-        answer = shard.heartbeat(request, self._clock())
+        async with shard.turn(request.group_id):
+            answer = await _driven(shard.heartbeat(request, self._clock()))
         await self._committed(shard, answer.recorded_below)
         return answer
 
@@ -199,23 +214,31 @@ class GroupCoordinator:
         return None if view is None else Topic(view.topic_id, len(view.partitions))
 
     def _offload(self, shard: GroupShard, made: Offload) -> None:
-        task = asyncio.get_running_loop().create_task(self._assign(shard, made))
+        self._begin(self._assign(shard, made))
+
+    def _assign_soon(self, shard: GroupShard, group_id: str) -> None:
+        self._begin(self._assign_in_turn(shard, group_id))
+
+    def _begin(self, assigning: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(assigning)
         self._assigning.add(task)
         task.add_done_callback(self._assigning.discard)
 
+    async def _assign_in_turn(self, shard: GroupShard, group_id: str) -> None:
+        async with shard.turn(group_id):
+            await _driven(shard.consumers.assign(group_id, self._clock()))
+
     async def _assign(self, shard: GroupShard, made: Offload) -> None:
-        """Make the targets of a large group in a thread; they come into force in parts."""
+        """Make the targets of a large group, one after another, while its members go on."""
         try:
-            async with self._may_assign:
-                targets = await asyncio.to_thread(made.compute)
-                for _ in shard.consumers.bring_into_force(made, targets, self._clock()):
-                    await asyncio.sleep(0)
+            targets = await _in_assignor_thread(made.compute)
+            await _driven(shard.consumers.targets.bring_into_force(made, targets, self._clock()))
         except CoordinatorError as error:
             logger.warning(
                 "group %s: its targets are not on record: %s", shown(made.group.group_id), error
             )
         finally:
-            shard.consumers.gave_up(made, self._clock())
+            shard.consumers.targets.gave_up(made.group, self._clock())
 
     def may_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         """May a client that says to be that member hear of the group's offsets? Only of groups of
@@ -241,7 +264,8 @@ class GroupCoordinator:
         end_offset = 0
         for start in range(0, max(len(new), 1), COMMITTED_AT_ONCE):
             part = new[start : start + COMMITTED_AT_ONCE]
-            changed = shard.group_offsets.commit(by, part, self._clock())
+            async with shard.turn(by.group_id):
+                changed = shard.group_offsets.commit(by, part, self._clock())
             errors += changed.errors
             end_offset = max(end_offset, changed.end_offset)
             await pause()
@@ -278,7 +302,8 @@ class GroupCoordinator:
         more, end_offset = True, 0
         while more:
             shard = self.coordinators.shard_of(group_id)
-            error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
+            async with shard.turn(group_id):
+                error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
             if error is not ErrorCode.none:
                 return error
             await pause()
@@ -374,6 +399,19 @@ class GroupCoordinator:
             task.cancel()
         await asyncio.gather(*self._assigning, return_exceptions=True)
         await self.coordinators.close()
+
+
+async def _driven(steps: Steps[A]) -> A:
+    """What comes of them; their work is done in a thread."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(await _in_heartbeat_thread(work.do))
+    except StopIteration as ended:
+        made: A = ended.value
+        return made
+    finally:
+        steps.close()
 
 
 def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 from kio.schema.errors import ErrorCode
 
@@ -15,8 +17,10 @@ from tidemark_broker.coordinators.log import (
 )
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.consumer_effects import effect_of
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups, Offload
+from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
+from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.consumer_values import (
     JOIN,
     HeartbeatAnswer,
@@ -38,9 +42,13 @@ from tidemark_broker.groups.core.records import (
     record_of,
 )
 from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps
 from tidemark_broker.groups.core.values import JoinAnswer, JoinRequest, shown
 
 logger = logging.getLogger(__name__)
+
+#: How soon what is due of a group is looked at again that somebody changes at the moment.
+_BUSY_S = 0.05
 
 
 class GroupShard:
@@ -57,11 +65,14 @@ class GroupShard:
         clock: Callable[[], Now],
         topic: Callable[[str], Topic | None],
         offload: Callable[["GroupShard", Offload], None],
+        due: Callable[["GroupShard", str], None],
     ) -> None:
         self.log = log
         self._clock = clock
         self._room = room
         self._journal = _Journal(log, clock)
+        self._deadlines = deadlines
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
@@ -74,6 +85,7 @@ class GroupShard:
             room,
             topic=topic,
             offload=lambda made: offload(self, made),
+            due=lambda group_id: due(self, group_id),
         )
         self.group_offsets = GroupOffsets(
             self.groups,
@@ -90,6 +102,16 @@ class GroupShard:
         """Of both protocols, as they are now."""
         yield from tuple(self.groups.values())
         yield from tuple(self.consumer_groups.values())
+
+    @asynccontextmanager
+    async def turn(self, group_id: str) -> AsyncIterator[None]:
+        """To change a group in steps: one after another, in the order in which they came."""
+        async with self._turns.setdefault(group_id, asyncio.Lock()):
+            yield
+
+    def _is_busy(self, group_id: str) -> bool:
+        turn = self._turns.get(group_id)
+        return turn is not None and turn.locked()
 
     # ------------------------------------------------------------ while it loads
 
@@ -127,7 +149,7 @@ class GroupShard:
         if value is None and isinstance(key, records.ConsumerGroupMetadataKey):
             del self.consumer_groups[key.group_id]
         else:
-            group.apply(key, value)
+            group.apply(key, effect_of(value) if isinstance(value, records.Value) else None)
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
         """The end of a transaction."""
@@ -151,19 +173,24 @@ class GroupShard:
         self.consumers.loaded(at)
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """Something that it waited for has not come, or is to be looked at."""
+        """Something that it waited for has not come, or is to be looked at; in a moment, where the
+        group is being changed."""
         now = Now(now_s, self._clock().ms)
-        if not isinstance(key, CheckDeadline):
-            if not self.consumers.expired(key, now):
-                self.rebalancing.expired(key, now)
-            return
+        if self._is_busy(getattr(key, "group_id", "")):
+            self._deadlines.schedule(key, now_s + _BUSY_S)
+        elif isinstance(key, CheckDeadline):
+            self._check(key.group_id, now)
+        elif not self.consumers.expired(key, now):
+            self.rebalancing.expired(key, now)
+
+    def _check(self, group_id: str, now: Now) -> None:
         more = False
         try:
-            more = self.group_offsets.check(key.group_id, now)
+            more = self.group_offsets.check(group_id, now)
         except CoordinatorError as error:
-            logger.warning("group %s: what has expired stays: %s", shown(key.group_id), error)
-        if self.group_offsets.find(key.group_id) is not None:
-            self.rebalancing.check_later(key.group_id, now, soon=more)
+            logger.warning("group %s: what has expired stays: %s", shown(group_id), error)
+        if self.group_offsets.find(group_id) is not None:
+            self.rebalancing.check_later(group_id, now, soon=more)
 
     def resigned(self) -> None:
         """Another broker answers."""
@@ -193,7 +220,7 @@ class GroupShard:
             classic.recorded_below = end_offset
         self.rebalancing.join(request, now)
 
-    def heartbeat(self, request: HeartbeatRequest, now: Now) -> HeartbeatAnswer:
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
         """A member of KIP-848's protocol; an empty group of the classic one makes way for it.
         Raises :class:`CoordinatorError`."""
         group_id = request.group_id
@@ -201,7 +228,7 @@ class GroupShard:
         if group_id in self.groups:
             end_offset = self._make_way(self.groups[group_id], request)
         try:
-            answer = self.consumers.heartbeat(request, now)
+            answer = yield from self.consumers.heartbeat(request, now)
         finally:
             if not is_known and group_id in self.consumer_groups:
                 self.rebalancing.check_later(group_id, now)

@@ -4,7 +4,7 @@ dict, and clients that do what they are told."""
 import uuid
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -13,7 +13,7 @@ from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
-from tidemark_broker.groups.core.consumer_heartbeats import Offload
+from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -23,11 +23,25 @@ from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import TopicPartition
 from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps
 from tidemark_broker.groups.core.values import Identity
 from tidemark_broker.groups.shard import GroupShard
 
+A = TypeVar("A")
+
 GROUP = "g"
 Owned = Mapping[uuid.UUID, frozenset[int]]
+
+
+def taken(steps: Steps[A]) -> A:
+    """All of them at once; what comes of them."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(work.do())
+    except StopIteration as ended:
+        made: A = ended.value
+        return made
 
 
 class ListLog:
@@ -78,6 +92,7 @@ class World:
             clock=lambda: self.now,
             topic=self._topic,
             offload=lambda _, made: self.offloaded.append(made),
+            due=lambda shard, group_id: taken(shard.consumers.assign(group_id, self.now)),
         )
 
     def _topic(self, name: str) -> Topic | None:
@@ -99,8 +114,9 @@ class World:
         """What was to be made elsewhere is made."""
         while self.offloaded:
             made = self.offloaded.pop()
-            for _ in self.shard.consumers.bring_into_force(made, made.compute(), self.now):
-                pass
+            targets = self.shard.consumers.targets
+            taken(targets.bring_into_force(made, made.compute(), self.now))
+            targets.gave_up(made.group, self.now)
 
     def change_topics(self, **partitions: int) -> None:
         self.topics = topics(**partitions)
@@ -115,7 +131,7 @@ class World:
             "client_host": "/h",
             "topics_version": self.version,
         }
-        return self.shard.heartbeat(HeartbeatRequest(**(fields | more)), self.now)
+        return taken(self.shard.heartbeat(HeartbeatRequest(**(fields | more)), self.now))
 
     def join(self, member_id: str, /, *names: str, **more: Any) -> HeartbeatAnswer:
         fields = {"rebalance_timeout_ms": 60_000, "owned": {}, "topic_names": names or ("t",)}

@@ -141,6 +141,7 @@ class World:
             self.room,
             topic=lambda _: None,
             offload=lambda _: None,
+            due=lambda _: None,
         )
         self.group_offsets = GroupOffsets(
             self.groups,

@@ -8,7 +8,7 @@ are kept as these change, since a group may have thousands of them.
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,35 +16,20 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment, Spec, Subscriber
+from tidemark_broker.groups.core.consumer_effects import (
+    UNKNOWN,
+    Described,
+    Effect,
+    ResolvedRegex,
+    Subscription,
+    names_weigh,
+    partitions_weigh,
+)
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
 
-_GROUP_BYTES, _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 1500, 120, 60
+_GROUP_BYTES = 1500
 _NO_ASSIGNMENT: Assignment = {}
-#: Nothing is known of a member.
-UNKNOWN = records.ConsumerGroupMemberMetadataValue(
-    instance_id=None,
-    rack_id=None,
-    client_id="",
-    client_host="",
-    subscribed_topic_names=(),
-    subscribed_topic_regex=None,
-    server_assignor=None,
-)
-
-
-class Subscription(NamedTuple):
-    """What a member wants; members that want the same share it."""
-
-    names: frozenset[str]
-    regex: str | None
-
-
-class ResolvedRegex(NamedTuple):
-    """Which topics an expression stood for, as of when, in milliseconds since the epoch."""
-
-    topics: frozenset[str]
-    timestamp_ms: int
 
 
 @dataclass(slots=True)
@@ -52,9 +37,14 @@ class ConsumerMember:
     """What it says of itself, and where it is."""
 
     member_id: str
-    metadata: records.ConsumerGroupMemberMetadataValue
-    subscription: Subscription
+    described: Described
+    subscription: Subscription = UNKNOWN.subscription
     position: Position = NOWHERE
+
+    @property
+    def metadata(self) -> records.ConsumerGroupMemberMetadataValue:
+        """As it stands on record."""
+        return self.described.metadata
 
     @property
     def instance_id(self) -> str | None:
@@ -62,9 +52,17 @@ class ConsumerMember:
         return self.metadata.instance_id
 
 
+class TopicsSeen(NamedTuple):
+    """In which version of the cluster's topics, -1 in none since the group was loaded, and after so
+    many changes of what its members want."""
+
+    version: int
+    changes: int
+
+
 class ConsumerGroup:
-    """``recorded_below``: behind its last record, or that of its offsets. ``topics_version``: of
-    the cluster, when its topics were looked at last; -1 never here."""
+    """``recorded_below``: behind its last record, or that of its offsets. ``topics_seen``: when
+    its topics were looked at last."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -79,7 +77,8 @@ class ConsumerGroup:
         self.weight_bytes = _GROUP_BYTES + len(group_id)
         self.weighed_bytes = 0
         self.recorded_below = 0
-        self.topics_version = self.regexes_version = -1
+        self.topics_seen = TopicsSeen(-1, 0)
+        self.regexes_version = -1
         self.regexes_checked_ms = 0
         #: Raised with each topic that is wanted for the first time, or no longer.
         self.topic_changes = 0
@@ -102,7 +101,7 @@ class ConsumerGroup:
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
         epoch = self.assignment_epoch
-        if all(each.position.is_at(epoch) for each in self.members.values()):
+        if all(each.position.is_at(epoch) for each in tuple(self.members.values())):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -115,6 +114,21 @@ class ConsumerGroup:
     def subscribed(self) -> set[str]:
         """All topics that any member wants, whether they exist or not."""
         return set(self._names).union(*(each.topics for each in self.regexes.values()))
+
+    @property
+    def topics_size(self) -> int:
+        """About how many topics :attr:`subscribed` has, counted and not looked at."""
+        return len(self._names) + sum(len(each.topics) for each in self.regexes.values())
+
+    @property
+    def spec_size(self) -> int:
+        """About how long :meth:`spec` takes, in names."""
+        topics = sum(len(each.names) + self._regex_size(each.regex) for each in self._subscriptions)
+        return len(self.members) + topics
+
+    def _regex_size(self, regex: str | None) -> int:
+        resolved = None if regex is None else self.regexes.get(regex)
+        return 0 if resolved is None else len(resolved.topics)
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
         """Those that it names, and those that its expression stands for."""
@@ -216,58 +230,41 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------ what comes into force
 
-    def apply(self, key: records.Key, value: object) -> None:
-        """A record of the group; None, or a value that does not fit its key, is nothing."""
+    def apply(self, key: records.Key, effect: Effect | None) -> None:
+        """A record of the group; None, or what does not fit its key, is nothing."""
         if isinstance(key, records.ConsumerGroupMetadataKey):
-            if isinstance(value, records.ConsumerGroupMetadataValue):
-                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            if isinstance(effect, records.ConsumerGroupMetadataValue):
+                self.epoch, self.metadata_hash = effect.epoch, effect.metadata_hash
         elif isinstance(key, records.ConsumerGroupMemberMetadataKey):
-            if isinstance(value, records.ConsumerGroupMemberMetadataValue):
-                self._put_member(key.member_id, value)
+            if isinstance(effect, Described):
+                self._put_member(key.member_id, effect)
             else:
                 self._remove_member(key.member_id)
         elif isinstance(key, records.ConsumerGroupTargetAssignmentMetadataKey):
-            if isinstance(value, records.ConsumerGroupTargetAssignmentMetadataValue):
-                self.assignment_epoch = value.assignment_epoch
-                self.assignment_timestamp_ms = value.assignment_timestamp
+            if isinstance(effect, records.ConsumerGroupTargetAssignmentMetadataValue):
+                self.assignment_epoch = effect.assignment_epoch
+                self.assignment_timestamp_ms = effect.assignment_timestamp
         elif isinstance(key, records.ConsumerGroupTargetAssignmentMemberKey):
-            self._put_target(
-                key.member_id,
-                value
-                if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue)
-                else None,
-            )
+            self._put_target(key.member_id, effect if isinstance(effect, Mapping) else None)
         elif isinstance(key, records.ConsumerGroupCurrentMemberAssignmentKey):
-            self._put_position(
-                key.member_id,
-                position_of(value)
-                if isinstance(value, records.ConsumerGroupCurrentMemberAssignmentValue)
-                else NOWHERE,
-            )
+            position = effect if isinstance(effect, Position) else NOWHERE
+            self._put_position(key.member_id, position)
         else:
-            self._put_regex(
-                key.regular_expression,
-                value if isinstance(value, records.ConsumerGroupRegularExpressionValue) else None,
-            )
+            resolved = effect if isinstance(effect, ResolvedRegex) else None
+            self._put_regex(key.regular_expression, resolved)
 
-    def _put_member(
-        self, member_id: str, metadata: records.ConsumerGroupMemberMetadataValue
-    ) -> None:
+    def _put_member(self, member_id: str, described: Described) -> None:
         member = self.members.get(member_id)
-        wanted = Subscription(
-            frozenset(metadata.subscribed_topic_names), metadata.subscribed_topic_regex
-        )
-        subscription = self._subscriptions.setdefault(wanted, wanted)
         if member is None:
-            member = ConsumerMember(member_id, metadata, subscription)
-            self.members[member_id] = member
+            member = self.members[member_id] = ConsumerMember(member_id, described)
         else:
             self._count(member, -1)
-            member.metadata, member.subscription = metadata, subscription
-        self._subscriptions.setdefault(subscription, subscription)
+            member.described = described
+        wanted = described.subscription
+        member.subscription = self._subscriptions.setdefault(wanted, wanted)
         self._count(member, 1)
-        if metadata.instance_id is not None:
-            self.static_members[metadata.instance_id] = member_id
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member_id
 
     def _remove_member(self, member_id: str) -> None:
         self._put_position(member_id, NOWHERE)
@@ -281,7 +278,7 @@ class ConsumerGroup:
 
     def _count(self, member: ConsumerMember, sign: int) -> None:
         subscription, regex = member.subscription, member.subscription.regex
-        self.weight_bytes += sign * (weight_of(member.metadata) + len(member.member_id))
+        self.weight_bytes += sign * (member.described.weight_bytes + len(member.member_id))
         self._counts[subscription] += sign
         if self._counts[subscription] == max(sign, 0):
             self._count_names(subscription.names, sign)
@@ -293,24 +290,24 @@ class ConsumerGroup:
             _add(self._assignors, member.metadata.server_assignor, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:
-        for name in names:
-            _add(self._names, name, sign)
-            self.topic_changes += self._names[name] == max(sign, 0)
+        """Of thousands of names, so without a step in Python for each that goes on."""
+        if sign > 0:
+            self.topic_changes += len(names.difference(self._names))
+            self._names.update(names)
+            return
+        self._names.subtract(names)
+        gone = [name for name in names if not self._names[name]]
+        self.topic_changes += len(gone)
+        for name in gone:
+            del self._names[name]
 
-    def _put_target(
-        self, member_id: str, value: records.ConsumerGroupTargetAssignmentMemberValue | None
-    ) -> None:
+    def _put_target(self, member_id: str, target: Assignment | None) -> None:
         before = self.targets.pop(member_id, None)
         if before is not None:
-            self.weight_bytes -= _partitions_weigh(before)
-        if value is not None:
-            target: Assignment = {
-                each.topic_id: frozenset(each.partitions)
-                for each in value.topic_partitions
-                if each.topic_id is not None
-            }
+            self.weight_bytes -= partitions_weigh(before)
+        if target is not None:
             self.targets[member_id] = target
-            self.weight_bytes += _partitions_weigh(target)
+            self.weight_bytes += partitions_weigh(target)
 
     def _put_position(self, member_id: str, position: Position) -> None:
         member = self.members.get(member_id)
@@ -320,103 +317,41 @@ class ConsumerGroup:
             # Compaction keeps the latest record of each kind: what it says of itself comes later.
             self._put_member(member_id, UNKNOWN)
             member = self.members[member_id]
-        for held in (member.position.assigned, member.position.revoking):
-            self.weight_bytes -= _partitions_weigh(held)
-            for topic, numbers in held.items():
+        before = member.position
+        for held, new in (
+            (before.assigned, position.assigned),
+            (before.revoking, position.revoking),
+        ):
+            self.weight_bytes += partitions_weigh(new) - partitions_weigh(held)
+            self._let_go(member_id, held, new)
+        for held, new in (
+            (before.assigned, position.assigned),
+            (before.revoking, position.revoking),
+        ):
+            self._take_hold(member_id, held, new)
+        member.position = position
+
+    def _let_go(self, member_id: str, held: Held, new: Held) -> None:
+        for topic, numbers in held.items():
+            if new.get(topic) is not numbers:
                 for number in numbers:
                     if self._holders.get((topic, number)) == member_id:
                         del self._holders[topic, number]
-        for held in (position.assigned, position.revoking):
-            self.weight_bytes += _partitions_weigh(held)
-            for topic, numbers in held.items():
+
+    def _take_hold(self, member_id: str, held: Held, new: Held) -> None:
+        for topic, numbers in new.items():
+            if held.get(topic) is not numbers:
                 for number in numbers:
                     self._holders[topic, number] = member_id
-        member.position = position
 
-    def _put_regex(
-        self, regex: str, value: records.ConsumerGroupRegularExpressionValue | None
-    ) -> None:
+    def _put_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
         before = self.regexes.pop(regex, None)
         if before is not None:
-            self.weight_bytes -= _names_weigh(before.topics)
-        if value is not None:
-            topics = frozenset(value.topics)
-            self.regexes[regex] = ResolvedRegex(topics, value.timestamp)
-            self.weight_bytes += _names_weigh(topics)
+            self.weight_bytes -= names_weigh(before.topics)
+        if resolved is not None:
+            self.regexes[regex] = resolved
+            self.weight_bytes += names_weigh(resolved.topics)
         self.topic_changes += 1
-
-
-def position_of(value: records.ConsumerGroupCurrentMemberAssignmentValue) -> Position:
-    """As it stands on record."""
-    return Position(
-        epoch=value.member_epoch,
-        previous_epoch=value.previous_member_epoch,
-        state=value.state,
-        assigned=_held(value.assigned_partitions, value.member_epoch),
-        revoking=_held(value.partitions_pending_revocation, value.member_epoch),
-    )
-
-
-def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Held:
-    return {
-        each.topic_id: dict(
-            zip(
-                each.partitions,
-                each.assignment_epochs or (epoch,) * len(each.partitions),
-                strict=False,
-            )
-        )
-        for each in topics
-        if each.topic_id is not None
-    }
-
-
-def position_value(position: Position) -> records.ConsumerGroupCurrentMemberAssignmentValue:
-    """As it is to stand on record."""
-    return records.ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=position.epoch,
-        previous_member_epoch=position.previous_epoch,
-        state=position.state,
-        assigned_partitions=_current(position.assigned),
-        partitions_pending_revocation=_current(position.revoking),
-    )
-
-
-def _current(held: Held) -> tuple[records.CurrentTopicPartitions, ...]:
-    return tuple(
-        records.CurrentTopicPartitions(
-            topic_id=topic,
-            partitions=tuple(numbers),
-            assignment_epochs=tuple(numbers.values()),
-        )
-        for topic, numbers in held.items()
-    )
-
-
-def target_value(target: Assignment) -> records.ConsumerGroupTargetAssignmentMemberValue:
-    """As it is to stand on record."""
-    return records.ConsumerGroupTargetAssignmentMemberValue(
-        topic_partitions=tuple(
-            records.TargetTopicPartition(topic_id=topic, partitions=tuple(sorted(numbers)))
-            for topic, numbers in target.items()
-            if numbers
-        )
-    )
-
-
-def weight_of(metadata: records.ConsumerGroupMemberMetadataValue) -> int:
-    """About what a member takes of memory that says so of itself."""
-    texts = len(metadata.client_id) + len(metadata.client_host)
-    regex = len(metadata.subscribed_topic_regex or "")
-    return _MEMBER_BYTES + texts + regex + _names_weigh(metadata.subscribed_topic_names)
-
-
-def _names_weigh(names: Iterable[str]) -> int:
-    return sum(_NAME_BYTES + len(name) for name in names)
-
-
-def _partitions_weigh(topics: Assignment | Held) -> int:
-    return sum(_NAME_BYTES + _PARTITION_BYTES * len(numbers) for numbers in topics.values())
 
 
 def _add(counts: Counter[str], name: str, sign: int) -> None:

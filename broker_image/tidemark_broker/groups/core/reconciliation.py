@@ -7,6 +7,7 @@ given to two.
 
 import uuid
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from tidemark_broker.groups.core.consumer_records import (
     UNREVOKED_PARTITIONS,
 )
 
+_NOTHING: AbstractSet[int] = frozenset()
 #: Partitions by topic, each with the epoch in which it was assigned.
 Held: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
 
@@ -39,6 +41,13 @@ class Position:
             state=state,
             assigned=assigned,
             revoking=revoking,
+        )
+
+    @property
+    def size(self) -> int:
+        """About how many partitions stand in it, topics counted as well."""
+        return sum(
+            len(held) + sum(map(len, held.values())) for held in (self.assigned, self.revoking)
         )
 
     def is_at(self, target_epoch: int) -> bool:
@@ -81,25 +90,27 @@ def _owns_any(revoking: Held, owned: Assignment | None) -> bool:
 
 
 def _towards(position: Position, epoch: int, target: Target, owned: Assignment | None) -> Position:
-    assigned: dict[uuid.UUID, dict[int, int]] = {}
-    revoking: dict[uuid.UUID, dict[int, int]] = {}
-    for topic, numbers in position.assigned.items():
-        wanted = target.partitions.get(topic, frozenset())
-        for number, since in numbers.items():
-            into = assigned if number in wanted else revoking
-            into.setdefault(topic, {})[number] = since
+    assigned: dict[uuid.UUID, Mapping[int, int]] = {}
+    revoking: dict[uuid.UUID, Mapping[int, int]] = {}
+    for topic, held in position.assigned.items():
+        wanted = target.partitions.get(topic, _NOTHING)
+        if held.keys() <= wanted:
+            assigned[topic] = held  # the same object: who compares it with what was sees that
+            continue
+        kept = {number: since for number, since in held.items() if number in wanted}
+        if kept:
+            assigned[topic] = kept
+        revoking[topic] = {number: since for number, since in held.items() if number not in wanted}
     if revoking and _owns_any(revoking, owned):
         return _settled(position, epoch, UNREVOKED_PARTITIONS, assigned, revoking)
     waits = False
     for topic, wanted in target.partitions.items():
         mine = assigned.get(topic, {})
-        for number in wanted:
-            if number in mine:
-                continue
-            if target.is_held(topic, number):
-                waits = True
-            else:
-                assigned.setdefault(topic, {})[number] = target.epoch
+        lacking = wanted - mine.keys()
+        free = {number: target.epoch for number in lacking if not target.is_held(topic, number)}
+        waits |= len(free) < len(lacking)
+        if free:
+            assigned[topic] = {**mine, **free}
     state = UNRELEASED_PARTITIONS if waits else STABLE
     return _settled(position, target.epoch, state, assigned, {})
 
