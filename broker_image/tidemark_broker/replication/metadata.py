@@ -59,6 +59,8 @@ class MetadataCache:
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicMetadata] = {}
+        #: Raised with every change of topics.
+        self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
         #: Told of each topic that was deleted; one that a snapshot does not name was not, unless
@@ -107,6 +109,8 @@ class MetadataCache:
             self.topics.clear()
             self._by_id.clear()
             self._rows.clear()
+        if request.full or request.topics or request.removals:
+            self.topics_version += 1
         for topic in request.topics:
             self._merge(topic_metadata(topic))
         for removal in request.removals:
