@@ -45,7 +45,7 @@ async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigR
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return ListConfigResourcesResponse(error_code=ErrorCode.cluster_authorization_failed)
     known = _KINDS if call.version > 0 else (_CLIENT_METRICS,)
-    wanted = set(request.resource_types) or set(known)
+    wanted = set(map(int, request.resource_types or known))
     if not wanted.issubset(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
     listed = await call.turns.all_of(_listed(sorted(wanted, key=known.index), call))
