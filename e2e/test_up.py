@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.commands import Up, run
+from tidemark_operator.resources.names import INTERNAL_LABEL
 
 MANIFEST = """
 apiVersion: tidemark.dev/v1alpha1
@@ -70,7 +71,8 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
         run(folder, "kubectl", "wait", "--for=condition=Ready", "topic/orders", "--timeout=60s")
         produce(first["bootstrap"], ["a", "b", "c"])
         assert consume(first["bootstrap"], 3) == ["a", "b", "c"]
-        topics = json.loads(run(folder, "kubectl", "get", "topics", "-o", "json"))["items"]
+        users = ("-l", f"!{INTERNAL_LABEL}")
+        topics = json.loads(run(folder, "kubectl", "get", "topics", *users, "-o", "json"))["items"]
         assert [topic["metadata"]["name"] for topic in topics] == ["orders"]
         assert "orders" in run(folder, "status")
         assert up.interrupt() == 0
