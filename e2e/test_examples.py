@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.local_cluster import Cluster
-from tidemark_operator.resources.names import INTERNAL_LABEL
 from tidemark_pipeline.java import JavaMissing, find_java
 
 ROOT = Path(__file__).parents[1]
@@ -45,11 +44,11 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
 
 
 def topic_names(cluster: Cluster) -> set[str]:
-    """Of users: those of the coordinators come when a client asks for one, and stay."""
+    """Of topics that somebody made; brokers make their own where a client names a group."""
     return {
         topic["metadata"]["name"]
         for topic in cluster.kube.objects("Topic")
-        if INTERNAL_LABEL not in topic["metadata"].get("labels", {})
+        if "tidemark.dev/internal" not in topic["metadata"].get("labels", {})
     }
 
 
