@@ -166,14 +166,16 @@ class MetadataCache:
 def _merge_rows(
     rows: dict[int, control.PartitionState], new: Iterable[control.PartitionState]
 ) -> None:
-    """Take over what is newer: a partition epoch never goes back. Rows stay in order."""
+    """Take over what is not older: a partition epoch never goes back. A row of the same epochs may
+    say more than what is known: that came with an answer to AlterPartition, which does not name the
+    replicas. Rows stay in order."""
     last, in_order = next(reversed(rows), -1), True
     for row in new:
         known = rows.get(row.partition)
         if known is None:
             in_order = in_order and row.partition > last
             last = row.partition
-        elif not is_newer(row, known):
+        elif is_newer(known, row):
             continue
         rows[row.partition] = row
     if not in_order:
