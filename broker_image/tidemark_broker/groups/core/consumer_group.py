@@ -8,7 +8,7 @@ are kept as these change, since a group may have thousands of them.
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ from tidemark_broker.groups.core.consumer_effects import (
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
 
+#: The type of the classic protocol that consumers speak.
+CONSUMER = "consumer"
 _GROUP_BYTES = 1500
 _NO_ASSIGNMENT: Assignment = {}
 
@@ -90,6 +92,9 @@ class ConsumerGroup:
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
+        #: Of members of the classic protocol: how many there are, and can do which protocol.
+        self.classic_count = 0
+        self._classic_protocols: Counter[str] = Counter()
         #: In how many different subscriptions a topic is named.
         self._names: dict[str, int] = {}
 
@@ -156,6 +161,17 @@ class ConsumerGroup:
         """How many members have that expression."""
         return self._regex_counts[regex]
 
+    @property
+    def is_all_classic(self) -> bool:
+        """Has it members, and none of KIP-848's protocol?"""
+        return bool(self.members) and self.classic_count == len(self.members)
+
+    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Has a member of the classic protocol one of ``protocols`` in common with all others?"""
+        return protocol_type == CONSUMER and any(
+            self._classic_protocols[name] == self.classic_count for name in protocols
+        )
+
     def preferred_assignor(self, default: str) -> str:
         """The one that most members ask for, of those that ask."""
         if not self._assignors:
@@ -210,11 +226,17 @@ class ConsumerGroup:
     # ------------------------------------------------------------ who may commit and fetch
 
     def validate(self, member_id: str, epoch: int) -> ErrorCode:
-        """Is it a member, and in that epoch?"""
+        """Is it a member, and in that epoch? One of the classic protocol: in that generation?"""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        return ErrorCode.none if epoch == member.position.epoch else ErrorCode.stale_member_epoch
+        if epoch == member.position.epoch:
+            return ErrorCode.none
+        return (
+            ErrorCode.stale_member_epoch
+            if member.metadata.classic is None
+            else ErrorCode.illegal_generation
+        )
 
     def may_commit(self, member_id: str, epoch: int, topic_id: uuid.UUID | None, of: int) -> bool:
         """Is the partition the member's, and was it already in the epoch in which that commits
@@ -224,7 +246,7 @@ class ConsumerGroup:
             return False
         if epoch == member.position.epoch:
             return True
-        if topic_id is None:
+        if topic_id is None or member.metadata.classic is not None:
             return False
         for held in (member.position.assigned, member.position.revoking):
             since = held.get(topic_id, {}).get(of)
@@ -292,6 +314,10 @@ class ConsumerGroup:
             _add(self._regex_counts, regex, sign)
         if member.metadata.server_assignor is not None:
             _add(self._assignors, member.metadata.server_assignor, sign)
+        if member.metadata.classic is not None:
+            self.classic_count += sign
+            for name in {each.name for each in member.metadata.classic.supported_protocols}:
+                _add(self._classic_protocols, name, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:
         counts, before = self._names, len(self._names)
