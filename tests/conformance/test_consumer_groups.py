@@ -131,9 +131,11 @@ def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) 
 @pytest.mark.slow
 def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
     cluster = members.cluster
-    topic = filled(cluster)
+    topic = cluster.new_topic(partitions=3)
     for _ in range(2):
         members.join(topic, **{"enable.auto.commit": False})
+    wait(lambda: members.have(1, 2), "both to have their share", 60)
+    fill(cluster, topic, 3, range(COUNT))
     got = take(members.all, 3 * COUNT)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     described = admin.describe_consumer_groups([group])[group].result(30)
