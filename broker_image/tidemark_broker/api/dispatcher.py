@@ -60,6 +60,7 @@ from tidemark_broker.api import (
     sasl_handshake,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
@@ -121,6 +122,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     elect_leaders.API,
     partition_reassignments.ALTER,
     partition_reassignments.LIST,
+    update_features.API,
 )
 
 
