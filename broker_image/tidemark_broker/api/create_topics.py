@@ -9,7 +9,7 @@ may.
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,6 +17,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
+from tidemark.configuration.broker_keys import NUM_PARTITIONS
 from tidemark.logfiles.names import CLUSTER_METADATA_TOPIC
 from tidemark.wire.topics import (
     Assignment,
@@ -35,12 +36,15 @@ from tidemark_broker.api.changed_topics import (
     with_each,
 )
 from tidemark_broker.api.described_configs import topic_configs
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each is answered with dozens of keys.
 TOPICS_MAX = 1000
+#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+_KNOWS_QUOTA = 6
 _AGAIN_S = 0.2
 _EXISTS = int(ErrorCode.topic_already_exists)
 
@@ -82,6 +86,8 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     """Check who asks, pass on, wait for leaders, answer."""
     asked = Counter[str](topic.name for topic in request.topics)
     refused = await _refused(asked, call)
+    if not request.validate_only:
+        refused |= _over_quota(request, refused, call)
     creatable = [topic for topic in request.topics if topic.name not in refused]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
@@ -109,6 +115,21 @@ async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableT
         if times > 1:
             refused[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
     return refused
+
+
+def _over_quota(
+    request: CreateTopicsRequest, refused: Set[str], call: Call
+) -> dict[str, CreatableTopicResult]:
+    found = {}
+    for topic in request.topics:
+        if topic.name in refused:
+            continue
+        partitions = len(topic.assignments) or topic.num_partitions
+        if partitions == -1:
+            partitions = int(call.services.cluster.cluster_config.get(NUM_PARTITIONS) or 1)
+        if not may_mutate(call, partitions, refused_since=_KNOWS_QUOTA):
+            found[topic.name] = _error(topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED)
+    return found
 
 
 def _error(name: str, code: ErrorCode, message: str = AUTHORIZATION_FAILED) -> CreatableTopicResult:
