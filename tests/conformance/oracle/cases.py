@@ -441,6 +441,11 @@ def _admin_rows() -> Iterator[Row]:
     yield _of("ListPartitionReassignments", 46, "of an unknown topic", topics=(listed,))
     produced = _part("TopicRequest", name=READ, partition_indexes=(0, 9))
     yield _of("DescribeProducers", 61, f"of {READ}", topics=(produced,))
+    placed = _part("AlterReplicaLogDirTopic", name=READ, partitions=(0, 9))
+    place = _part("AlterReplicaLogDir", path="/nowhere", topics=(placed,))
+    yield _of("AlterReplicaLogDirs", 34, "to a directory that is none", dirs=(place,))
+    for what, kinds in (("topics", (2,)), ("no such kind", (64,))):
+        yield _of("ListConfigResources", 74, f"of {what}", resource_types=kinds)
     yield _of("DescribeCluster", 60, "of controllers", endpoint_type=2, since=1)
     yield _of("ListGroups", 16, "in no state", states_filter=("Nowhere",), since=4)
 
