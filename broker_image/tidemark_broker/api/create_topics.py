@@ -17,6 +17,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
+from tidemark.backoff import Backoff
 from tidemark.configuration.broker_keys import NUM_PARTITIONS
 from tidemark.logfiles.names import CLUSTER_METADATA_TOPIC
 from tidemark.wire.topics import (
@@ -45,7 +46,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 TOPICS_MAX = 1000
 #: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
 _KNOWS_QUOTA = 6
-_AGAIN_S = 0.2
+#: Between two looks at whether a topic of the same name has gone; twice as long after each.
+_AGAIN = Backoff(first_s=0.2, most_s=5.0)
 _EXISTS = int(ErrorCode.topic_already_exists)
 
 
@@ -145,7 +147,7 @@ async def _created(
     made_of = await call.turns.all_of(_change(topic) for topic in topics)
     changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
     results: dict[str, TopicChangeResult] = {}
-    asked = list(changes)
+    asked, again = list(changes), _AGAIN
     while asked:
         left_s = until_s - loop.time()
         told = await pass_on(
@@ -153,9 +155,10 @@ async def _created(
         )
         results.update(with_each(asked, told))
         asked = [name for name in asked if _is_going(results[name], name, call)]
-        if not asked or until_s - loop.time() < _AGAIN_S:
+        again = again.failed(loop.time())
+        if not asked or until_s < again.until_s:
             break
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(again.until_s - loop.time())
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
         late = await until_known(

@@ -129,6 +129,25 @@ async def test_a_topic_that_still_goes_is_waited_for() -> None:
     assert told(await asking) == {"t": "none"}
 
 
+async def test_the_operator_is_not_asked_ever_so_often_for_a_topic_that_does_not_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def sleep(for_s: float) -> None:
+        if for_s:
+            slept.append(for_s)
+
+    monkeypatch.setattr(loop, "time", lambda: began_s + sum(slept))
+    monkeypatch.setattr(create_topics.asyncio, "sleep", sleep)
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(ErrorCode.topic_already_exists)
+    assert told(await create(world, topic(), timeout_ms=30_000)) == {"t": "topic_already_exists"}
+    assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 5])
+
+
 async def test_a_topic_that_is_there_is_told_at_once() -> None:
     world = AdminWorld()
     world.topic("t")
