@@ -41,11 +41,11 @@ class UpdateFeaturesRequest(v2.UpdateFeaturesRequest):
 
 @dataclass(slots=True, kw_only=True)
 class UpdatableFeatureResult:
-    """One feature."""
+    """One feature; Kafka has a text for no error, too."""
 
     feature: str
     error_code: ErrorCode = ErrorCode.none
-    error_message: str | None = None
+    error_message: str | None = "NONE"
 
 
 @dataclass(slots=True, kw_only=True)
