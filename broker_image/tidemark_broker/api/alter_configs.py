@@ -104,7 +104,7 @@ async def _altered(
     told: dict[_Key, _Told] = {}
     changes: dict[_Key, TopicChange] = {}
     for resource in resources:
-        key = resource.resource_type, resource.resource_name
+        key: _Key = int(resource.resource_type), resource.resource_name
         refused = _refusal(*key, asked[key], call)
         if refused is not None:
             told[key] = refused

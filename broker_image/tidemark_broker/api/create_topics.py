@@ -89,7 +89,7 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     asked = Counter[str](topic.name for topic in request.topics)
     refused = await _refused(asked, call)
     if not request.validate_only:
-        refused |= _over_quota(request, refused, call)
+        refused |= _over_quota(request, refused.keys(), call)
     creatable = [topic for topic in request.topics if topic.name not in refused]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
@@ -122,7 +122,7 @@ async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableT
 def _over_quota(
     request: CreateTopicsRequest, refused: Set[str], call: Call
 ) -> dict[str, CreatableTopicResult]:
-    found = {}
+    found: dict[str, CreatableTopicResult] = {}
     for topic in request.topics:
         if topic.name in refused:
             continue

@@ -27,6 +27,7 @@ from tidemark.lru import Lru
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
+from tidemark_broker.groups.answers import Answers
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
@@ -108,6 +109,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._assigning: set[asyncio.Task[None]] = set()
         self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
+        self._answers = Answers()
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
         cluster.deleted.append(self._deleted)
@@ -120,7 +122,7 @@ class GroupCoordinator:
         """Once the next generation begins; who waits longer than ``timeout_s`` is to ask again.
         ``request`` is given where the answer goes."""
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
         shard.join(asked, self._clock())
         try:
@@ -134,7 +136,7 @@ class GroupCoordinator:
     ) -> SyncAnswer:
         """Once the leader has said what everybody does."""
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
         shard.rebalancing.sync(asked, self._clock())
         try:
@@ -412,13 +414,3 @@ async def _driven(steps: Steps[A]) -> A:
         return made
     finally:
         steps.close()
-
-
-def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:
-    """Whoever asked may have gone."""
-
-    def tell(value: A) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    return tell
