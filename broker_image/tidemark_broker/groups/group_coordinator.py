@@ -27,6 +27,7 @@ from tidemark.lru import Lru
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
+from tidemark_broker.groups.answers import Answers
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
@@ -109,6 +110,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._assigning: set[asyncio.Task[None]] = set()
         self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
+        self._answers = Answers()
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
         cluster.deleted.append(self._deleted)
@@ -121,7 +123,7 @@ class GroupCoordinator:
         """Once the next generation begins; who waits longer than ``timeout_s`` is to ask again.
         ``request`` is given where the answer goes."""
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
         async with shard.turn(asked.group_id):
             steps = shard.join(asked, self._cluster.topics_version, self._clock())
@@ -141,7 +143,7 @@ class GroupCoordinator:
     ) -> SyncAnswer:
         """Once the leader has said what everybody does."""
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
         async with shard.turn(asked.group_id):
             synced = await _driven(shard.sync(asked, self._clock()))
@@ -431,13 +433,3 @@ async def _driven(steps: Steps[A]) -> A:
         return made
     finally:
         steps.close()
-
-
-def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:
-    """Whoever asked may have gone."""
-
-    def tell(value: A) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    return tell

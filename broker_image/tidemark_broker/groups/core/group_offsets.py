@@ -132,7 +132,7 @@ class GroupOffsets:
         first, before = end_offset - len(records), self._offsets.weight_bytes
         for number, (each, value) in enumerate(zip(kept, values, strict=True)):
             self._offsets.put(by.group_id, each.of, value.at(first + number), by.producer)
-        self._room.used_bytes += self._offsets.weight_bytes - before
+        self._room.add(by.group_id, self._offsets.weight_bytes - before)
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
 
@@ -189,12 +189,12 @@ class GroupOffsets:
     ) -> None:
         """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
         is committed."""
-        before = self._offsets.weight_bytes
-        for group_id in self._offsets.end_transaction(producer, committed=committed):
+        about = self._offsets.end_transaction(producer, committed=committed)
+        for group_id, more_bytes in about.items():
+            self._room.add(group_id, more_bytes)
             group = self.find(group_id)
             if group is not None:
                 group.recorded_below = end_offset
-        self._room.used_bytes += self._offsets.weight_bytes - before
 
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups
 
@@ -247,7 +247,7 @@ class GroupOffsets:
             before = self._offsets.weight_bytes
             for each in gone:
                 self._offsets.remove(group.group_id, each)
-            self._room.used_bytes += self._offsets.weight_bytes - before
+            self._room.add(group.group_id, self._offsets.weight_bytes - before)
         return group.recorded_below
 
     def _remove_group(self, group: Group) -> int:
