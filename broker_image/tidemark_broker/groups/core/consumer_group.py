@@ -27,6 +27,7 @@ from tidemark_broker.groups.core.consumer_effects import (
 )
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
+from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
 #: The type of the classic protocol that consumers speak.
 CONSUMER = "consumer"
@@ -88,6 +89,7 @@ class ConsumerGroup:
         #: By topic and partition, as of before ``_moves``: members, with where each was and is.
         self._holders: dict[uuid.UUID, dict[int, str]] = {}
         self._moves: list[tuple[str, Position, Position]] = []
+        self.moves_size = 0
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
@@ -348,16 +350,19 @@ class ConsumerGroup:
         before, member.position = member.position, position
         self.weight_bytes += _weight(position) - _weight(before)
         self._moves.append((member_id, before, position))
+        self.moves_size += before.size + position.size
+        if self.moves_size <= AT_ONCE_MAX:
+            self.follow_moves()
 
     @property
-    def moves_size(self) -> int:
-        """About how long :meth:`follow_moves` takes, in partitions."""
-        return sum(before.size + after.size for _, before, after in self._moves)
+    def moves_pending(self) -> int:
+        """How many members' moves are not followed yet."""
+        return len(self._moves)
 
     def follow_moves(self) -> None:
-        """Who holds what since members have moved: asked for seldom, and it takes a while where
-        they have thousands of topics."""
-        moves, self._moves = self._moves, []
+        """Who holds what since members have moved. Where that is much it is left to whoever asks,
+        since it takes a while (:attr:`moves_size`, in partitions)."""
+        moves, self._moves, self.moves_size = self._moves, [], 0
         for member_id, before, after in moves:
             self._let_go(member_id, before.assigned, after.assigned)
             self._let_go(member_id, before.revoking, after.revoking)

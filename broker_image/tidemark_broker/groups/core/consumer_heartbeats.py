@@ -406,6 +406,8 @@ class ConsumerGroups:
         target = Target(group.assignment_epoch, group.target_of(member.member_id), group.is_held)
 
         def advanced() -> Position:
+            if group.moves_pending:
+                group.follow_moves()
             subscribed = None
             if wants_others:
                 found = map(self._topic, group.topics_of(member.subscription))
