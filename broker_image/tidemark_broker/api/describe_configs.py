@@ -1,9 +1,8 @@
 """DescribeConfigs (32): all keys of topics and of this broker, with their values and where these
 come from.
 
-DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Nothing of a broker is writable
-through Kafka's API: its file is read at its start, and what is the same for all brokers stands in
-the ``Cluster`` object.
+DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Of a broker's keys those are
+writable that are defaults of topics, for all brokers; its file is read at its start.
 """
 
 from collections.abc import Iterable
@@ -13,12 +12,14 @@ from datetime import timedelta
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api import broker_loggers
 from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
 from tidemark_broker.api.config_resources import ConfigResource
 from tidemark_broker.api.described_configs import (
     Described,
     broker_configs,
     cluster_configs,
+    logger_configs,
     tiering_config,
     topic_configs,
 )
@@ -107,7 +108,7 @@ def _result(
     resource: DescribeConfigsResource, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResult:
     try:
-        found, read_only = _described(resource.resource_type, resource.resource_name, call)
+        found = _described(resource.resource_type, resource.resource_name, call)
     except _Refused as refused:
         return DescribeConfigsResult(
             error_code=refused.code,
@@ -122,15 +123,13 @@ def _result(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _key(each, request, read_only=read_only)
-            for each in found
-            if wanted is None or each.name in wanted
+            _key(each, request) for each in found if wanted is None or each.name in wanted
         ),
     )
 
 
-def _described(kind: int, name: str, call: Call) -> tuple[Iterable[Described], bool]:
-    """The keys of a resource, and whether they are read-only. Raises ``_Refused``."""
+def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
+    """The keys of a resource. Raises ``_Refused``."""
     services, client = call.services, call.client
     cluster = services.cluster
     if kind == ConfigResource.TOPIC:
@@ -140,28 +139,30 @@ def _described(kind: int, name: str, call: Call) -> tuple[Iterable[Described], b
         if view is None:
             raise _Refused(ErrorCode.unknown_topic_or_partition)
         config = {**view.config, **tiering_config(view.tiering)}
-        return topic_configs(config, cluster.cluster_config, services.entries), False
-    if kind != ConfigResource.BROKER:
+        return topic_configs(config, cluster.cluster_config, services.entries)
+    if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
         raise _Refused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
     if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         raise _Refused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
+    if kind == ConfigResource.BROKER_LOGGER and not name:
+        raise _Refused(ErrorCode.invalid_request, "Broker id must not be empty")
     if not name:
-        return cluster_configs(cluster.cluster_config), True
+        return cluster_configs(cluster.cluster_config)
     me = services.replicas.context.node_id
     if name != str(me):
         text = f"Unexpected broker id, expected {me} or empty string, but received {name[:100]}"
         raise _Refused(ErrorCode.invalid_request, text)
-    return broker_configs(cluster.cluster_config, services.entries), True
+    if kind == ConfigResource.BROKER_LOGGER:
+        return logger_configs(broker_loggers.levels())
+    return broker_configs(cluster.cluster_config, services.entries)
 
 
-def _key(
-    key: Described, request: DescribeConfigsRequest, *, read_only: bool
-) -> DescribeConfigsResourceResult:
+def _key(key: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = key.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=key.name,
         value=key.value,
-        read_only=read_only,
+        read_only=key.read_only,
         config_source=key.source,
         config_type=key.type,
         documentation=key.documentation if request.include_documentation else None,

@@ -64,6 +64,7 @@ from tidemark_broker.api import (
     sasl_handshake,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
@@ -73,6 +74,7 @@ from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.api.throttle import Throttle
 from tidemark_broker.api.turns import InOrder
 from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.shares import asking
 
 #: Topics, partitions and all other elements that one request of a client may name.
 _CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
@@ -129,6 +131,7 @@ APIS: tuple[Api[Any, Any], ...] = (
     elect_leaders.API,
     partition_reassignments.ALTER,
     partition_reassignments.LIST,
+    update_features.API,
 )
 
 
@@ -160,6 +163,15 @@ class Dispatcher:
         Raises FrameError for what is no request, an unknown Api or a version that is not served;
         CloseConnection where the protocol's answer is to end the connection.
         """
+        asked = asking.set(client.who)
+        try:
+            return await self._limited(frame, memory, client)
+        finally:
+            asking.reset(asked)
+
+    async def _limited(
+        self, frame: Frame, memory: AnswerMemory, client: Client
+    ) -> Sequence[bytes] | None:
         quotas = client.quotas(peek_client_id(frame)) if client.has_quotas else None
         if quotas is None:
             return await self._serve(frame, memory, client, None)

@@ -391,6 +391,8 @@ def _admin_rows() -> Iterator[Row]:
         ("an unknown topic", 2, "nope"),
         ("a kind that is none", 99, "x"),
         ("a broker that is none", 4, "77"),
+        ("loggers of no broker", 8, ""),
+        ("loggers of a broker that is none", 8, "77"),
     ):
         resource = _part("DescribeConfigsResource", resource_type=kind, resource_name=name)
         yield _of("DescribeConfigs", 32, f"of {what}", resources=(resource,), since=1)
@@ -406,6 +408,36 @@ def _admin_rows() -> Iterator[Row]:
             "IncrementalAlterConfigs", 44, f"validates {what}", resources=(resource,),
             validate_only=True,
         )  # fmt: skip
+    for what, kind, broker, name, value in (
+        ("a static key of all brokers", 4, "", "node.id", "1"),
+        ("a bad value of all brokers", 4, "", "log.retention.ms", "x"),
+        ("a good value of all brokers", 4, "", "log.retention.ms", "60000"),
+        ("a key of a broker that is none", 4, "77", "log.retention.ms", "60000"),
+        ("a logger of a broker that is none", 8, "77", "root", "INFO"),
+    ):
+        entry = _part("AlterableConfig", name=name, config_operation=0, value=value)
+        resource = _part(
+            "AlterConfigsResource", resource_type=kind, resource_name=broker, configs=(entry,)
+        )
+        yield _of(
+            "IncrementalAlterConfigs", 44, f"validates {what}", resources=(resource,),
+            validate_only=True,
+        )  # fmt: skip
+    for what, feature, level, upgrade_type in (
+        ("the level that holds", "transaction.version", 2, 1),
+        ("a level below 0", "transaction.version", -1, 1),
+        ("a level that nobody has", "transaction.version", 99, 1),
+        ("an unknown feature", "nope", 1, 1),
+        ("a lower level as an upgrade", "transaction.version", 1, 1),
+    ):
+        update = _part(
+            "FeatureUpdateKey", feature=feature, max_version_level=level, upgrade_type=upgrade_type
+        )
+        yield _of("UpdateFeatures", 57, what, feature_updates=(update,), validate_only=True)
+    update = _part(
+        "FeatureUpdateKey", feature="transaction.version", max_version_level=2, upgrade_type=9
+    )
+    yield _of("UpdateFeatures", 57, "of no type", feature_updates=(update,), since=1)
     elected = _part("TopicPartitions", topic=READ, partitions=(0, 9))
     yield _of("ElectLeaders", 43, "of a leader that is there", topic_partitions=(elected,))
     listed = _part("ListPartitionReassignmentsTopics", name="nope", partition_indexes=(0,))

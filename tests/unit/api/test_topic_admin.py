@@ -129,6 +129,25 @@ async def test_a_topic_that_still_goes_is_waited_for() -> None:
     assert told(await asking) == {"t": "none"}
 
 
+async def test_the_operator_is_not_asked_ever_so_often_for_a_topic_that_does_not_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def sleep(for_s: float) -> None:
+        if for_s:
+            slept.append(for_s)
+
+    monkeypatch.setattr(loop, "time", lambda: began_s + sum(slept))
+    monkeypatch.setattr(create_topics.asyncio, "sleep", sleep)
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(ErrorCode.topic_already_exists)
+    assert told(await create(world, topic(), timeout_ms=30_000)) == {"t": "topic_already_exists"}
+    assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 5])
+
+
 async def test_a_topic_that_is_there_is_told_at_once() -> None:
     world = AdminWorld()
     world.topic("t")
@@ -401,7 +420,7 @@ async def test_a_broker_tells_of_itself_and_of_the_cluster() -> None:
         4,
     )
     assert keys["fetch.max.bytes"].config_source == 5
-    assert all(each.read_only for each in found.configs)
+    assert {each.name for each in found.configs if not each.read_only} == set(table.DYNAMIC)
     cluster = await describe(world, BROKER, "")
     assert [(each.name, each.value) for each in cluster.configs] == [("num.partitions", "4")]
 
@@ -456,9 +475,10 @@ async def alter(world: AdminWorld, *resources: Any, api: Any = None) -> dict[str
     return {each.resource_name: each for each in answer.responses}
 
 
-async def test_a_key_is_answered_once_the_broker_has_it() -> None:
+@pytest.mark.parametrize("before", [{"retention.ms": "1"}, {}], ids=["another value", "unset"])
+async def test_a_key_is_answered_once_the_broker_has_it(before: dict[str, str]) -> None:
     world = AdminWorld()
-    world.topic("t", config={"retention.ms": "1"})
+    world.topic("t", config=before)
     asking = asyncio.create_task(alter(world, _incremental(TOPIC, "t", retention_ms="5")))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -477,13 +497,46 @@ async def test_the_old_request_replaces_all_keys() -> None:
     assert [(each.name, each.operation) for each in change.settings] == [("retention.ms", 0)]
 
 
-async def test_a_brokers_configuration_is_written_elsewhere() -> None:
+@pytest.mark.parametrize("version", [0, 1])
+async def test_what_is_set_for_all_brokers_is_passed_on(version: int) -> None:
+    world = AdminWorld()
+    asked = _incremental(BROKER, "", log_retention_ms="2")
+    asking = asyncio.create_task(
+        world.ask(alter_configs.INCREMENTAL, version, resources=(asked,), validate_only=False)
+    )
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done(), "this broker has not followed"
+    world.set_cluster(log_retention_ms="2")
+    (response,) = (await asking).responses
+    assert response.error_code is ErrorCode.none
+    (change,) = world.operator.asked
+    assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_CLUSTER, "", False)
+    assert [(each.name, each.value) for each in change.settings] == [("log.retention.ms", "2")]
+
+
+async def test_nothing_is_set_for_one_broker() -> None:
     world = AdminWorld()
     answers = await alter(
-        world, _incremental(BROKER, "1", num_partitions="2"), _incremental(16, "m")
+        world,
+        _incremental(BROKER, "1", log_retention_ms="2"),
+        _incremental(BROKER, "2", log_retention_ms="2"),
+        _incremental(16, "m"),
     )
-    assert told(answers) == {"1": "policy_violation", "m": "invalid_request"}
-    assert "spec.config of the Cluster object" in answers["1"].error_message
+    assert told(answers) == {
+        "1": "policy_violation",
+        "2": "invalid_request",
+        "m": "invalid_request",
+    }
+    assert "set it for all of them" in answers["1"].error_message
+    static = (await alter(world, _incremental(BROKER, "1", node_id="2")))["1"]
+    assert static.error_code is ErrorCode.invalid_request
+    assert "Cannot update these configs dynamically: node.id" in static.error_message
+    nothing = incremental.AlterableConfig(name="node.id", config_operation=1, value=None)
+    resource = incremental.AlterConfigsResource(
+        resource_type=BROKER, resource_name="1", configs=(nothing,)
+    )
+    assert told(await alter(world, resource)) == {"1": "none"}
     assert world.operator.asked == []
 
 

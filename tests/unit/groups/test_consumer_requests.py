@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, TOPIC_ID, VERSIONS, Broker, broker, row
+from tidemark_broker.groups.core.settings import Migration
 
 MEMBER = "member-1"
 
@@ -145,7 +146,7 @@ async def test_who_may_not(tmp_path: Path) -> None:
 
 
 async def test_the_other_protocol(tmp_path: Path) -> None:
-    async with broker(tmp_path) as made:
+    async with broker(tmp_path, migration=Migration.DISABLED) as made:
         await join(made)
         listed = (await made.ask("ListGroups", states_filter=(), types_filter=("Consumer",))).groups
         assert [(g.group_id, g.group_type, g.group_state) for g in listed] == [
@@ -166,7 +167,7 @@ async def test_the_other_protocol(tmp_path: Path) -> None:
         classic_member = await made.member()
         refused = await join(made)
         assert refused.error_code is ErrorCode.group_id_not_found
-        assert refused.error_message == "Group g is not a consumer group."
+        assert "because online upgrade is disabled" in refused.error_message
         offset = (await made.fetch()).topics[0].partitions[0].committed_offset
         assert offset == 7
         leaving = kafka.nested(

@@ -359,3 +359,19 @@ async def test_requests_without_a_group(tmp_path: Path) -> None:
         assert (await made.ask("Heartbeat", **beat)).error_code is invalid
         left = await made.ask("LeaveGroup", group_id="", members=())
         assert left.error_code is invalid
+
+
+async def test_one_client_that_makes_up_groups_leaves_room_for_others(tmp_path: Path) -> None:
+    async with broker(tmp_path, bytes_max=100_000) as made:
+
+        async def commit(peer: str, group_id: str) -> ErrorCode:
+            made.peer = peer
+            return await made.commit(group_id=group_id)
+
+        errors = [await commit("10.0.0.1:1", f"g{number}") for number in range(200)]
+        refused = errors.index(ErrorCode.group_max_size_reached)
+        assert set(errors[:refused]) == {NONE}
+        assert made.groups.room.used_bytes < 60_000
+        assert await commit("10.0.0.1:2", "more") is ErrorCode.group_max_size_reached
+        assert await commit("10.0.0.2:1", "other") is NONE
+        assert await commit("10.0.0.1:1", "g0") is NONE, "what is there goes on"
