@@ -13,6 +13,9 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import STATES_BY_LABEL, TransactionMetadata
 
+#: What an id weighs in an answer, about.
+_ID_BYTES = 200
+
 
 @dataclass(slots=True, kw_only=True)
 class TransactionState:
@@ -36,6 +39,8 @@ class ListTransactionsResponse:
 async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
     """Go through all."""
     if call.services.transactions.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    if not call.has_room(call.services.transactions.count * _ID_BYTES):
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     found = await call.turns.all_of(_looked_at(request, call))
     return ListTransactionsResponse(
