@@ -29,6 +29,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each has dozens of keys.
 RESOURCES_MAX = 1000
+#: What a resource, and a key of it, weigh in an answer, about.
+_BARE_BYTES, _KEY_BYTES = 200, 400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,12 +83,19 @@ class _Refused(Exception):
 
 
 async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Describe each."""
+    """Describe each, as far as there is memory: the others are to be asked for again."""
     if len(request.resources) > RESOURCES_MAX:
         return _too_many(request)
-    results = await call.turns.all_of(
-        _result(resource, request, call) for resource in request.resources
-    )
+    results: list[DescribeConfigsResult] = []
+    weight_bytes = 0
+    for resource in request.resources:
+        result = _result(resource, request, call)
+        weight_bytes += _BARE_BYTES + len(result.configs) * _KEY_BYTES
+        if not call.has_room(weight_bytes):
+            result.configs, result.error_code = (), ErrorCode.request_timed_out
+            result.error_message = "there is no memory for all of it at present: ask for less"
+        results.append(result)
+        await call.turns.pause()
     return DescribeConfigsResponse(results=tuple(results))
 
 

@@ -156,4 +156,5 @@ API = Api(
     answer=ElectLeadersResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

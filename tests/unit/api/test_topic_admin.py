@@ -460,6 +460,23 @@ async def test_resources_of_one_request_have_a_limit() -> None:
     assert {each.error_code.name for each in answer.results} == {"invalid_request"}
 
 
+async def test_no_more_is_described_than_there_is_memory_for() -> None:
+    """Of the one megabyte here half is given to one answer; each topic has dozens of keys."""
+    world = AdminWorld()
+    world.topic("t")
+    many = tuple(
+        description.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=None
+        )
+        for _ in range(200)
+    )
+    answer = await world.ask(describe_configs.API, 4, resources=many)
+    errors = [each.error_code.name for each in answer.results]
+    assert 10 < errors.index("request_timed_out") < 100
+    assert errors[-1] == "request_timed_out"
+    assert answer.results[-1].configs == ()
+
+
 def _incremental(kind: int, name: str, **values: str) -> incremental.AlterConfigsResource:
     configs = tuple(
         incremental.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
