@@ -79,6 +79,7 @@ EXPECTED = {
     "05-spark-job": "|AA     |2000|",
     "06-gitops-folder": "topic.tidemark.dev/searches condition met",
     "07-failure-drill": "2000 records",
+    "08-stock-clients": "900 records: {",
 }
 
 
