@@ -87,7 +87,8 @@ def streams_smoke_exactly_once(bench: Bench) -> None:
 
 
 def word_count_exactly_once(bench: Bench) -> None:
-    source, sink = bench.topic(3), bench.topic(1)
+    """And the tool that takes back what an application has done finds all of it."""
+    source, sink, application = bench.topic(3), bench.topic(1), bench.name("words")
     lines = [f"the tide is in {number % 7} and the mark is {number % 5}" for number in range(200)]
     bench.java(
         "org.apache.kafka.tools.ConsoleProducer",
@@ -96,7 +97,7 @@ def word_count_exactly_once(bench: Bench) -> None:
     )
     entries = {
         "bootstrap.servers": bench.server[1],
-        "application.id": bench.name("words"),
+        "application.id": application,
         "processing.guarantee": "exactly_once_v2",
         "state.dir": bench.folder / "state",
         "default.key.serde": "org.apache.kafka.common.serialization.Serdes$StringSerde",
@@ -116,6 +117,11 @@ def word_count_exactly_once(bench: Bench) -> None:
         seen[word] += 1
     assert seen == words
     running.stop()
+    reset = ("--application-id", application, "--input-topics", source, "--force")
+    said = bench.java("org.apache.kafka.tools.StreamsResetter", *bench.server, *reset)
+    assert f"Topic: {source} Partition: 0 Offset: 0" in said, said
+    left = bench.java("org.apache.kafka.tools.TopicCommand", *bench.server, "--list")
+    assert application not in left, left
 
 
 # ---------------------------------------------------------------- Connect
