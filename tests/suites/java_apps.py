@@ -14,7 +14,7 @@ from tests.suites.targets import KAFKA_VERSION, Wants
 from tidemark_cli.ports import HOST, free_port
 
 MODULE = packages.MODULES / "kafka-apps"
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 _SMOKE = "org.apache.kafka.streams.tests.StreamsSmokeTest"
 #: What its topology reads and writes; each with five partitions.
 _SMOKE_TOPICS = (
