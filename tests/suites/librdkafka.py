@@ -107,7 +107,13 @@ class ReadyLibrdkafka:
             command=command,
             reader=LibrdkafkaTest(),
             folder=self.folder,
-            environ={"RDKAFKA_TEST_CONF": str(settings), "TEST_KAFKA_VERSION": KAFKA_VERSION},
+            environ={
+                "RDKAFKA_TEST_CONF": str(settings),
+                "TEST_KAFKA_VERSION": KAFKA_VERSION,
+                "LD_LIBRARY_PATH": os.pathsep.join(
+                    str(self.folder.with_name(each)) for each in ("src", "src-cpp")
+                ),
+            },
         )
         batches.run(
             program,
