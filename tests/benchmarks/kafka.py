@@ -100,12 +100,12 @@ class Security:
 class Setting:
     """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
     broker 1 first (none: free ones); ``advertised``: the ports that clients are told instead;
-    ``racks``: each broker is in one of its own, named by its id."""
+    ``racks``: of broker 1 first; none: without."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
-    racks: bool = False
+    racks: Sequence[str] = ()
     own_controller: bool = False
 
 
@@ -140,7 +140,7 @@ def start(
                 told = {"CLIENTS": wanted.advertised[node - 1], "REPLICATION": replication}
                 entries["advertised.listeners"] = _addresses(told)
             if wanted.racks:
-                entries["broker.rack"] = str(node)
+                entries["broker.rack"] = wanted.racks[node - 1]
             if security is not None:
                 entries |= _tls(own, security)
             _format(jars, own, cluster_id, {**entries, **wanted.entries})

@@ -48,7 +48,15 @@ class KafkaPython:
 
     name = "kafka-python"
     title = f"kafka-python {VERSION}, test/integration"
-    wants = Wants(brokers=1, entries={"auto.create.topics.enable": "true", "num.partitions": "4"})
+    wants = Wants(
+        brokers=1,
+        entries={
+            "auto.create.topics.enable": "true",
+            "num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+        },
+    )
 
     def prepare(self) -> "ReadyKafkaPython":
         folder = packages.sdist(f"kafka-python=={VERSION}", _SHA256)

@@ -25,16 +25,16 @@ KAFKA_VERSION = kafka.VERSION
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
     """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
-    broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
-    named by its id. ``stops_brokers``: the suite does, so that none of them may be the
-    controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
+    broker 1 first; none: free ones, and what is bound. ``racks``: of broker 1 first; none: brokers
+    are in none. ``stops_brokers``: the suite does, so that none of them may be the controller.
+    ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
 
     brokers: int = 3
     entries: Mapping[str, str] = field(default_factory=dict)
     kafka_entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
-    racks: bool = False
+    racks: Sequence[str] = ()
     stops_brokers: bool = False
 
 
@@ -144,7 +144,7 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
         f"127.0.0.1:{wants.advertised[node - 1]}" if wants.advertised else config["listeners"]
     )
     if wants.racks:
-        config["broker.rack"] = str(node)
+        config["broker.rack"] = wants.racks[node - 1]
     write_json(path, config)
     return str(config["listeners"])
 
