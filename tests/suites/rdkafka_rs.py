@@ -31,7 +31,7 @@ class RdkafkaRs:
         found = programs(packages.command(*_CARGO, folder=folder))
         tests = [
             f"{name}::{test}"
-            for name, program in found.items()
+            for name, program in sorted(found.items())
             for test in named_tests(
                 packages.command(program, "--list", "--format=terse", folder=folder)
             )
