@@ -50,6 +50,7 @@ class KafkaPython:
     title = f"kafka-python {VERSION}, test/integration"
     wants = Wants(
         brokers=1,
+        first_node=0,
         entries={
             "auto.create.topics.enable": "true",
             "num.partitions": "4",

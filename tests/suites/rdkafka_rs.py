@@ -19,11 +19,17 @@ _CARGO = ("cargo", "test", "--locked", "--tests", "--no-run", "--message-format=
 
 
 class RdkafkaRs:
-    """The suite. One broker, three partitions where nobody says how many, as its authors run it."""
+    """The suite. One broker, whose id and port its tests know, three partitions where nobody says
+    how many, as its authors run it."""
 
     name = "rdkafka-rs"
     title = f"rdkafka {VERSION} (Rust), tests"
-    wants = Wants(brokers=1, entries={"auto.create.topics.enable": "true", "num.partitions": "3"})
+    wants = Wants(
+        brokers=1,
+        first_node=0,
+        ports=(9092,),
+        entries={"auto.create.topics.enable": "true", "num.partitions": "3"},
+    )
 
     def prepare(self) -> "ReadyRdkafkaRs":
         folder = packages.crate("rdkafka", VERSION, _SHA256)
