@@ -538,6 +538,8 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     # All are meant: what needs nothing is not told.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
+    world.operator.answer = lambda _: result(parts=parts[1:])
+    assert _by_topic(await elect(world, version)) == [("t", {})]
 
 
 def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
