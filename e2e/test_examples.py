@@ -52,7 +52,12 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
 
 
 def topic_names(cluster: Cluster) -> set[str]:
-    return {topic["metadata"]["name"] for topic in cluster.kube.objects("Topic")}
+    """Of topics that somebody made; brokers make their own where a client names a group."""
+    return {
+        topic["metadata"]["name"]
+        for topic in cluster.kube.objects("Topic")
+        if "tidemark.dev/internal" not in topic["metadata"].get("labels", {})
+    }
 
 
 @pytest.mark.slow

@@ -8,7 +8,14 @@ the unit tests of the operator's shell run against it.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, NotFound, Unavailable
+from tidemark_operator.kube.errors import (
+    Conflict,
+    FieldConflict,
+    Invalid,
+    KubeError,
+    NotFound,
+    Unavailable,
+)
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind
 
 CREATED = "2023-11-14T22:13:20Z"
@@ -110,11 +117,14 @@ class FakeApiServer:
 
     def apply_fields(self, who: str, kind: Kind, name: str, patch: Json, manager: str) -> Json:
         """Server-side apply of a spec, without force: what another holds and is to be otherwise is
-        a conflict; what the manager held and leaves out goes, unless another holds it too."""
+        a conflict; what the manager held and leaves out goes, unless another holds it too. A uid
+        and a resourceVersion have to be those of the object."""
         held = self._held.setdefault((kind.kind, name), {})
         old = self._objects.get((kind.kind, name))
-        if old is None and "uid" in patch["metadata"]:
-            raise Conflict(409, "the object is gone")
+        for identity in ("uid", "resourceVersion"):
+            wanted_one = patch["metadata"].get(identity)
+            if wanted_one is not None and (old is None or old["metadata"][identity] != wanted_one):
+                raise Conflict(409, f"another {identity}")
         wanted = dict(_leaves({"spec": patch["spec"]}))
         wanted |= dict(_leaves({"metadata": _user_metadata(patch)}))
         present = {} if old is None else dict(_leaves({"spec": old["spec"]}))
@@ -124,7 +134,7 @@ class FakeApiServer:
             for other, paths in held.items():
                 if other != manager and path in paths and present.get(path) != value:
                     field = ".".join(path)
-                    raise Conflict(
+                    raise FieldConflict(
                         409, f'Apply failed with 1 conflict: conflict with "{other}": .{field}'
                     )
         others = set().union(*(paths for other, paths in held.items() if other != manager))

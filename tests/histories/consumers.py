@@ -10,7 +10,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.histories.clients import CALL_S, Instances, Run, error_of, partition_of, place_of
+from tests.histories.clients import (
+    CALL_S,
+    Instances,
+    Restart,
+    Run,
+    error_of,
+    partition_of,
+    place_of,
+)
 from tests.histories.events import Operation
 from tests.histories.levels import READ_UNCOMMITTED
 from tests.histories.plan import BROKERS_ASSIGN, EAGER
@@ -26,13 +34,15 @@ Records = dict[str, list[tuple[int, str]]]
 
 class Reading:
     """A library's consumer whose polls and positions are written down. ``at``: the next offset by
-    place; ``ended``: the end of each place that it has seen."""
+    place; ``ended``: the end of each place that it has seen; ``is_stuck``: the library does not
+    know from where to read, and may not ask again."""
 
     def __init__(
         self, run: Run, process: str, level: str, settings: dict[str, Any], *, final: bool = False
     ) -> None:
         self.at: dict[str, int] = {}
         self.ended: dict[str, int] = {}
+        self.is_stuck = False
         self.run = run
         self.process = process
         self.level = level
@@ -51,7 +61,9 @@ class Reading:
         self.consumer = Consumer(run.settings(**{**defaults, **settings}))
 
     def poll(self, most: int) -> Records:
-        """Up to so many records by place, of partitions that are its own at the end of it."""
+        """Up to so many records by place, of partitions that are its own at the end of it. Raises
+        :class:`Restart` where it could be stuck: librdkafka hands NOT_COORDINATOR of an OffsetFetch
+        to the application and leaves the partition alone until the next rebalance."""
         self._untold, self._kept = {}, {}
         self._begin()
         until_s = time.monotonic() + COLLECT_S
@@ -61,6 +73,8 @@ class Reading:
                 break
             self._take(message)
         self._tell()
+        if self.is_stuck:
+            raise Restart
         return self._kept
 
     def moved(self, offsets: dict[str, int | None]) -> None:
@@ -192,6 +206,7 @@ class GroupReading(Reading):
         told = None
         if partitions:
             told = fetch_committed(self.run, self.process, consumer, self.group, partitions)
+            self.is_stuck = self.is_stuck or told is None
         offsets: dict[str, int | None] = {}
         for each in partitions:
             if told is None:

@@ -22,8 +22,8 @@ EVENTS_MAX = 500_000
 #: How long clients may take to end what they have begun, once all brokers are back.
 ENDING_S = 120.0
 CLOSING_S = 60.0
-#: How long it may take until every client gets on, once all is well.
-RECOVERY_S = 60.0
+#: How long it may take until every client gets on, once all is well; the machine may be busy.
+RECOVERY_S = 120.0
 
 KINDS: dict[str, type[Instances]] = {
     PRODUCER: RecordProducer,

@@ -343,7 +343,7 @@ BUGS: tuple[Bug, ...] = (
         "leaders are moved round and round",
         dataclasses.replace(DELETIONS, trouble_s=8.0, factor=3, users={}),
         frozenset({"21", "convergence"}),
-        replaced("tidemark_operator.controller.elections._prefer", _round_and_round),
+        replaced("tidemark_operator.controller.elections.prefer", _round_and_round),
     ),
     Bug(
         "brokers are told before it is stored",

@@ -27,10 +27,11 @@ class Wants:
     """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
     broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
     named by its id. ``stops_brokers``: the suite does, so that none of them may be the
-    controller."""
+    controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
 
     brokers: int = 3
     entries: Mapping[str, str] = field(default_factory=dict)
+    kafka_entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
     racks: bool = False
@@ -179,7 +180,7 @@ class Oracle:
 def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
     """Start Apache Kafka in ``folder``, and stop it at the end. Raises KafkaMissing."""
     setting = kafka.Setting(
-        entries=wants.entries,
+        entries={**wants.entries, **wants.kafka_entries},
         ports=wants.ports,
         advertised=wants.advertised,
         racks=wants.racks,

@@ -201,6 +201,18 @@ BROKER_KEYS = (
         "The longest."),
     _key(_BROKER, "group.max.size", integer(1), 2**31 - 1,
         "Members of a group at most; never more than 10,000."),
+    _key(_BROKER, "group.consumer.session.timeout.ms", integer(1), 45_000,
+        "After how long a member of a consumer group (KIP-848) that is not heard of is gone."),
+    _key(_BROKER, "group.consumer.heartbeat.interval.ms", integer(1), 5000,
+        "How often members of consumer groups (KIP-848) are to be heard of."),
+    _key(_BROKER, "group.consumer.max.size", integer(1), 2**31 - 1,
+        "Members of a consumer group (KIP-848) at most; never more than 10,000."),
+    _key(_BROKER, "group.consumer.assignment.interval.ms", integer(0, 15_000), 1000,
+        "How long the targets of a consumer group (KIP-848) stay as they are, however many members "
+        "come and go."),
+    _key(_BROKER, "group.consumer.regex.refresh.interval.ms", integer(10_000), 600_000,
+        "How often topics are looked up for the regular expressions of consumer groups (KIP-848); "
+        "ten seconds where topics have changed."),
     _key(_BROKER, "tidemark.groups.bytes.max", long(1024 * 1024), 512 * _MIB,
         "About what members and offsets of all groups of this broker may take of memory; beyond "
         "that new members are refused with GROUP_MAX_SIZE_REACHED and new offsets with "

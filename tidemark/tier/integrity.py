@@ -11,7 +11,8 @@ read is checked as strictly as a whole one, before a byte of it is used.
 Entries of the manifest's first format have no digests. For them, and beside digests (which say
 that a copy is what the broker had, not that it was sound), the batches themselves are checked:
 CRC-32C, and base offsets that run on from the segment's start to its end. Offsets that a leader
-assigns have no gaps, and a topic with compaction cannot be tiered, so a gap is damage.
+assigns have no gaps, and compaction (of a topic that was compacted before it was tiered) leaves
+none between batches, so a gap there is damage.
 """
 
 import hashlib

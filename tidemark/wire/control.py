@@ -193,6 +193,8 @@ class IsrResult:
     isr: tuple[int, ...] = wire("int32")
     leader_recovery_state: int = wire("int8", default=i8(0), tag=0)
     has_eligible_leaders: bool = wire("bool", default=False, tag=1)
+    elr: tuple[int, ...] = wire("int32", default=(), tag=2)
+    last_known_elr: tuple[int, ...] = wire("int32", default=(), tag=3)
 
 
 @entity(_response, ALTER_PARTITION)
@@ -306,7 +308,8 @@ class PartitionState:
     until the leader reports that it has recovered. ``has_eligible_leaders`` (KIP-966): replicas
     outside the ISR are kept as holders of all that is committed; so the leader's high watermark
     stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
-    the replicas, those that come and go with a reassignment under way."""
+    the replicas, those that come and go with a reassignment under way. ``elr`` and
+    ``last_known_elr``: who these replicas are, for clients that ask; a leader goes by the flag."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -319,6 +322,8 @@ class PartitionState:
     has_eligible_leaders: bool = wire("bool", default=False, tag=1)
     adding: tuple[int, ...] = wire("int32", default=(), tag=2)
     removing: tuple[int, ...] = wire("int32", default=(), tag=3)
+    elr: tuple[int, ...] = wire("int32", default=(), tag=4)
+    last_known_elr: tuple[int, ...] = wire("int32", default=(), tag=5)
 
 
 @entity(_nested, PARTITION_STATES)

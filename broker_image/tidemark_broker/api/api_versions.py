@@ -19,7 +19,7 @@ from tidemark_broker.api.table import Api, Call
 KEY = 18
 #: Features by name, with their highest level, which is in force: clients that know a feature go by
 #: it. They are the same in all of our brokers, so their epoch never changes.
-FEATURES = {"transaction.version": 2}
+FEATURES = {"group.version": 1, "transaction.version": 2}
 _FEATURES_EPOCH = 0
 #: Older clients cannot read a lowest level of 0: they are not told of the feature's levels.
 _LEVEL_0_SINCE = 4

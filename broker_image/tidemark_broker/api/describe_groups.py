@@ -90,13 +90,15 @@ def _weight_bytes(group_id: str, call: Call) -> int:
 async def _described(group_id: str, call: Call) -> DescribedGroup:
     try:
         group = call.services.groups.group(group_id)
+        is_other = call.services.groups.consumer_group(group_id) is not None
     except CoordinatorError as error:
         return DescribedGroup(group_id=group_id, error_code=error.error_code)
     if group is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if call.version >= _NOT_FOUND_SINCE:
             dead.error_code = ErrorCode.group_id_not_found
-            dead.error_message = f"Group {group_id[:_SHOWN_MAX]} not found."
+            wrong = "is not a classic group" if is_other else "not found"
+            dead.error_message = f"Group {group_id[:_SHOWN_MAX]} {wrong}."
         return dead
     name = group.protocol_name if group.state is GroupState.STABLE else None
     described = DescribedGroup(

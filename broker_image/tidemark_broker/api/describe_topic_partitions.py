@@ -2,8 +2,7 @@
 
 Topics in the order of their names, so many partitions at once; the cursor of an answer says where
 the next request goes on. What a client may not describe is not among all topics, and
-TOPIC_AUTHORIZATION_FAILED where it is asked for by name. Brokers know that a partition has eligible
-leaders beside its ISR, and not which: there ``eligible_leader_replicas`` is null.
+TOPIC_AUTHORIZATION_FAILED where it is asked for by name.
 """
 
 import uuid
@@ -40,8 +39,8 @@ class DescribeTopicPartitionsResponsePartition:
     leader_epoch: int
     replica_nodes: tuple[int, ...]
     isr_nodes: tuple[int, ...]
-    eligible_leader_replicas: tuple[int, ...] | None
-    last_known_elr: tuple[int, ...] | None
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
 
 
@@ -168,7 +167,6 @@ class _Page:
 def _partition(
     row: control.PartitionState, live: frozenset[int]
 ) -> DescribeTopicPartitionsResponsePartition:
-    eligible = None if row.has_eligible_leaders else ()
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.none,
         partition_index=row.partition,
@@ -176,8 +174,8 @@ def _partition(
         leader_epoch=row.leader_epoch,
         replica_nodes=row.replicas,
         isr_nodes=row.isr,
-        eligible_leader_replicas=eligible,
-        last_known_elr=eligible,
+        eligible_leader_replicas=row.elr,
+        last_known_elr=row.last_known_elr,
         offline_replicas=tuple(node for node in row.replicas if node not in live),
     )
 

@@ -233,13 +233,17 @@ def _unless_denied(request: PartitionRequest, denied: Set[str]) -> PartitionRequ
 async def _answer(
     request: FetchRequest, call: Call, context: FetchContext, reads: Sequence[Read]
 ) -> FetchResponse:
-    answered = context.answered([(read.request, read.result) for read in reads], time.monotonic())
+    results = [(read.request, read.result) for read in reads]
+    await call.turns.give()  # each of these steps goes through all partitions at once
+    answered = context.answered(results, time.monotonic())
+    await call.turns.give()
     if isinstance(answered, ErrorCode):
         call.memory.hold(0)
         return FetchResponse(error_code=answered)
     session_id, is_told = answered
     told = [read for read, is_one in zip(reads, is_told, strict=True) if is_one]
     told.sort(key=_is_not_read)
+    await call.turns.pause()
     leaders = call.version >= _LEADERS_SINCE
     return FetchResponse(
         error_code=ErrorCode.none,

@@ -10,9 +10,10 @@ from kio.schema.list_groups.v5.request import ListGroupsRequest
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.security.acls import Operation, ResourceType
 
-_TYPE = "classic"
+_CLASSIC, _CONSUMER = "classic", "consumer"
 #: What a group weighs in the list, about.
 _GROUP_BYTES = 200
 
@@ -24,7 +25,7 @@ class ListedGroup:
     group_id: str
     protocol_type: str
     group_state: str
-    group_type: str = _TYPE
+    group_type: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,16 +51,18 @@ async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
 def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | None]:
     states = {each.lower() for each in request.states_filter}
     types = {each.lower() for each in request.types_filter}
-    if types and _TYPE not in types:
-        return
     sees_all = call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER)
     for group in call.services.groups.groups():
         seen = sees_all or call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
-        if seen and (not states or group.state.value.lower() in states):
+        kind = _CONSUMER if isinstance(group, ConsumerGroup) else _CLASSIC
+        state = group.state.value if seen and (not types or kind in types) else None
+        if state is not None and (not states or state.lower() in states):
+            protocol = _CONSUMER if isinstance(group, ConsumerGroup) else group.protocol_type
             yield ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
+                protocol_type=protocol or "",
+                group_state=state,
+                group_type=kind,
             )
         else:
             yield None

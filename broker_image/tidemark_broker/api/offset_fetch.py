@@ -18,6 +18,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 #: Since these versions an error is that of the group, several groups are asked for, topics have
 #: their ids.
 _GROUPS_ERROR_SINCE, _BATCHED_SINCE, _BY_ID_SINCE = 2, 8, 10
+_NOBODY = (None, -1)
 _NOTHING = -1
 #: What an offset weighs in an answer, about.
 _OFFSET_BYTES = 300
@@ -132,11 +133,12 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
         groups = []
         for each in request.groups:
             asked = _asked(each.topics)
-            groups.append(await _group(each.group_id, asked, call, require_stable=stable))
+            who = (each.member_id, each.member_epoch)
+            groups.append(await _group(each.group_id, asked, call, who, require_stable=stable))
             await call.turns.pause()
         return OffsetFetchResponse(groups=tuple(groups))
     asked = _asked_by_name(request.topics)
-    one = await _group(request.group_id, asked, call, require_stable=stable)
+    one = await _group(request.group_id, asked, call, _NOBODY, require_stable=stable)
     return OffsetFetchResponse(topics=one.topics, error_code=one.error_code)
 
 
@@ -153,11 +155,20 @@ def _asked_by_name(topics: Sequence[OffsetFetchRequestTopic] | None) -> list[_As
 
 
 async def _group(
-    group_id: str, asked: list[_Asked] | None, call: Call, *, require_stable: bool
+    group_id: str,
+    asked: list[_Asked] | None,
+    call: Call,
+    who: tuple[str | None, int],
+    *,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
+    """``who`` asks, as which member and in which epoch (since version 9)."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return await _refused(group_id, asked, call, ErrorCode.group_authorization_failed)
     try:
+        refusal = call.services.groups.may_fetch(group_id, *who)
+        if refusal is not ErrorCode.none:
+            return await _refused(group_id, asked, call, refusal)
         offsets, pending = await call.services.groups.offsets(group_id)
     except CoordinatorError as error:
         return await _refused(group_id, asked, call, error.error_code)

@@ -5,38 +5,72 @@ the answer tells of is committed.
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
+from dataclasses import replace
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
+from tidemark.lru import Lru
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.consumer_targets import Offload
+from tidemark_broker.groups.core.consumer_values import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Topic,
+)
+from tidemark_broker.groups.core.group_offsets import Committer, Group, NewOffset
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps
+from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.groups.core.values import (
     Identity,
     JoinAnswer,
     JoinRequest,
     SyncAnswer,
     SyncRequest,
+    shown,
 )
 from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+from tidemark_broker.replication.threads import Threads
 
+logger = logging.getLogger(__name__)
 A = TypeVar("A")
 
 #: Offsets that are put on record at a time: one batch of them is a slice of the loop's time.
 COMMITTED_AT_ONCE = 250
 #: Gives the loop away where it is somebody else's turn.
 Pause = Callable[[], Awaitable[None]]
+#: Those of some topics that a client may not describe.
+Denied = Callable[[Iterable[str]], Awaitable[Set[str]]]
+#: Expressions that are kept as what they were made into.
+_PATTERNS_MAX = 50
+#: What heartbeats of members of thousands of topics go through.
+_in_heartbeat_thread = Threads("heartbeats", threads=1)
+#: What is assigned to the members of large groups.
+_in_assignor_thread = Threads("assignors", threads=1)
+#: Topics that all expressions of a group are held against, before others have their turn.
+_TOPICS_AT_ONCE = 20
 
 
 class GroupCoordinator:
@@ -57,13 +91,23 @@ class GroupCoordinator:
         self.coordinators: Coordinators[GroupShard] = Coordinators(
             GROUP_OFFSETS_TOPIC,
             lambda log, deadlines: GroupShard(
-                log, deadlines, settings=settings, room=self.room, clock=clock
+                log,
+                deadlines,
+                settings=settings,
+                room=self.room,
+                clock=clock,
+                topic=self._topic,
+                offload=self._offload,
+                due=self._assign_soon,
             ),
             cluster=cluster,
             purgatory=purgatory,
             want=want,
             now=lambda: clock().s,
         )
+        self._cluster = cluster
+        self._assigning: set[asyncio.Task[None]] = set()
+        self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
         cluster.deleted.append(self._deleted)
@@ -78,7 +122,7 @@ class GroupCoordinator:
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         asked = request(_into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
-        shard.rebalancing.join(asked, self._clock())
+        shard.join(asked, self._clock())
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -109,6 +153,105 @@ class GroupCoordinator:
         shard = self.coordinators.shard_of(group_id)
         return shard.rebalancing.leave(group_id, members, self._clock())
 
+    # ------------------------------------------------------------ KIP-848's protocol
+
+    async def consumer_heartbeat(
+        self, request: HeartbeatRequest, denied: Denied, pause: Pause
+    ) -> HeartbeatAnswer:
+        """A member of a consumer group is there; ``denied``: topics that it may not describe, which
+        no expression of the group stands for."""
+        topics_version, shard = self._cluster.topics_version, self._shard_of(request)
+        unresolved = shard.consumers.unresolved(
+            request.group_id, request.regex, topics_version, self._clock()
+        )
+        if unresolved:
+            resolved = await self._resolve(unresolved, request.regex, denied, pause)
+            request = replace(request, resolved=resolved)
+            shard = self._shard_of(request)
+        request = replace(request, topics_version=topics_version)
+        async with shard.turn(request.group_id):
+            answer = await _driven(shard.heartbeat(request, self._clock()))
+        await self._committed(shard, answer.recorded_below)
+        return answer
+
+    def _shard_of(self, request: HeartbeatRequest) -> GroupShard:
+        return self.coordinators.shard_of(request.group_id)
+
+    async def _resolve(
+        self, regexes: Sequence[str], asked: str | None, denied: Denied, pause: Pause
+    ) -> Mapping[str, frozenset[str]]:
+        patterns: list[tuple[str, Callable[[str], bool]]] = []
+        for regex in regexes:
+            try:
+                patterns.append((regex, await self._pattern(regex)))
+            except BadPattern as error:
+                if regex == asked:
+                    wrong = (
+                        f"SubscribedTopicRegex `{shown(regex)}` is not a valid expression: {error}"
+                    )
+                    raise CoordinatorError(ErrorCode.invalid_regular_expression, wrong) from error
+        found: dict[str, set[str]] = {regex: set() for regex in regexes}
+        for number, name in enumerate(tuple(self._cluster.topics)):
+            for regex, matches in patterns:
+                if matches(name):
+                    found[regex].add(name)
+            if not number % _TOPICS_AT_ONCE:
+                await pause()
+        refused = await denied(set().union(*found.values()))
+        return {regex: frozenset(names - refused) for regex, names in found.items()}
+
+    async def _pattern(self, regex: str) -> Callable[[str], bool]:
+        known = self._patterns.get(regex)
+        if known is None:
+            # What reads them is loaded with the first one, which takes a while.
+            known = await asyncio.to_thread(compiled, regex)
+            self._patterns.put(regex, known)
+            self._patterns.evict()
+        return known
+
+    def _topic(self, name: str) -> Topic | None:
+        view = self._cluster.topics.get(name)
+        return None if view is None else Topic(view.topic_id, len(view.partitions))
+
+    def _offload(self, shard: GroupShard, made: Offload) -> None:
+        self._begin(self._assign(shard, made))
+
+    def _assign_soon(self, shard: GroupShard, group_id: str) -> None:
+        self._begin(self._assign_in_turn(shard, group_id))
+
+    def _begin(self, assigning: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(assigning)
+        self._assigning.add(task)
+        task.add_done_callback(self._assigning.discard)
+
+    async def _assign_in_turn(self, shard: GroupShard, group_id: str) -> None:
+        async with shard.turn(group_id):
+            await _driven(shard.consumers.assign(group_id, self._clock()))
+
+    async def _assign(self, shard: GroupShard, made: Offload) -> None:
+        """Make the targets of a large group, one after another, while its members go on."""
+        try:
+            targets = await _in_assignor_thread(made.compute)
+            await _driven(shard.consumers.targets.bring_into_force(made, targets, self._clock()))
+        except CoordinatorError as error:
+            logger.warning(
+                "group %s: its targets are not on record: %s", shown(made.group.group_id), error
+            )
+        finally:
+            shard.consumers.targets.gave_up(made.group, self._clock())
+
+    def may_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """May a client that says to be that member hear of the group's offsets? Only of groups of
+        KIP-848's protocol that is asked."""
+        group = self.consumer_group(group_id)
+        if group is None or (member_id is None and member_epoch < 0):
+            return ErrorCode.none
+        return group.validate(member_id or "", member_epoch)
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """A group of KIP-848's protocol as it is; None: there is none."""
+        return self.coordinators.shard_of(group_id).consumer_groups.get(group_id)
+
     # ------------------------------------------------------------ offsets
 
     async def commit(
@@ -121,7 +264,8 @@ class GroupCoordinator:
         end_offset = 0
         for start in range(0, max(len(new), 1), COMMITTED_AT_ONCE):
             part = new[start : start + COMMITTED_AT_ONCE]
-            changed = shard.group_offsets.commit(by, part, self._clock())
+            async with shard.turn(by.group_id):
+                changed = shard.group_offsets.commit(by, part, self._clock())
             errors += changed.errors
             end_offset = max(end_offset, changed.end_offset)
             await pause()
@@ -136,7 +280,7 @@ class GroupCoordinator:
         shard = self.coordinators.shard_of(group_id)
         known = dict(shard.offsets.of_group(group_id))
         pending = frozenset(shard.offsets.of_transactions(group_id))
-        group = shard.groups.get(group_id)
+        group = shard.group_offsets.find(group_id)
         # A group that is not there may have been deleted a moment ago.
         below = shard.log.end_offset if group is None else group.recorded_below
         await self._committed(shard, below)
@@ -158,7 +302,8 @@ class GroupCoordinator:
         more, end_offset = True, 0
         while more:
             shard = self.coordinators.shard_of(group_id)
-            error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
+            async with shard.turn(group_id):
+                error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
             if error is not ErrorCode.none:
                 return error
             await pause()
@@ -200,20 +345,21 @@ class GroupCoordinator:
     # ------------------------------------------------------------ what there is
 
     def group(self, group_id: str) -> ClassicGroup | None:
-        """A group as it is; None: there is none."""
+        """A group of the classic protocol as it is; None: there is none."""
         return self.coordinators.shard_of(group_id).groups.get(group_id)
 
     @property
     def count(self) -> int:
         """How many groups there are."""
-        return sum(len(shard.groups) for shard in self.coordinators.active())
+        shards = self.coordinators.active()
+        return sum(len(shard.groups) + len(shard.consumer_groups) for shard in shards)
 
-    def groups(self) -> Iterator[ClassicGroup]:
+    def groups(self) -> Iterator[Group]:
         """All of them; raises while some are not known yet."""
         if self.coordinators.loading:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         for shard in self.coordinators.active():
-            yield from tuple(shard.groups.values())
+            yield from shard.all_groups()
 
     # ------------------------------------------------------------ by itself
 
@@ -249,7 +395,23 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Coordinate nothing any more."""
+        for task in tuple(self._assigning):
+            task.cancel()
+        await asyncio.gather(*self._assigning, return_exceptions=True)
         await self.coordinators.close()
+
+
+async def _driven(steps: Steps[A]) -> A:
+    """What comes of them; their work is done in a thread."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(await _in_heartbeat_thread(work.do))
+    except StopIteration as ended:
+        made: A = ended.value
+        return made
+    finally:
+        steps.close()
 
 
 def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemark_broker.groups.core.consumer_values import ConsumerGroupState
 from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 
@@ -17,7 +18,11 @@ TABLE = {
     "tidemark_broker_groups_bytes": "About what they take of memory "
     "(tidemark.groups.bytes.max is the most).",
 }
-_STATES = tuple(state for state in GroupState if state is not GroupState.DEAD)
+_STATES = tuple(
+    dict.fromkeys(
+        state.value for state in (*GroupState, *ConsumerGroupState) if state is not GroupState.DEAD
+    )
+)
 
 
 class GroupCollector(Collector):
@@ -28,16 +33,16 @@ class GroupCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families of :data:`TABLE`."""
-        counts: Counter[GroupState] = Counter()
+        counts: Counter[str] = Counter()
         members = 0
         for shard in self._groups.coordinators.active():
-            for group in tuple(shard.groups.values()):
-                counts[group.state] += 1
+            for group in shard.all_groups():
+                counts[group.state.value] += 1
                 members += len(group.members)
         name = "tidemark_broker_groups"
         by_state = GaugeMetricFamily(name, TABLE[name], labels=["state"])
         for state in _STATES:
-            by_state.add_metric([state.value], counts[state])
+            by_state.add_metric([state], counts[state])
         yield by_state
         name = "tidemark_broker_group_members"
         yield GaugeMetricFamily(name, TABLE[name], value=members)

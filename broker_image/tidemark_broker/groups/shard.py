@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -11,21 +15,40 @@ from tidemark_broker.coordinators.log import (
     CoordinatorRecord,
     TransactionalProducer,
 )
+from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.group_offsets import GroupOffsets
+from tidemark_broker.groups.core.consumer_effects import effect_of
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
+from tidemark_broker.groups.core.consumer_targets import Offload
+from tidemark_broker.groups.core.consumer_values import (
+    JOIN,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Topic,
+)
+from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
 from tidemark_broker.groups.core.rebalancing import CheckDeadline, Rebalancing
 from tidemark_broker.groups.core.records import (
+    ExpiringOffsetCommitValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
+    OffsetCommitValue,
+    Value,
     read_record,
+    record_of,
 )
 from tidemark_broker.groups.core.settings import GroupSettings, Now
-from tidemark_broker.groups.core.values import shown
+from tidemark_broker.groups.core.steps import Steps
+from tidemark_broker.groups.core.values import JoinAnswer, JoinRequest, shown
 
 logger = logging.getLogger(__name__)
+
+#: How soon what is due of a group is looked at again that somebody changes at the moment.
+_BUSY_S = 0.05
 
 
 class GroupShard:
@@ -40,17 +63,55 @@ class GroupShard:
         settings: GroupSettings,
         room: Room,
         clock: Callable[[], Now],
+        topic: Callable[[str], Topic | None],
+        offload: Callable[["GroupShard", Offload], None],
+        due: Callable[["GroupShard", str], None],
     ) -> None:
         self.log = log
         self._clock = clock
         self._room = room
         self._journal = _Journal(log, clock)
+        self._deadlines = deadlines
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.rebalancing = Rebalancing(self.groups, self._journal, deadlines, settings, room)
-        self.group_offsets = GroupOffsets(
-            self.groups, self.offsets, self.rebalancing, self._journal, settings, room
+        self.consumers = ConsumerGroups(
+            self.consumer_groups,
+            self._journal,
+            deadlines,
+            settings,
+            room,
+            topic=topic,
+            offload=lambda made: offload(self, made),
+            due=lambda group_id: due(self, group_id),
         )
+        self.group_offsets = GroupOffsets(
+            self.groups,
+            self.consumer_groups,
+            self.offsets,
+            self.rebalancing,
+            self.consumers,
+            self._journal,
+            settings,
+            room,
+        )
+
+    def all_groups(self) -> Iterator[Group]:
+        """Of both protocols, as they are now."""
+        yield from tuple(self.groups.values())
+        yield from tuple(self.consumer_groups.values())
+
+    @asynccontextmanager
+    async def turn(self, group_id: str) -> AsyncIterator[None]:
+        """To change a group in steps: one after another, in the order in which they came."""
+        async with self._turns.setdefault(group_id, asyncio.Lock()):
+            yield
+
+    def _is_busy(self, group_id: str) -> bool:
+        turn = self._turns.get(group_id)
+        return turn is not None and turn.locked()
 
     # ------------------------------------------------------------ while it loads
 
@@ -66,7 +127,7 @@ class GroupShard:
             of = TopicPartition(key.topic, key.partition)
             if value is None:
                 self.offsets.remove(key.group, of)
-            elif not isinstance(value, GroupMetadataValue):
+            elif isinstance(value, OffsetCommitValue | ExpiringOffsetCommitValue):
                 committed = CommittedOffset.of(value, offset)
                 self.offsets.put(key.group, of, committed, producer)
         elif isinstance(key, GroupMetadataKey):
@@ -74,6 +135,21 @@ class GroupShard:
                 self.groups.pop(key.group, None)
             elif isinstance(value, GroupMetadataValue):
                 self.groups[key.group] = ClassicGroup.of(key.group, value)
+                self.consumer_groups.pop(key.group, None)
+        else:
+            self._replay_consumer_group(key, value)
+
+    def _replay_consumer_group(self, key: records.Key, value: Value | None) -> None:
+        group = self.consumer_groups.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = self.consumer_groups[key.group_id] = ConsumerGroup(key.group_id)
+            self.groups.pop(key.group_id, None)
+        if value is None and isinstance(key, records.ConsumerGroupMetadataKey):
+            del self.consumer_groups[key.group_id]
+        else:
+            group.apply(key, effect_of(value) if isinstance(value, records.Value) else None)
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
         """The end of a transaction."""
@@ -85,33 +161,93 @@ class GroupShard:
         """It answers from now on."""
         now = self._clock()
         for group_id in self.offsets.groups():
-            if group_id not in self.groups:
+            if self.group_offsets.find(group_id) is None:
                 self.groups[group_id] = ClassicGroup(group_id)
         self._room.used_bytes += self.offsets.weight_bytes
-        for group in self.groups.values():
+        for group in self.all_groups():
             self._room.weigh(group)
-        self.rebalancing.loaded(Now(now_s, now.ms))
+        at = Now(now_s, now.ms)
+        self.rebalancing.loaded(at)
+        for group_id in self.consumer_groups:
+            self.rebalancing.check_later(group_id, at)
+        self.consumers.loaded(at)
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """Something that it waited for has not come, or is to be looked at."""
+        """Something that it waited for has not come, or is to be looked at; in a moment, where the
+        group is being changed."""
         now = Now(now_s, self._clock().ms)
-        if not isinstance(key, CheckDeadline):
+        if self._is_busy(getattr(key, "group_id", "")):
+            self._deadlines.schedule(key, now_s + _BUSY_S)
+        elif isinstance(key, CheckDeadline):
+            self._check(key.group_id, now)
+        elif not self.consumers.expired(key, now):
             self.rebalancing.expired(key, now)
-            return
+
+    def _check(self, group_id: str, now: Now) -> None:
         more = False
         try:
-            more = self.group_offsets.check(key.group_id, now)
+            more = self.group_offsets.check(group_id, now)
         except CoordinatorError as error:
-            logger.warning("group %s: what has expired stays: %s", shown(key.group_id), error)
-        if key.group_id in self.groups:
-            self.rebalancing.check_later(key.group_id, now, soon=more)
+            logger.warning("group %s: what has expired stays: %s", shown(group_id), error)
+        if self.group_offsets.find(group_id) is not None:
+            self.rebalancing.check_later(group_id, now, soon=more)
 
     def resigned(self) -> None:
         """Another broker answers."""
         self.rebalancing.resigned()
         self._room.used_bytes -= self.offsets.weight_bytes
-        for group in self.groups.values():
+        for group in self.all_groups():
             self._room.forget(group)
+
+    # ------------------------------------------------------------ from one protocol to the other
+
+    def join(self, request: JoinRequest, now: Now) -> None:
+        """A member of the classic protocol. A group of the other one makes way for it once it is
+        empty, as with Kafka's ``group.consumer.migration.policy=disabled``."""
+        group = self.consumer_groups.get(request.group_id)
+        if group is not None and not group.is_empty:
+            error, member_id = ErrorCode.inconsistent_group_protocol, request.who.member_id
+            request.answer(JoinAnswer(error=error, member_id=member_id))
+            return
+        if group is not None:
+            try:
+                end_offset = self.consumers.forget(group)
+            except CoordinatorError as error:
+                refused = JoinAnswer(error=error.error_code, member_id=request.who.member_id)
+                request.answer(refused)
+                return
+            classic = self.groups[request.group_id] = ClassicGroup(request.group_id, now.ms)
+            classic.recorded_below = end_offset
+        self.rebalancing.join(request, now)
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
+        """A member of KIP-848's protocol; an empty group of the classic one makes way for it.
+        Raises :class:`CoordinatorError`."""
+        group_id = request.group_id
+        is_known, end_offset = group_id in self.consumer_groups, 0
+        if group_id in self.groups:
+            end_offset = self._make_way(self.groups[group_id], request)
+        try:
+            answer = yield from self.consumers.heartbeat(request, now)
+        finally:
+            if not is_known and group_id in self.consumer_groups:
+                self.rebalancing.check_later(group_id, now)
+            elif end_offset and group_id not in self.consumer_groups:  # nobody took its place
+                classic = self.groups[group_id] = ClassicGroup(group_id, now.ms)
+                classic.recorded_below = end_offset
+                self._room.weigh(classic)
+                self.rebalancing.check_later(group_id, now)
+        return answer
+
+    def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest) -> int:
+        if not classic.is_empty or classic.pending_join or request.member_epoch != JOIN:
+            wrong = f"Group {shown(request.group_id)} is not a consumer group."
+            raise CoordinatorError(ErrorCode.group_id_not_found, wrong)
+        self.consumers.check(request)
+        key = GroupMetadataKey(group=request.group_id)
+        end_offset = self._journal.append([record_of(key, None)])
+        self.rebalancing.forget(classic)
+        return end_offset
 
 
 class _Journal:

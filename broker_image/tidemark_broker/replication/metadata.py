@@ -59,6 +59,8 @@ class MetadataCache:
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicMetadata] = {}
+        #: Raised with every change of topics.
+        self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
         #: Told of each topic that was deleted; one that a snapshot does not name was not, unless
@@ -107,6 +109,8 @@ class MetadataCache:
             self.topics.clear()
             self._by_id.clear()
             self._rows.clear()
+        if request.full or request.topics or request.removals:
+            self.topics_version += 1
         for topic in request.topics:
             self._merge(topic_metadata(topic))
         for removal in request.removals:
@@ -162,14 +166,16 @@ class MetadataCache:
 def _merge_rows(
     rows: dict[int, control.PartitionState], new: Iterable[control.PartitionState]
 ) -> None:
-    """Take over what is newer: a partition epoch never goes back. Rows stay in order."""
+    """Take over what is not older: a partition epoch never goes back. A row of the same epochs may
+    say more than what is known: that came with an answer to AlterPartition, which does not name the
+    replicas. Rows stay in order."""
     last, in_order = next(reversed(rows), -1), True
     for row in new:
         known = rows.get(row.partition)
         if known is None:
             in_order = in_order and row.partition > last
             last = row.partition
-        elif not is_newer(row, known):
+        elif is_newer(known, row):
             continue
         rows[row.partition] = row
     if not in_order:

@@ -220,6 +220,8 @@ class TransactionCoordinator:
                     inquiry.transactional_id, producer=producer, partitions=set(tps)
                 )
                 return [verdict[tp] for tp in tps]
+            if not all(map(self._is_there, tps)):
+                return [ErrorCode.unknown_topic_or_partition] * len(tps)
             if shard.has_prepared(inquiry.transactional_id):
                 # A marker in the partition makes void what its leader shows to the log: it is to
                 # begin anew once that is written.
@@ -234,6 +236,12 @@ class TransactionCoordinator:
         except CoordinatorError as failed:
             error = failed.error_code
         return [error] * len(tps)
+
+    def _is_there(self, tp: TopicPartition) -> bool:
+        """Its leader may have heard of it sooner. A marker for what is not known would be given
+        up."""
+        view = self._context.metadata.topics.get(tp.topic)
+        return view is not None and tp.partition in view.partitions
 
     # ------------------------------------------------------------ life
 

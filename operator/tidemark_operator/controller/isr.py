@@ -97,6 +97,8 @@ def _result(row: PartitionRow, error: ErrorCode) -> IsrResult:
         isr=row.isr,
         leader_recovery_state=int(row.leader_recovery_state),
         has_eligible_leaders=bool(row.elr or row.last_known_elr),
+        elr=row.elr,
+        last_known_elr=row.last_known_elr,
     )
 
 

@@ -12,7 +12,7 @@ concerns all of them at once.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -44,6 +44,13 @@ def original(row: PartitionRow) -> tuple[int, ...]:
     return tuple(replica for replica in row.replicas if replica not in row.adding)
 
 
+def common_factor(rows: Iterable[PartitionRow]) -> int | None:
+    """How many replicas each partition has once the moves under way are done; None where they
+    differ, or there is none."""
+    factors = {len(target(row)) for row in rows}
+    return next(iter(factors)) if len(factors) == 1 else None
+
+
 def is_moving(row: PartitionRow) -> bool:
     """A reassignment is under way."""
     return bool(row.adding or row.removing)
@@ -72,9 +79,8 @@ def reassign(
             else:
                 drafted[partition] = new
         results[partition] = problem
-    factors = {len(target(row)) for row in (rows | drafted).values()}
-    factor = next(iter(factors)) if len(factors) == 1 else topic.replication_factor
-    if len(factors) > 1 or (keeps_factor and factor != topic.replication_factor):
+    factor = common_factor((rows | drafted).values())
+    if factor is None or (keeps_factor and factor != topic.replication_factor):
         results |= _other_factors(topic, drafted)
         return Moves(results, topic.replication_factor)
     begun = [new for partition, new in drafted.items() if new != rows[partition]]

@@ -169,6 +169,8 @@ def _partition(row: PartitionRow) -> PartitionState:
         has_eligible_leaders=bool(row.elr or row.last_known_elr),
         adding=row.adding,
         removing=row.removing,
+        elr=row.elr,
+        last_known_elr=row.last_known_elr,
     )
 
 

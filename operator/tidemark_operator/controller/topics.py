@@ -18,6 +18,7 @@ from tidemark_operator.controller.model import TieringStatus, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing, place_topic
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
+REPLICATION_FACTOR_FIXED = "ReplicationFactorFixed"
 _RECHECK_DISABLING_MS = 5_000
 
 
@@ -191,7 +192,7 @@ def _replication_factor(state: ControllerState, topic: TopicInfo) -> Blocker | N
         "replicas that were placed: set it back, and have it changed by a reassignment of all "
         "partitions through Kafka's API"
     )
-    return Blocker(reason="ReplicationFactorFixed", message=text)
+    return Blocker(reason=REPLICATION_FACTOR_FIXED, message=text)
 
 
 def _storage(state: ControllerState, topic: TopicInfo) -> Blocker | None:

@@ -21,6 +21,10 @@ class Conflict(KubeError):
     """409: another resourceVersion, another uid, or the object exists already."""
 
 
+class FieldConflict(Conflict):
+    """409 of a server-side apply: another manager holds a field that is to be otherwise."""
+
+
 class NotFound(KubeError):
     """404: the object, or its kind, does not exist."""
 
@@ -45,6 +49,9 @@ class Unavailable(KubeError):
         self.retry_after_s = retry_after_s
 
 
+#: The reason of a cause, as apimachinery names it.
+_HELD = "FieldManagerConflict"
+
 _TYPES: dict[int, type[KubeError]] = {
     400: Invalid,
     401: Forbidden,
@@ -61,6 +68,8 @@ def error_of(status: int, body: bytes, retry_after: str | None, what: str) -> Ku
     """The error for an HTTP answer outside 2xx; the message is the server's own."""
     message = f"{what}: HTTP {status}: {_message_of(body)}"
     kind = _TYPES.get(status)
+    if kind is Conflict and _HELD in _causes_of(body):
+        kind = FieldConflict
     if kind is not None:
         return kind(status, message)
     return Unavailable(status, message, _seconds(retry_after))
@@ -74,6 +83,15 @@ def _message_of(body: bytes) -> str:
     if isinstance(parsed, dict):
         return str(parsed.get("message", parsed))
     return str(parsed)
+
+
+def _causes_of(body: bytes) -> frozenset[str]:
+    """The reasons that the server's ``Status`` gives one by one."""
+    try:
+        causes = json.loads(body)["details"]["causes"]
+        return frozenset(str(cause["reason"]) for cause in causes)
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -16,10 +16,15 @@ from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import time_text, topic_status
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
-from tidemark_operator.controller.topics import TopicDecision, decide
+from tidemark_operator.controller.topics import (
+    REPLICATION_FACTOR_FIXED,
+    TopicDecision,
+    decide,
+)
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
+from tidemark_operator.reconcile import replication_factor
 from tidemark_operator.reconcile.elsewhere import elsewhere
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import TOPIC_FINALIZER
@@ -68,6 +73,8 @@ class TopicReconciler:
             return None
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None
+        if await self._follow(key, present, decision):
+            return None
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
         self._disable(text)
@@ -80,6 +87,16 @@ class TopicReconciler:
         if not topic.paused:
             await self._services.client.hold(TOPIC, body, TOPIC_FINALIZER)
         return True
+
+    async def _follow(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> bool:
+        """Is it no refusal, since the manifest follows a move of Kafka's clients?"""
+        blocker = decision.blocker
+        if blocker is None or blocker.reason != REPLICATION_FACTOR_FIXED:
+            return False
+        followed = await replication_factor.follow(self._services, topic)
+        if followed:
+            self._services.queue.add(key)
+        return followed
 
     async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
         services, now_ms = self._services, wall_ms()

@@ -95,7 +95,25 @@ def _has_local(field: str, key: str) -> str:
     )
 
 
+_LEAST_LAG = "string(self.config['min.compaction.lag.ms'])"
+_MOST_LAG = "string(self.config['max.compaction.lag.ms'])"
+
 SPEC_RULES = (
+    Rule(
+        rule=(
+            "!has(self.config) || !('min.compaction.lag.ms' in self.config) || "
+            "!('max.compaction.lag.ms' in self.config) || "
+            f"!{_LEAST_LAG}.matches('{_WHOLE_NUMBER}') || "
+            f"!{_MOST_LAG}.matches('{_WHOLE_NUMBER}') || "
+            f"int({_LEAST_LAG}) <= int({_MOST_LAG})"
+        ),
+        message="min.compaction.lag.ms is more than max.compaction.lag.ms: lower it",
+        message_expression=(
+            f"'min.compaction.lag.ms ' + {_LEAST_LAG} + ' is more than max.compaction.lag.ms ' + "
+            f"{_MOST_LAG} + ': lower it, or raise max.compaction.lag.ms'"
+        ),
+        field_path=".config",
+    ),
     Rule(
         rule=(
             f"!has(self.topicName) || !(self.topicName in {cel_list(sorted(COORDINATORS_TOPICS))})"

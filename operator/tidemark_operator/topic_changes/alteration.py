@@ -4,7 +4,6 @@ Kafka's clients are to hold of its object from now on (:mod:`ownership`), or Kaf
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,7 +15,8 @@ from tidemark.wire.topics import (
 )
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.kube.kinds import TOPIC, Json
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.objects.ownership import Path, holder, patch_of
 from tidemark_operator.resources.assignments import assignments_text, parse_assignments
 from tidemark_operator.resources.names import ASSIGNMENT_ANNOTATION
 from tidemark_operator.topic_changes.creation import (
@@ -27,7 +27,6 @@ from tidemark_operator.topic_changes.creation import (
     check_count,
     known_as,
 )
-from tidemark_operator.topic_changes.ownership import Path, held, holder
 from tidemark_operator.topic_changes.refusal import Refusal, refused
 from tidemark_operator.topic_changes.settings import Described, changed
 
@@ -52,7 +51,7 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
         )
         raise refused(ErrorCode.invalid_partitions, text)
     check_count(wanted)
-    patch = _patch(body)
+    patch = patch_of(body)
     patch["spec"]["partitions"] = wanted
     if change.assignments:
         _assign(state, topic, body, change, patch)
@@ -110,13 +109,6 @@ def _as_spec(described: Described) -> Json:
     return spec
 
 
-def with_factor(body: Json, replication_factor: int) -> Json:
-    """What is to be applied for another number of replicas."""
-    patch = _patch(body)
-    patch["spec"]["replicationFactor"] = replication_factor
-    return patch
-
-
 def check_deletion(topic: TopicInfo, body: Json) -> None:
     """Whether Kafka's clients may delete a topic: not one that somebody else describes, who would
     only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""
@@ -142,23 +134,10 @@ def _check_present(topic: TopicInfo) -> None:
 # ---------------------------------------------------------------- what is to be applied
 
 
-def _patch(body: Json) -> Json:
-    """What Kafka's clients hold, to be changed; the uid, so that no other object is made."""
-    kept = deepcopy(held(body))
-    meta = body["metadata"]
-    own = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
-    return {
-        "apiVersion": TOPIC.api_version,
-        "kind": TOPIC.kind,
-        "metadata": {**kept.get("metadata", {}), **own},
-        "spec": kept.get("spec", {}),
-    }
-
-
 def _with_leaves(body: Json, before: Json, after: Json) -> Json:
     """With the fields that differ. One that is to go, and stands in somebody else's manifest, stays
     whatever is applied here."""
-    patch = _patch(body)
+    patch = patch_of(body)
     old, new = dict(_leaves(before)), dict(_leaves(after))
     for path, value in new.items():
         if old.get(path) != value:

@@ -28,17 +28,21 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topics import owner_of
-from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.objects.ownership import MANAGER
+from tidemark_operator.reconcile.replication_factor import with_factor
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
-from tidemark_operator.topic_changes.ownership import MANAGER
 from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
 
+#: A status is written more often than an object is changed, and makes it another one, too.
+TRIES_MAX = 10
 _NOT_STORED = "the decision was not stored: ask again"
+_OVERTAKEN = "the topic was changed by others again and again meanwhile: ask again"
 _REPLACED = "the topic was deleted, and another one of its name was made"
 
 
@@ -59,20 +63,32 @@ class TopicChanger:
         return _response([task.result() for task in tasks])
 
     async def _one(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
-        name = change.name
-        if name is None and change.topic_id is not None:
-            topic = self._services.state.topic_by_id(change.topic_id)
-            name = None if topic is None else topic.name
+        topic = self._known(change)
+        name = change.name if topic is None else topic.name
         lock = self._locks.setdefault(creation.collision_key(name or ""), asyncio.Lock())
         try:
             async with lock:
-                return await self._changed(request, change)
+                return await self._change(request, change)
         except Refusal as refusal:
             return refusal.result()
         except InvalidResource as error:
             return refused(ErrorCode.invalid_config, str(error)).result()
         except KubeError as error:
             return of_api_server(error).result()
+
+    async def _change(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
+        """A write is of the object that was read: one that is late, of an operator that stood still
+        or whose answer was not waited for, does not undo what was answered since (invariant 24)."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._changed(request, change)
+            except FieldConflict:
+                raise
+            except Conflict:
+                topic = self._known(change)
+                if topic is not None:
+                    await self._services.client.refresh(TOPIC.key(topic.key))
+        raise refused(ErrorCode.not_controller, _OVERTAKEN)
 
     async def _changed(
         self, request: ChangeTopicsRequest, change: TopicChange
@@ -104,16 +120,20 @@ class TopicChanger:
         written = await self._apply(request, patch, "ChangedByClient", what)
         return _done(topic.id, written)
 
-    def _found(self, change: TopicChange) -> TopicInfo:
+    def _known(self, change: TopicChange) -> TopicInfo | None:
         state = self._services.state
         if change.name is not None:
-            topic, unknown = owner_of(state, change.name), ErrorCode.unknown_topic_or_partition
-        else:
-            unknown = ErrorCode.unknown_topic_id
-            topic = None if change.topic_id is None else state.topic_by_id(change.topic_id)
-        if topic is None:
-            raise refused(unknown, "This server does not host this topic.")
-        return topic
+            return owner_of(state, change.name)
+        return None if change.topic_id is None else state.topic_by_id(change.topic_id)
+
+    def _found(self, change: TopicChange) -> TopicInfo:
+        topic = self._known(change)
+        if topic is not None:
+            return topic
+        unknown = ErrorCode.unknown_topic_id
+        if change.name is not None:
+            unknown = ErrorCode.unknown_topic_or_partition
+        raise refused(unknown, "This server does not host this topic.")
 
     # ------------------------------------------------------------ one each
 
@@ -171,7 +191,7 @@ class TopicChanger:
         patch: Json | None = None
         if wanted.replication_factor != topic.replication_factor:
             body = await services.client.api.get(TOPIC, key.namespace, key.name)
-            patch = alteration.with_factor(body, wanted.replication_factor)
+            patch = with_factor(body, wanted.replication_factor)
             await services.client.apply(TOPIC, patch, manager=MANAGER, dry_run=True)
         moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
         if moves is None:

@@ -19,6 +19,7 @@ from tidemark.configuration.broker_keys import (
     NUM_PARTITIONS,
 )
 from tidemark.configuration.table import CLUSTER
+from tidemark.configuration.table import TOPIC as TOPIC_KEYS
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
 from tidemark.wire.topics import Assignment, TopicChange
 from tidemark_operator.controller.commit import Draft
@@ -38,6 +39,8 @@ from tidemark_operator.topic_changes.refusal import refused
 from tidemark_operator.topic_changes.settings import Described, changed
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+#: Kafka's ``LogConfig`` refuses the first where it is above the second.
+_COMPACTION_LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
 #: Stands for the object's id while there is none.
 _NO_UID = "00000000-0000-0000-0000-000000000000"
 
@@ -80,7 +83,12 @@ def known_as(state: ControllerState, body: Json) -> TopicInfo:
 
 
 def check_configuration(state: ControllerState, info: TopicInfo) -> None:
-    """What one key alone does not show: tiering that cannot be. Raises :class:`Refusal`."""
+    """What one key alone does not show: lags that contradict each other, tiering that cannot be.
+    Raises :class:`Refusal`."""
+    least_ms, most_ms = (_number(info.config, name) for name in _COMPACTION_LAGS)
+    if least_ms > most_ms:
+        text = f"{_COMPACTION_LAGS[0]} {least_ms} is more than {_COMPACTION_LAGS[1]} {most_ms}"
+        raise refused(ErrorCode.invalid_config, text)
     if info.tiering_spec.enabled:
         if not state.cluster.tiering_available:
             text = "the Cluster has no tiered storage: give it a remoteStorage and switch it on"
@@ -89,6 +97,10 @@ def check_configuration(state: ControllerState, info: TopicInfo) -> None:
             raise refused(ErrorCode.invalid_config, "a compacted topic cannot be tiered")
         if info.config_problem:
             raise refused(ErrorCode.invalid_config, info.config_problem)
+
+
+def _number(config: Mapping[str, str], name: str) -> int:
+    return int(config.get(name) or TOPIC_KEYS[name].default or "")
 
 
 def check_brokers(state: ControllerState, info: TopicInfo) -> None:

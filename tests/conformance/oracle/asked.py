@@ -48,6 +48,10 @@ def admin_rows() -> Iterator[Row]:
         "topics": ({"name": READ, "partition_indexes": (0, 9)},
                    {"name": "nope", "partition_indexes": (0,)}),
     })  # fmt: skip
+    yield row("AlterReplicaLogDirs", 34, "to a directory that is none", {
+        "dirs": ({"path": "/nowhere", "topics": ({"name": READ, "partitions": (0, 9)},)},),
+    })  # fmt: skip
+    yield row("ListConfigResources", 74, "of no such kind", {"resource_types": (64,)})
     yield row("DescribeUserScramCredentials", 50, "of all", {"users": None})
     for kind, match, name in (
         ("client-id", 0, "x"), ("ip", 0, "x"), ("ip", 1, None), ("planet", 0, "x"),

@@ -114,6 +114,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
         topic(config={"retension.ms": "1", "flush.ms": "1"}),
         "retension.ms is not a configuration key of this object",
     ),
+    "lags that contradict each other": (
+        topic(config={"min.compaction.lag.ms": 7, "max.compaction.lag.ms": "6"}),
+        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6: lower it",
+    ),
     "typed key enable": (
         topic(config={"remote.storage.enable": "true"}),
         "remote.storage.enable is not set in spec.config: use spec.tiering.enabled",

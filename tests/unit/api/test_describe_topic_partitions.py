@@ -163,11 +163,12 @@ async def test_topics_that_may_not_be_described() -> None:
 
 async def test_a_partition() -> None:
     cluster = cache()
-    (eligible,) = rows(1, leader=2, partition_epoch=2, has_eligible_leaders=True)
+    (eligible,) = rows(1, leader=2, partition_epoch=2, elr=(2,), last_known_elr=(3,))
     cluster.update(cluster.topics["a"].topic_id, eligible)
     parts = (await ask("a", cluster=cluster)).topics[0].partitions
     assert [part.leader_id for part in parts] == [-1, 1, 1]
     assert [part.leader_epoch for part in parts] == [7, 7, 7]
     assert (parts[1].replica_nodes, parts[1].isr_nodes) == ((1, 2, -1), (1,))
     assert parts[1].offline_replicas == (2, -1)
-    assert [part.eligible_leader_replicas for part in parts] == [None, (), ()]
+    assert [part.eligible_leader_replicas for part in parts] == [(2,), (), ()]
+    assert [part.last_known_elr for part in parts] == [(3,), (), ()]

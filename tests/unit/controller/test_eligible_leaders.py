@@ -113,6 +113,7 @@ def test_a_smaller_minimum_gives_them_up_and_the_leader_waits_for_that(
     it may hear of the new minimum before, or after, the controller has given them up."""
     world = _world(isr=(1,), elr=(2, 3))
     assert _shown(world)
+    assert _told(world) == ((2, 3), ())
     world.state.put_topic(dataclasses.replace(world.view(), config=lowered))
     assert _shown(world)
     draft = world.draft()
@@ -128,6 +129,11 @@ def test_a_larger_minimum_changes_nothing_before_the_isr_does() -> None:
     draft = world.draft()
     elections.settle_topic(draft, world.view())
     assert world.commit(draft).empty
+
+
+def _told(world: World) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    (told,) = snapshot.full(world.state).topics[0].partitions
+    return told.elr, told.last_known_elr
 
 
 def _shown(world: World) -> bool:

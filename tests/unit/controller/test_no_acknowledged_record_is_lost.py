@@ -22,7 +22,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import AlterPartitionRequest, IsrChange
-from tidemark_operator.controller import elections, isr
+from tidemark_operator.controller import elections, isr, moving
 
 NODES = (1, 2, 3)
 Record = tuple[int, int]
@@ -33,6 +33,7 @@ class Cluster(RuleBasedStateMachine):
     loses what it acknowledged (that loss is allowed)."""
 
     min_isr = 1
+    replicas: tuple[int, ...] = NODES
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Cluster(RuleBasedStateMachine):
         self.world = World(
             brokers=[broker(node) for node in NODES],
             topics=[topic(config=config)],
-            rows=[row(NODES)],
+            rows=[row(self.replicas)],
         )
         self.logs: dict[int, list[Record]] = {node: [] for node in NODES}
         self.synced: dict[int, int] = dict.fromkeys(NODES, 0)
@@ -68,6 +69,8 @@ class Cluster(RuleBasedStateMachine):
         """Follow the leader: cut what it does not have, take the rest; it may acknowledge then."""
         made = self.world.row()
         if node == made.leader or made.leader not in self.running or node not in self.running:
+            return
+        if node not in made.replicas:
             return
         ahead, behind = self.logs[made.leader], self.logs[node]
         same = next(
@@ -119,7 +122,7 @@ class Cluster(RuleBasedStateMachine):
             and node in self.running
             and len(self.logs[node]) >= len(self.acknowledged)
         }
-        wanted = {made.leader} | (members & set(made.isr)) | caught_up
+        wanted = {made.leader} | (members & set(made.isr)) | (caught_up & set(made.replicas))
         change = IsrChange(
             topic_id=numbered_uuid(1),
             partition=0,
@@ -243,7 +246,7 @@ class Cluster(RuleBasedStateMachine):
         made = self.world.row()
         assert made.leader == -1 or self.world.state.is_live(made.leader)
         assert made.leader == -1 or made.leader in made.isr
-        assert made == dataclasses.replace(made, isr=tuple(n for n in NODES if n in made.isr))
+        assert set(made.isr) <= set(made.replicas)
         assert len(made.holders) == len(set(made.holders))
 
 
@@ -287,12 +290,61 @@ class ClusterOfAChangingMinimum(Cluster):
         return set(self.world.row().isr) != {node} and not self.lost - {node}
 
 
+class ClusterThatMoves(Cluster):
+    """Two replicas, which are given to other brokers, by one move after the other, or called off
+    (KIP-455). Whoever has no place any more deletes its log, soon or late."""
+
+    replicas = (1, 2)
+
+    @rule(order=st.permutations(NODES), count=st.integers(0, 3), at_once=st.booleans())
+    def reassign(self, order: list[int], count: int, at_once: bool) -> None:
+        """A single replica keeps no more than one: where two have to be in sync, two stay."""
+        target = tuple(order[: max(count, self.min_isr) if count else 0])
+        draft = self.world.draft()
+        moving.reassign(draft, self.world.view(), {0: target})
+        self.world.commit(draft)
+        if at_once:
+            self.go()
+
+    @rule()
+    def finish(self) -> None:
+        draft = self.world.draft()
+        moving.finish(draft)
+        self.world.commit(draft)
+        self.go()
+
+    @rule()
+    def go(self) -> None:
+        """Those that have heard of it."""
+        for node in self.running.difference(self.world.row().replicas):
+            self.logs[node], self.synced[node] = [], 0
+            self.following.pop(node, None)
+
+    @invariant()
+    def somebody_has_it(self) -> None:
+        made = self.world.row()
+        assert made.isr or made.elr or made.last_known_elr
+        assert set(made.holders) <= set(made.replicas)
+        assert set(made.adding + made.removing) <= set(made.replicas)
+
+
+class ClusterThatMovesTwoInSync(ClusterThatMoves):
+    """The same where two have to be in sync."""
+
+    min_isr = 2
+    is_covered = ClusterOfTwoInSync.is_covered
+
+
 Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 ClusterOfTwoInSync.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestCluster = Cluster.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
 ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings
 TestClusterOfAChangingMinimum = ClusterOfAChangingMinimum.TestCase
+ClusterThatMoves.TestCase.settings = Cluster.TestCase.settings
+TestClusterThatMoves = ClusterThatMoves.TestCase
+ClusterThatMovesTwoInSync.TestCase.settings = Cluster.TestCase.settings
+TestClusterThatMovesTwoInSync = ClusterThatMovesTwoInSync.TestCase
 
 
 def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> None:

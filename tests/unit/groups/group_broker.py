@@ -63,14 +63,14 @@ class Broker:
     """One that coordinates all groups, and its clients' requests."""
 
     def __init__(self, folder: Path, users: UserStore | None = None, **changes: Any) -> None:
-        self.node = Node(1, folder)
+        self.node, self.wall_ms = Node(1, folder), T0
         context = self.node.context
         self.groups = GroupCoordinator(
             settings(**changes),
             cluster=context.metadata,
             purgatory=context.purgatory,
             want=lambda _: None,
-            clock=lambda: Now(self.node.now_s, T0),
+            clock=lambda: Now(self.node.now_s, self.wall_ms),
         )
         context.role_changed.append(self.groups.coordinators.role_changed)
         services: Any = SimpleNamespace(

@@ -11,6 +11,8 @@ from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.group_offsets import Committer, GroupOffsets, NewOffset
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
@@ -47,6 +49,12 @@ SETTINGS = GroupSettings(
     offsets_retention_ms=1_000_000,
     retention_check_ms=100_000,
     commit_timeout_ms=5000,
+    consumer_session_timeout_ms=45_000,
+    consumer_heartbeat_interval_ms=5000,
+    consumer_size_max=2**31 - 1,
+    consumer_assignment_interval_ms=1000,
+    consumer_assignors=("uniform", "range"),
+    regex_refresh_ms=600_000,
 )
 
 
@@ -124,8 +132,26 @@ class World:
         self.rebalancing = Rebalancing(
             self.groups, self.log, self.deadlines, self.settings, self.room
         )
+        consumer_groups: dict[str, ConsumerGroup] = {}
+        consumers = ConsumerGroups(
+            consumer_groups,
+            self.log,
+            self.deadlines,
+            self.settings,
+            self.room,
+            topic=lambda _: None,
+            offload=lambda _: None,
+            due=lambda _: None,
+        )
         self.group_offsets = GroupOffsets(
-            self.groups, self.offsets, self.rebalancing, self.log, self.settings, self.room
+            self.groups,
+            consumer_groups,
+            self.offsets,
+            self.rebalancing,
+            consumers,
+            self.log,
+            self.settings,
+            self.room,
         )
         self._ids = itertools.count(first_id)
 

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.histories import clients, consumers
 from tests.histories.clients import (
+    Restart,
     Run,
     error_of,
     next_topic,
@@ -97,6 +98,7 @@ class ScriptedConsumer:
     can tell a real one in the middle of which poll to rebalance."""
 
     script: tuple[tuple[str, str, int], ...] = ()
+    refusal: KafkaException | None = None
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._left = iter(self.script)
@@ -106,6 +108,8 @@ class ScriptedConsumer:
         self._on = on
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self.refusal is not None:
+            raise self.refusal
         return [TopicPartition(each.topic, each.partition, 3) for each in places]
 
     def poll(self, timeout: float) -> Message | None:
@@ -116,7 +120,7 @@ class ScriptedConsumer:
         return None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        assert all(each.offset == 3 for each in partitions)
+        assert self.refusal or all(each.offset == 3 for each in partitions)
 
     incremental_assign = assign
 
@@ -160,3 +164,16 @@ def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after
         ("poll", {"u-0": [(3, "u3"), (4, "u4")]}),
     ]
     assert reading.at == {"u-0": 5}
+
+
+def test_a_member_that_is_not_told_its_offset_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedConsumer, "script", (("on_assign", "t", 0),))
+    monkeypatch.setattr(ScriptedConsumer, "refusal", _error(retriable=False))
+    monkeypatch.setattr(consumers, "Consumer", ScriptedConsumer)
+    recorder = Recorder(1000, clock=itertools.count().__next__)
+    run = Run("", {"t": "t"}, recorder, 1)
+    reading = GroupReading(run, "p", "read_committed", "g", EAGER, ("t",))
+    with pytest.raises(Restart):
+        reading.poll(10)
+    told = [(event.f, event.type) for event in recorder.events if event.type != INVOKE]
+    assert told == [("committed", "info"), ("poll", "ok"), ("position", "ok"), ("poll", "ok")]

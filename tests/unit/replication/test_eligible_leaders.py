@@ -10,7 +10,9 @@ from tidemark_broker.replication.partition import in_sync, log_start
 Nodes = Callable[[int], Node]
 
 
-async def _answered(node: Node, *isr: int, has_eligible_leaders: bool) -> None:
+async def _answered(
+    node: Node, *isr: int, has_eligible_leaders: bool, elr: tuple[int, ...] = ()
+) -> None:
     """The controller accepted an ISR, one partition epoch later."""
     known = node.partition.row
     assert known is not None
@@ -31,6 +33,7 @@ async def _answered(node: Node, *isr: int, has_eligible_leaders: bool) -> None:
         partition_epoch=known.partition_epoch + 1,
         isr=isr,
         has_eligible_leaders=has_eligible_leaders,
+        elr=elr,
     )
     in_sync.answered(node.partition, change, result)
 
@@ -38,7 +41,9 @@ async def _answered(node: Node, *isr: int, has_eligible_leaders: bool) -> None:
 async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: Nodes) -> None:
     one = node(1)
     await one.told(row())
-    await _answered(one, 1, has_eligible_leaders=True)
+    await _answered(one, 1, has_eligible_leaders=True, elr=(2, 3))
+    assert one.partition.row is not None
+    assert one.partition.row.elr == (2, 3), "as this leader tells clients"
     await one.append(3)
     assert one.partition.log.high_watermark == 0, "though one in sync is enough for this leader"
     await _answered(one, 1, has_eligible_leaders=False)

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.replication.replica_nodes import TOPIC, Node, row
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
+from tidemark.wire import control
+from tidemark_broker.replication.partition import in_sync
 
 Nodes = Callable[[int], Node]
 
@@ -39,3 +41,33 @@ async def test_a_snapshot_without_the_topic_takes_nothing(node: Nodes) -> None:
     one = await _with_a_replica(node, epoch=4)
     await one.told(full=True)
     assert one.log_folder.exists()
+
+
+async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes) -> None:
+    """The answer to the proposal that takes in the last replica names the ISR alone; what the
+    controller tells then, of the same epochs, names the replicas."""
+    one = node(1)
+    moving = {"replicas": (1, 3, 2), "adding": (3,), "removing": (2,)}
+    await one.told(row(partition_epoch=4, **moving))
+    change = control.IsrChange(
+        topic_id=TOPIC_ID,
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=4,
+        new_isr=(1, 2, 3),
+        remote_manifest=False,
+    )
+    result = control.IsrResult(
+        topic_id=TOPIC_ID,
+        partition=0,
+        error_code=0,
+        leader=1,
+        leader_epoch=0,
+        partition_epoch=5,
+        isr=(1, 3),
+    )
+    in_sync.answered(one.partition, change, result)
+    ended = row(partition_epoch=5, replicas=(1, 3), isr=(1, 3))
+    await one.told(ended)
+    assert one.partition.row == ended
+    assert one.context.metadata.topics[TOPIC].partitions[0] == ended

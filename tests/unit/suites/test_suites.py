@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks import kafka
 from tests.suites import (
     go_suites,
     java_apps,
@@ -19,7 +20,7 @@ from tests.suites import (
 )
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
-from tests.suites.go_suites import FRANZ_GO, GoSuite, ReadyGoSuite, named_tests
+from tests.suites.go_suites import FRANZ_GO, KAFKA_GO, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
 from tests.suites.proxied import docker, obey, proxies
 from tests.suites.recorded import KAFKAS, OURS, Recorded, dumped, noted
@@ -66,6 +67,12 @@ def test_gos_tests_are_found_in_the_sources() -> None:
 def test_gos_program_is_given_exact_names() -> None:
     ready = ReadyGoSuite(FRANZ_GO, Path("/p"), Path("/s"), [])
     assert ready.command(["TestA", "TestB"])[-1] == "-test.run=^(TestA|TestB)$"
+
+
+def test_kafka_gos_tests_are_told_the_version(tmp_path: Path) -> None:
+    """Without it they return at once, and Go counts them as passed."""
+    with KAFKA_GO.environ(Brokers(tmp_path), tmp_path) as environ:
+        assert environ["KAFKA_VERSION"] == kafka.VERSION
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_operator.kube.errors import Forbidden, Invalid
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
+from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.topic_changes.changer import TopicChanger
 from tidemark_operator.topic_changes.refusal import refused
@@ -164,6 +165,11 @@ REFUSED = {
         create(settings=(Setting(name="retention.ms", value=None, operation=0),)),
         "invalid_request",
         "has no value",
+    ),
+    "lags that contradict each other": (
+        create(settings=settings(min_compaction_lag_ms="7", max_compaction_lag_ms="6")),
+        "invalid_config",
+        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6",
     ),
     "no store": (
         create(settings=settings(remote_storage_enable="true")),
@@ -399,6 +405,48 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
     assert told[0] == "invalid_config"
 
 
+async def test_what_another_operator_has_changed_meanwhile_is_kept(changes: Changes) -> None:
+    """A request that is late, of an operator that stood still or that gave up waiting, would take
+    away with what it does not name what a client has been told to be set."""
+    await changes(create(settings=settings(retention_ms="5")))
+
+    def overtake(call: str) -> None:
+        if call.startswith("apply_fields"):
+            changes.world.api.before = changes.world.journal.append
+            body = changes.object()
+            held = {**body["spec"], "config": {"retention.ms": "5", "segment.ms": "6"}}
+            patch = {"metadata": {"name": "t"}, "spec": held}
+            changes.world.server.apply_fields("other", TOPIC, "t", patch, MANAGER)
+
+    changes.world.api.before = overtake
+    asked = change(ChangeKind.CONFIGURE, settings=settings(max_message_bytes="7"))
+    assert await changes.one(asked) == ("none", "")
+    config = {"retention.ms": "5", "segment.ms": "6", "max.message.bytes": "7"}
+    assert changes.spec()["config"] == config
+
+
+async def test_a_change_that_others_always_overtake_is_to_be_asked_for_again(
+    changes: Changes,
+) -> None:
+    await changes(create())
+    changes.world.api.fail("apply_fields Topic", Conflict(409, "modified"), times=100)
+    asked = change(ChangeKind.GROW, partitions=2)
+    told, text = await changes.one(asked)
+    assert told == "not_controller"
+    assert "ask again" in text
+
+
+async def test_a_lag_is_compared_with_the_clusters_default(changes: Changes) -> None:
+    changes.world.edit(CLUSTER, "main", config={"log.cleaner.max.compaction.lag.ms": "6"})
+    await changes.one(create())
+
+    def least(ms: str) -> TopicChange:
+        return change(ChangeKind.CONFIGURE, settings=settings(min_compaction_lag_ms=ms))
+
+    assert (await changes.one(least("7")))[0] == "invalid_config"
+    assert await changes.one(least("6")) == ("none", "")
+
+
 # ---------------------------------------------------------------- replicas and leaders
 
 
@@ -435,6 +483,31 @@ async def test_a_manifests_replication_factor_follows_a_move(changes: Changes) -
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
     assert await _in_parts(changes, asked) == {0: "none"}
     assert changes.spec()["replicationFactor"] == 1
+
+
+async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Changes) -> None:
+    """An operator that dies between the two leaves the move, and a client that may never ask
+    again: the manifest is Kafka's clients' own, so it was such a move that made them differ."""
+    await _placed(changes, replicas=2)
+    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
+    changes.world.api.fail("apply_fields Topic")
+    assert await changes.one(asked) == ("request_timed_out", "no answer")
+    reconciler = TopicReconciler(changes.world.services)
+    for _ in range(2):
+        await reconciler.reconcile(changes.world.key(TOPIC, "t"))
+    assert changes.spec()["replicationFactor"] == 1
+    assert changes.world.condition(TOPIC, "t", "Ready")[0] == "True"
+    assert "ReplicationFactorFixed" not in changes.world.events.reasons
+
+
+async def test_a_factor_that_a_person_has_written_is_not_written_over(changes: Changes) -> None:
+    await _placed(changes, replicas=2)
+    changes.world.edit(TOPIC, "t", replicationFactor=1)
+    changes.world.server.hold(TOPIC, "t", "kubectl-edit", ("spec", "replicationFactor"))
+    reconciler = TopicReconciler(changes.world.services)
+    await reconciler.reconcile(changes.world.key(TOPIC, "t"))
+    assert changes.spec()["replicationFactor"] == 1
+    assert changes.world.condition(TOPIC, "t", "Stalled")[1] == "ReplicationFactorFixed"
 
 
 async def test_leaders_are_elected(changes: Changes) -> None:

@@ -3,6 +3,7 @@ change."""
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,10 +13,13 @@ from typing import TypeVar
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.control_messages import partition_states, topic_state
 from tests.unit.replication.replica_nodes import TOPIC, Node, dialer_of, row
 from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
+from tidemark.wire import control
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.producer_ids import ProducerIds
+from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState
@@ -312,26 +316,32 @@ async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(
 
 
 async def test_what_leaders_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(partition: int, epoch: int, *, adds: bool) -> WireInquiry:
+    def asked(partition: int, epoch: int, *, adds: bool, topic: str = TOPIC) -> WireInquiry:
         return WireInquiry(
             transactional_id=ID,
             producer_id=1,
             producer_epoch=epoch,
             adds=adds,
-            topics=(TOPIC,),
+            topics=(topic,),
             partitions=(partition,),
         )
 
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
+        more = tuple(row(partition=number, leader=2, replicas=(2,)) for number in (7, 8))
+        await made.node.manager.apply(
+            partition_states(topic_state(uuid.UUID(int=0x78), "u", partitions=more))
+        )
         await opened(await made.shard())
         request = AskCoordinatorRequest(
             inquiries=(
                 asked(0, 0, adds=False),
                 asked(7, 0, adds=False),
                 asked(0, 1, adds=False),
-                asked(7, 0, adds=True),
-                asked(8, 1, adds=True),
+                asked(7, 0, adds=True, topic="u"),
+                asked(8, 1, adds=True, topic="u"),
+                asked(9, 0, adds=True, topic="u"),
+                asked(7, 0, adds=True, topic="not told yet"),
             )
         )
         verdicts = await made.coordinator.answer(request.inquiries)
@@ -341,6 +351,8 @@ async def test_what_leaders_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             [ErrorCode.producer_fenced],
             [ErrorCode.none],
             [ErrorCode.producer_fenced],
+            [ErrorCode.unknown_topic_or_partition],
+            [ErrorCode.unknown_topic_or_partition],
         ]
         here = await made.coordinator.inquiries.ask(ID, Producer(1, 0), [T0], adds=False)
         assert here == {T0: ErrorCode.none}
@@ -383,6 +395,33 @@ async def test_a_marker_goes_to_whoever_leads_by_now(
         await made.node.told(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
         await until(lambda: state(shard) is COMMITTED)
         assert [each.partition for each in made.written] == [0, 1]
+
+
+async def test_a_deleted_topic_holds_up_no_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it goes before the end or after: the id is free for its next transaction."""
+
+    def named(name: str) -> control.TopicState:
+        away = row(leader=-1, replicas=(2,), isr=(2,))
+        return topic_state(uuid.uuid5(uuid.NAMESPACE_URL, name), name, partitions=(away,))
+
+    def deleted(name: str) -> control.Removal:
+        return control.Removal(topic_id=named(name).topic_id, partition=-1, partition_epoch=0)
+
+    async with world(tmp_path, monkeypatch) as made:
+        await made.leads(3)
+        await made.node.manager.apply(partition_states(named("before"), named("after")))
+        shard = await made.shard()
+        producer = await opened(shard)
+        more = {TopicPartition("before", 0), TopicPartition("after", 0)}
+        await shard.add_partitions(ID, producer=producer, partitions=more, version=2)
+        await made.node.manager.apply(partition_states(removals=(deleted("before"),)))
+        await shard.end(ID, producer=producer, commit=True, version=2)
+        await until(lambda: len(made.written) == 2)
+        assert state(shard) is TransactionState.PREPARE_COMMIT
+        await made.node.manager.apply(partition_states(removals=(deleted("after"),)))
+        await until(lambda: state(shard) is COMMITTED)
 
 
 async def test_ids_that_nobody_uses_are_forgotten(

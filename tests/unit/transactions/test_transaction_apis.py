@@ -462,7 +462,7 @@ async def test_topics_that_may_not_be_described_are_left_out(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_clients_are_told_of_transaction_version_2(tmp_path: Path, version: int) -> None:
+async def test_clients_are_told_of_features(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as made:
         answer = await made.ask(
             18, version, client_software_name="tests", client_software_version="1"
@@ -470,7 +470,7 @@ async def test_clients_are_told_of_transaction_version_2(tmp_path: Path, version
         if version < 3:
             return
         finalized = {each.name: each.max_version_level for each in answer.finalized_features}
-        assert finalized["transaction.version"] == 2
+        assert finalized == {"group.version": 1, "transaction.version": 2}
         assert answer.finalized_features_epoch == 0
         supported = {each.name: each.min_version for each in answer.supported_features}
         assert supported.get("transaction.version") == (0 if version >= 4 else None)

@@ -68,6 +68,11 @@ class ClassicGroup:
     # ------------------------------------------------------------ what it is
 
     @property
+    def is_empty(self) -> bool:
+        """Has it no members? An id may have been given to one all the same."""
+        return self.state is GroupState.EMPTY
+
+    @property
     def is_consumer_group(self) -> bool:
         """Do its members consume topics, rather than coordinate something else (as Connect)?"""
         return self.protocol_type == CONSUMER

@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.journal import Journal, Room
 from tidemark_broker.groups.core.offsets import (
     CommittedOffset,
@@ -31,6 +33,8 @@ _AT_ONCE = 250
 #: Since this version of OffsetCommit a group that is not there is told from a generation that is
 #: over (KIP-848).
 _NOT_FOUND_SINCE = 9
+#: Of either protocol.
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class NewOffset(NamedTuple):
@@ -69,32 +73,40 @@ class GroupOffsets:
     def __init__(
         self,
         groups: dict[str, ClassicGroup],
+        consumer_groups: dict[str, ConsumerGroup],
         offsets: Offsets,
         rebalancing: Rebalancing,
+        consumers: ConsumerGroups,
         journal: Journal,
         settings: GroupSettings,
         room: Room,
     ) -> None:
-        self._groups = groups
+        self._classic = groups
+        self._consumer = consumer_groups
         self._offsets = offsets
         self._rebalancing = rebalancing
+        self._consumers = consumers
         self._journal = journal
         self._settings = settings
         self._room = room
+
+    def find(self, group_id: str) -> Group | None:
+        """A group of either protocol."""
+        return self._classic.get(group_id) or self._consumer.get(group_id)
 
     # ------------------------------------------------------------ OffsetCommit
 
     def commit(self, by: Committer, new: Sequence[NewOffset], now: Now) -> Changed:
         """Keep those that may be kept. Raises CoordinatorError where none could be recorded."""
-        group = self._groups.get(by.group_id)
+        group = self.find(by.group_id)
         error = self._refusal(group, by)
         if error is ErrorCode.none and group is None and self._room.is_full:
             error = ErrorCode.group_max_size_reached
         if error is not ErrorCode.none:
             return Changed([error] * len(new), 0)
-        errors = [self._offset_error(by, each) for each in new]
+        errors = [self._offset_error(group, by, each) for each in new]
         kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
-        if by.producer is None and group is not None:
+        if by.producer is None and isinstance(group, ClassicGroup):
             self._rebalancing.heard_of(group, by.who.member_id, now)
         if not kept:
             return Changed(errors, 0)
@@ -124,15 +136,15 @@ class GroupOffsets:
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
 
-    def _group(self, group_id: str, now: Now) -> ClassicGroup:
-        group = self._groups.get(group_id)
+    def _group(self, group_id: str, now: Now) -> Group:
+        group = self.find(group_id)
         if group is None:  # a group that has offsets only
-            group = self._groups[group_id] = ClassicGroup(group_id, now.ms)
+            group = self._classic[group_id] = ClassicGroup(group_id, now.ms)
             self._room.weigh(group)
             self._rebalancing.check_later(group_id, now)
         return group
 
-    def _refusal(self, group: ClassicGroup | None, by: Committer) -> ErrorCode:
+    def _refusal(self, group: Group | None, by: Committer) -> ErrorCode:
         is_transactional = by.producer is not None
         takes_part = by.generation_id > NO_GENERATION
         if group is None:
@@ -141,6 +153,8 @@ class GroupOffsets:
             if not is_transactional and by.version >= _NOT_FOUND_SINCE:
                 return ErrorCode.group_id_not_found
             return ErrorCode.illegal_generation
+        if isinstance(group, ConsumerGroup):
+            return _consumer_refusal(group, by)
         if not takes_part and group.state is GroupState.EMPTY:
             return ErrorCode.none
         if takes_part or by.who.member_id or by.who.instance_id is not None:
@@ -155,7 +169,11 @@ class GroupOffsets:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    def _offset_error(self, by: Committer, new: NewOffset) -> ErrorCode:
+    def _offset_error(self, group: Group | None, by: Committer, new: NewOffset) -> ErrorCode:
+        if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
+            member_id, epoch = by.who.member_id, by.generation_id
+            if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
+                return _stale(by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
         before = self._offsets.held(by.group_id, new.of, by.producer)
@@ -173,7 +191,7 @@ class GroupOffsets:
         is committed."""
         before = self._offsets.weight_bytes
         for group_id in self._offsets.end_transaction(producer, committed=committed):
-            group = self._groups.get(group_id)
+            group = self.find(group_id)
             if group is not None:
                 group.recorded_below = end_offset
         self._room.used_bytes += self._offsets.weight_bytes - before
@@ -183,10 +201,11 @@ class GroupOffsets:
     def delete_offsets(self, group_id: str, of: Sequence[TopicPartition]) -> Changed | ErrorCode:
         """Forget those that the group does not consume; the error of all where it cannot be
         asked."""
-        group = self._groups.get(group_id)
+        group = self.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+        consumes = isinstance(group, ConsumerGroup) or group.is_consumer_group
+        if not consumes and not group.is_empty:
             return ErrorCode.non_empty_group
         errors = [
             ErrorCode.group_subscribed_to_topic
@@ -205,10 +224,10 @@ class GroupOffsets:
     def delete_some_of_group(self, group_id: str) -> tuple[ErrorCode, bool, int]:
         """Delete an empty group, or a part of its offsets: (error, is there more to delete, the
         offset below which all is to be committed)."""
-        group = self._groups.get(group_id)
+        group = self.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found, False, 0
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return ErrorCode.non_empty_group, False, 0
         known = chain(self._offsets.of_group(group_id), self._offsets.of_transactions(group_id))
         gone = list(dict.fromkeys(islice(known, _AT_ONCE)))
@@ -220,7 +239,7 @@ class GroupOffsets:
     def _has_offsets(self, group_id: str) -> bool:
         return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
 
-    def _remove(self, group: ClassicGroup, gone: Sequence[TopicPartition]) -> int:
+    def _remove(self, group: Group, gone: Sequence[TopicPartition]) -> int:
         if gone:
             group.recorded_below = self._journal.append(
                 [tombstone(group.group_id, each) for each in gone]
@@ -231,7 +250,11 @@ class GroupOffsets:
             self._room.used_bytes += self._offsets.weight_bytes - before
         return group.recorded_below
 
-    def _remove_group(self, group: ClassicGroup) -> int:
+    def _remove_group(self, group: Group) -> int:
+        if isinstance(group, ConsumerGroup):
+            end_offset = self._consumers.forget(group)
+            self._rebalancing.check_no_more(group.group_id)
+            return end_offset
         end_offset = self._journal.append([record_of(GroupMetadataKey(group=group.group_id), None)])
         self._rebalancing.forget(group)
         return end_offset
@@ -241,14 +264,14 @@ class GroupOffsets:
     def check(self, group_id: str, now: Now) -> bool:
         """Let go of some offsets that have expired, and of a group that has nothing else (KIP-211);
         is there more to let go of? Raises CoordinatorError."""
-        group = self._groups.get(group_id)
+        group = self.find(group_id)
         if group is None:
             return False
         retention_ms = self._settings.offsets_retention_ms
         expired = self._offsets.expired(group_id, _unused_since(group), now.ms, retention_ms)
         gone = list(islice(expired, _AT_ONCE))
         self._remove(group, gone)
-        is_unused = group.state is GroupState.EMPTY and not group.pending_join
+        is_unused = group.is_empty and not (isinstance(group, ClassicGroup) and group.pending_join)
         if is_unused and not self._has_offsets(group_id):
             self._remove_group(group)
         return len(gone) == _AT_ONCE
@@ -256,7 +279,7 @@ class GroupOffsets:
     def forget_some_of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> bool:
         """A topic was deleted, nothing is left to go on with; is there more to forget? Raises
         CoordinatorError."""
-        group = self._groups.get(group_id)
+        group = self.find(group_id)
         if group is None:
             return False
         gone = list(islice(self._of_topic(group_id, topic, topic_id), _AT_ONCE))
@@ -269,8 +292,30 @@ class GroupOffsets:
                 yield of
 
 
+def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
+    """What is wrong whatever is committed; a former epoch may be right for some partitions."""
+    is_transactional = by.producer is not None
+    if by.generation_id <= NO_GENERATION:
+        is_nobody = is_transactional and not by.who.member_id and by.who.instance_id is None
+        if group.is_empty or is_nobody:
+            return ErrorCode.none
+    if by.who.member_id not in group.members:
+        return ErrorCode.unknown_member_id
+    if not is_transactional and by.version < _NOT_FOUND_SINCE:
+        return ErrorCode.unsupported_version
+    if by.generation_id <= NO_GENERATION:
+        return _stale(by)
+    return ErrorCode.none
+
+
+def _stale(by: Committer) -> ErrorCode:
+    if by.producer is None:
+        return ErrorCode.stale_member_epoch
+    return ErrorCode.illegal_generation
+
+
 def _unused_since(
-    group: ClassicGroup,
+    group: Group,
 ) -> Callable[[TopicPartition, CommittedOffset], int | None]:
     """Since when an offset of the group is not in use, None while it is."""
 
@@ -278,7 +323,7 @@ def _unused_since(
         return value.commit_timestamp_ms
 
     def emptied(_: TopicPartition, value: CommittedOffset) -> int | None:
-        since_ms = group.state_timestamp_ms
+        since_ms = group.state_timestamp_ms if isinstance(group, ClassicGroup) else -1
         return value.commit_timestamp_ms if since_ms < 0 else since_ms
 
     def unsubscribed(of: TopicPartition, value: CommittedOffset) -> int | None:
@@ -287,6 +332,8 @@ def _unused_since(
     def never(_: TopicPartition, __: CommittedOffset) -> int | None:
         return None
 
+    if isinstance(group, ConsumerGroup):
+        return committed if group.is_empty else unsubscribed
     if group.protocol_type is None:
         return committed
     if group.state is GroupState.EMPTY:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
-from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.settings import Now
 
 
@@ -22,6 +21,14 @@ class Journal(Protocol):
         then."""
 
 
+class Weighed(Protocol):
+    """A group of either protocol."""
+
+    weight_bytes: int
+    #: As much of that is counted among what the broker's groups weigh.
+    weighed_bytes: int
+
+
 class Room:
     """How many bytes the groups of a broker take of memory, and may."""
 
@@ -29,12 +36,12 @@ class Room:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def weigh(self, group: ClassicGroup) -> None:
+    def weigh(self, group: Weighed) -> None:
         """The group has changed; may be said again."""
         self.used_bytes += group.weight_bytes - group.weighed_bytes
         group.weighed_bytes = group.weight_bytes
 
-    def forget(self, group: ClassicGroup) -> None:
+    def forget(self, group: Weighed) -> None:
         """The group is gone."""
         self.used_bytes -= group.weighed_bytes
         group.weighed_bytes = 0

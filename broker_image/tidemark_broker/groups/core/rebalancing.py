@@ -130,6 +130,10 @@ class Rebalancing:
         at_s = now.s + (_SOON_S if soon else self._settings.retention_check_ms / 1000)
         self._deadlines.schedule(CheckDeadline(group_id), at_s)
 
+    def check_no_more(self, group_id: str) -> None:
+        """There is nothing left of it."""
+        self._deadlines.cancel(CheckDeadline(group_id))
+
     def forget(self, group: ClassicGroup) -> None:
         """An empty group is deleted."""
         group.state = GroupState.DEAD
@@ -137,7 +141,7 @@ class Rebalancing:
         self._room.forget(group)
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._deadlines.cancel(SyncDeadline(group.group_id))
-        self._deadlines.cancel(CheckDeadline(group.group_id))
+        self.check_no_more(group.group_id)
         for member_id in group.pending_join:
             self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
         self._initial.pop(group.group_id, None)

@@ -2,8 +2,9 @@
 
 So Kafka's DumpLogSegments reads our log with ``--offsets-decoder``. A key begins with its type (an
 int16), a value with its version: 3 of GroupMetadataValue and 4 of OffsetCommitValue, or 1 where a
-client has set when its offset expires (OffsetCommit below version 5). Records of types that are not
-known are left alone, as Kafka does.
+client has set when its offset expires (OffsetCommit below version 5), 0 of those of KIP-848's
+groups (:mod:`.consumer_records`). Records of types that are not known are left alone, as
+Kafka does.
 """
 
 import struct
@@ -11,12 +12,11 @@ import uuid
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from kio.static.constants import EntityType
-from kio.static.primitive import i16
-
 from tidemark.wire.entity import wire
 from tidemark.wire.framing import FrameError, decode, encode
 from tidemark_broker.coordinators.log import CoordinatorRecord
+from tidemark_broker.groups.core import consumer_records as consumer
+from tidemark_broker.groups.core.consumer_records import Entity
 
 _INT16 = struct.Struct(">h")
 GROUP_METADATA_VERSION = 3
@@ -26,24 +26,15 @@ _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT, _GROUP_METADATA = 0, 1, 2
 NO_TIMESTAMP = -1
 
 
-class _Kafka:
-    """kio's marks of an entity that is no request."""
-
-    __slots__ = ()
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar = i16(0)
-    __flexible__: ClassVar = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMetadataKey(_Kafka):
+class GroupMetadataKey(Entity):
     """Which group a GroupMetadataValue is of."""
 
     group: str = wire("string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitKey(_Kafka):
+class OffsetCommitKey(Entity):
     """Which partition an offset was committed for, by which group."""
 
     group: str = wire("string")
@@ -52,7 +43,7 @@ class OffsetCommitKey(_Kafka):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberMetadata(_Kafka):
+class MemberMetadata(Entity):
     """One member as its generation began; timeouts in milliseconds."""
 
     member_id: str = wire("string")
@@ -66,7 +57,7 @@ class MemberMetadata(_Kafka):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMetadataValue(_Kafka):
+class GroupMetadataValue(Entity):
     """Version 3: a generation and its members; none: the group is empty. The timestamp of its state
     in milliseconds since the epoch, -1 unknown."""
 
@@ -79,7 +70,7 @@ class GroupMetadataValue(_Kafka):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitValue(_Kafka):
+class OffsetCommitValue(Entity):
     """Version 4; times in milliseconds since the epoch. ``topic_id`` None: not known."""
 
     __flexible__: ClassVar = True
@@ -91,7 +82,7 @@ class OffsetCommitValue(_Kafka):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiringOffsetCommitValue(_Kafka):
+class ExpiringOffsetCommitValue(Entity):
     """Version 1; times in milliseconds since the epoch."""
 
     offset: int = wire("int64")
@@ -100,22 +91,30 @@ class ExpiringOffsetCommitValue(_Kafka):
     expire_timestamp: int = wire("int64")
 
 
-Key: TypeAlias = GroupMetadataKey | OffsetCommitKey
-Value: TypeAlias = GroupMetadataValue | OffsetCommitValue | ExpiringOffsetCommitValue
+Key: TypeAlias = GroupMetadataKey | OffsetCommitKey | consumer.Key
+Value: TypeAlias = (
+    GroupMetadataValue | OffsetCommitValue | ExpiringOffsetCommitValue | consumer.Value
+)
 
 _KEYS: dict[int, type[Key]] = {
     _LEGACY_OFFSET_COMMIT: OffsetCommitKey,
     _OFFSET_COMMIT: OffsetCommitKey,
     _GROUP_METADATA: GroupMetadataKey,
+    **consumer.KEYS,
 }
 _TYPE_OF: dict[type[Key], int] = {
     OffsetCommitKey: _OFFSET_COMMIT,
     GroupMetadataKey: _GROUP_METADATA,
+    **{key_type: kind for kind, key_type in consumer.KEYS.items()},
 }
 _VALUES: dict[tuple[type[Key], int], type[Value]] = {
     (GroupMetadataKey, GROUP_METADATA_VERSION): GroupMetadataValue,
     (OffsetCommitKey, OFFSET_COMMIT_VERSION): OffsetCommitValue,
     (OffsetCommitKey, EXPIRING_OFFSET_COMMIT_VERSION): ExpiringOffsetCommitValue,
+    **{
+        (key_type, consumer.VALUE_VERSION): value_type
+        for key_type, value_type in consumer.VALUES.items()
+    },
 }
 _VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _VALUES.items()}
 

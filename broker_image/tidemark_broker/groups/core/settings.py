@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark_broker.config import BrokerConfig
+from tidemark_broker.groups.core.assignors import ASSIGNORS
 
 #: Of one group, whatever is configured: the record of a generation of more is larger than a log
 #: takes by default, and is made in one go.
@@ -31,6 +32,13 @@ class GroupSettings:
     offsets_retention_ms: int
     retention_check_ms: int
     commit_timeout_ms: int
+    consumer_session_timeout_ms: int
+    consumer_heartbeat_interval_ms: int
+    consumer_size_max: int
+    consumer_assignment_interval_ms: int
+    #: By their names, the one first that members get who ask for none.
+    consumer_assignors: tuple[str, ...]
+    regex_refresh_ms: int
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
@@ -45,4 +53,10 @@ class GroupSettings:
             offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
             retention_check_ms=config.integer("offsets.retention.check.interval.ms"),
             commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+            consumer_session_timeout_ms=config.integer("group.consumer.session.timeout.ms"),
+            consumer_heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
+            consumer_size_max=min(config.integer("group.consumer.max.size"), MEMBERS_MAX),
+            consumer_assignment_interval_ms=config.integer("group.consumer.assignment.interval.ms"),
+            consumer_assignors=tuple(ASSIGNORS),
+            regex_refresh_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
         )

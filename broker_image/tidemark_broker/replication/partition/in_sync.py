@@ -166,6 +166,8 @@ def _adopt_answer(
         manifest=manifest,
         leader_recovery_state=result.leader_recovery_state,
         has_eligible_leaders=result.has_eligible_leaders,
+        elr=result.elr,
+        last_known_elr=result.last_known_elr,
     )
     partition.remember(partition.stored.with_row(row))
     leader.adopt(row, partition.context.monotonic())

@@ -6,8 +6,9 @@ no harm. Each (transaction, partition) waits for itself, so a partition without 
 own transaction only, and a broker that does not answer only what it leads. One request is under way
 to each broker, with whatever has gathered for it meanwhile.
 
-A topic that nobody knows has been deleted, and needs no marker; but what a broker does not know
-*yet* looks the same, so it has to stay unknown for a while.
+A topic that has been deleted needs no marker. One that nobody knows has been deleted too, before
+this broker was there to hear of it; but what a broker does not know *yet* looks the same, so it has
+to stay unknown for a while.
 """
 
 import heapq
@@ -22,9 +23,10 @@ from kio.schema.errors import ErrorCode
 from tidemark.backoff import Backoff
 from tidemark_broker.replication.types import TopicPartition
 
-#: Instead of a broker: the partition has no leader now; its topic is not known.
+#: Instead of a broker: the partition has no leader now; its topic is not known; it was deleted.
 NO_LEADER = -1
 UNKNOWN_TOPIC = -2
+DELETED_TOPIC = -3
 #: Markers of one request.
 BATCH_MAX = 1000
 #: Markers whose leader is looked for at one time.
@@ -72,7 +74,7 @@ class _Unfinished:
 
 
 class MarkerQueue:
-    """``leader_of`` gives the broker that leads a partition now, or one of the two above."""
+    """``leader_of`` gives the broker that leads a partition now, or one of the three above."""
 
     def __init__(self, leader_of: Callable[[TopicPartition], int]) -> None:
         self._leader_of = leader_of
@@ -169,7 +171,7 @@ class MarkerQueue:
             write.unknown_since_s = None
         if leader >= 0:
             self._for_broker.setdefault(leader, deque()).append(write)
-        elif leader == UNKNOWN_TOPIC and self._is_gone(write, now_s):
+        elif leader == DELETED_TOPIC or (leader == UNKNOWN_TOPIC and self._is_gone(write, now_s)):
             self._done(write)
         else:
             self._later(write, now_s)

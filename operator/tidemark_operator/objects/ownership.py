@@ -7,13 +7,15 @@ object is deleted which others have described, it does not, and is asked here.
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
-from tidemark_operator.kube.kinds import Json
+from tidemark_operator.kube.kinds import TOPIC, Json
 
 MANAGER = "tidemark-kafka-clients"
 
 _FIELD = "f:"
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 Path = tuple[str, ...]
 
 
@@ -26,6 +28,20 @@ def held(body: Json) -> Json:
             fields = entry.get("fieldsV1") or {}
     kept = _values(fields, body)
     return {name: kept[name] for name in ("metadata", "spec") if kept.get(name)}
+
+
+def patch_of(body: Json) -> Json:
+    """What Kafka's clients hold of a Topic, to be changed and applied; with the uid, so that no
+    other object is made, and the resourceVersion, so that what was applied since this one was read
+    is not undone."""
+    kept = deepcopy(held(body))
+    own = {name: body["metadata"][name] for name in _IDENTITY}
+    return {
+        "apiVersion": TOPIC.api_version,
+        "kind": TOPIC.kind,
+        "metadata": {**kept.get("metadata", {}), **own},
+        "spec": kept.get("spec", {}),
+    }
 
 
 def holder(body: Json, path: Path) -> str | None:

@@ -1,0 +1,96 @@
+"""AlterReplicaLogDirs (34): replicas to another log directory of their broker (KIP-113).
+
+A broker has one directory: a replica is there already, which is success as in Kafka, or the
+directory is none of the broker's.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+
+from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirPartitionResult:
+    """One replica of this broker's."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirTopicResult:
+    """One topic."""
+
+    topic_name: str
+    partitions: tuple[AlterReplicaLogDirPartitionResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirsResponse:
+    """By topic."""
+
+    results: tuple[AlterReplicaLogDirTopicResult, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplicaLogDirsResponse:
+    """Each partition is answered once, for the last directory that is named for it."""
+    wanted = {
+        (topic.name, number): each.path
+        for each in request.dirs
+        for topic in each.topics
+        for number in topic.partitions
+    }
+    may = call.client.may(Operation.ALTER, ResourceType.CLUSTER)
+    found = await call.turns.all_of(
+        (topic, number, _error(topic, number, path, call))
+        if may
+        else (topic, number, ErrorCode.cluster_authorization_failed)
+        for (topic, number), path in wanted.items()
+    )
+    return AlterReplicaLogDirsResponse(results=tuple(_topics(found)))
+
+
+def _error(topic: str, number: int, path: str, call: Call) -> ErrorCode:
+    """As ``ReplicaManager.alterReplicaLogDirs`` has them, in its order."""
+    services = call.services
+    if path != str(services.settings.log_dir):
+        return ErrorCode.log_dir_not_found
+    if services.replicas.get(topic, number) is not None:
+        return ErrorCode.none
+    view = services.cluster.topics.get(topic)
+    if view is None or number not in view.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.replica_not_available
+
+
+def _topics(
+    found: Iterable[tuple[str, int, ErrorCode]],
+) -> Iterator[AlterReplicaLogDirTopicResult]:
+    for name, parts in groupby(sorted(found), lambda each: each[0]):
+        yield AlterReplicaLogDirTopicResult(
+            topic_name=name,
+            partitions=tuple(
+                AlterReplicaLogDirPartitionResult(partition_index=number, error_code=error)
+                for _, number, error in parts
+            ),
+        )
+
+
+API = Api(
+    key=34,
+    name="AlterReplicaLogDirs",
+    version_min=1,
+    version_max=2,
+    request=AlterReplicaLogDirsRequest,
+    answer=AlterReplicaLogDirsResponse,
+    handler=handle,
+)

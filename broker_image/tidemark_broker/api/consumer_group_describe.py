@@ -1,0 +1,170 @@
+"""ConsumerGroupDescribe (69): groups of KIP-848, with where each member is and is to be."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.authorized import group_operations
+from tidemark_broker.api.schema import NOT_ASKED, ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember
+from tidemark_broker.groups.core.values import shown
+from tidemark_broker.security.acls import Operation, ResourceType
+
+_BARE_BYTES = 300
+#: A member of KIP-848's protocol; classic ones are in groups of their own.
+_CONSUMER_MEMBER = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicPartitions:
+    """Of one topic."""
+
+    topic_id: uuid.UUID | None
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AssignmentOfMember:
+    """Partitions by topic."""
+
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """``member_type`` from version 1 on (KIP-1099)."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: AssignmentOfMember
+    target_assignment: AssignmentOfMember
+    member_type: int = _CONSUMER_MEMBER
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedGroup:
+    """``assignor_name``: the one that most members ask for."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[Member, ...] = ()
+    authorized_operations: int = NOT_ASKED
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeResponse:
+    """In the order of the request."""
+
+    groups: tuple[DescribedGroup, ...]
+    throttle_time: timedelta = ZERO
+
+
+async def handle(
+    request: ConsumerGroupDescribeRequest, call: Call
+) -> ConsumerGroupDescribeResponse:
+    """Each that is asked for, as far as there is memory: the others are to be asked for again."""
+    groups: list[DescribedGroup] = []
+    weight_bytes = 0
+    for group_id in request.group_ids:
+        described = DescribedGroup(group_id=group_id)
+        groups.append(described)
+        await call.turns.pause()
+        if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            described.error_code = ErrorCode.group_authorization_failed
+            continue
+        try:
+            group = call.services.groups.consumer_group(group_id)
+        except CoordinatorError as error:
+            described.error_code = error.error_code
+            continue
+        weight_bytes += _BARE_BYTES + (0 if group is None else group.weight_bytes)
+        if group is None:
+            described.error_code = ErrorCode.group_id_not_found
+            described.error_message = f"Group {shown(group_id)} not found."
+        elif not call.has_room(weight_bytes):
+            described.error_code = ErrorCode.coordinator_load_in_progress
+        elif await call.denied(Operation.DESCRIBE, group.subscribed):
+            described.error_code = ErrorCode.topic_authorization_failed
+            described.error_message = (
+                "The group has described topic(s) that the client is not authorized to describe."
+            )
+        else:
+            await _describe(described, group, call)
+            if request.include_authorized_operations:
+                described.authorized_operations = group_operations(call.client, group_id)
+    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+
+
+async def _describe(described: DescribedGroup, group: ConsumerGroup, call: Call) -> None:
+    described.group_state = group.state.value
+    described.group_epoch = group.epoch
+    described.assignment_epoch = group.assignment_epoch
+    described.assignor_name = group.preferred_assignor(
+        call.services.groups.settings.consumer_assignors[0]
+    )
+    members = await call.turns.all_of(
+        _member(each, group, call) for each in tuple(group.members.values())
+    )
+    described.members = tuple(members)
+
+
+def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> Member:
+    metadata = member.metadata
+    return Member(
+        member_id=member.member_id,
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
+        member_epoch=member.position.epoch,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=metadata.subscribed_topic_names,
+        subscribed_topic_regex=metadata.subscribed_topic_regex,
+        assignment=_named(member.position.assigned, call),
+        target_assignment=_named(group.target_of(member.member_id), call),
+    )
+
+
+def _named(assignment: "Assignment | Any", call: Call) -> AssignmentOfMember:
+    return AssignmentOfMember(topic_partitions=tuple(_partitions(assignment, call)))
+
+
+def _partitions(assignment: "Assignment | Any", call: Call) -> Iterator[TopicPartitions]:
+    """Of topics that are still there."""
+    for topic_id, numbers in assignment.items():
+        view = call.services.cluster.by_id(topic_id)
+        if view is not None and numbers:
+            yield TopicPartitions(
+                topic_id=topic_id, topic_name=view.name, partitions=tuple(sorted(numbers))
+            )
+
+
+API = Api(
+    key=69,
+    name="ConsumerGroupDescribe",
+    version_min=0,
+    version_max=1,
+    request=ConsumerGroupDescribeRequest,
+    answer=ConsumerGroupDescribeResponse,
+    handler=handle,
+    open_ended=True,
+)

@@ -1,0 +1,140 @@
+"""ConsumerGroupHeartbeat (68): a member of a group of KIP-848's protocol joins, stays and leaves.
+
+It is told its epoch, and where that has changed which partitions it may consume.
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_values import (
+    JOIN,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
+from tidemark_broker.security.acls import Operation, ResourceType
+from tidemark_broker.security.principal import host_of
+
+#: Since this version a member makes its own id (KIP-1082).
+_OWN_ID_SINCE = 1
+_CLIENT_ID_MAX = 255
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicPartitions:
+    """Of one topic."""
+
+    topic_id: uuid.UUID | None
+    partitions: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class AssignmentAnswer:
+    """All that the member may consume."""
+
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    """``assignment`` None: as before."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval: timedelta = ZERO
+    assignment: AssignmentAnswer | None = None
+    throttle_time: timedelta = ZERO
+
+
+async def handle(
+    request: ConsumerGroupHeartbeatRequest, call: Call
+) -> ConsumerGroupHeartbeatResponse:
+    """Answer once what is told stands on record."""
+    if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.group_authorization_failed)
+    names = request.subscribed_topic_names or ()
+    if await call.denied(Operation.DESCRIBE, names):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.topic_authorization_failed)
+
+    async def denied(topics: Any) -> Any:
+        return await call.denied(Operation.DESCRIBE, topics)
+
+    try:
+        answer = await call.services.groups.consumer_heartbeat(
+            await _asked(request, call), denied, call.turns.pause
+        )
+    except CoordinatorError as error:
+        return ConsumerGroupHeartbeatResponse(error_code=error.error_code, error_message=str(error))
+    return await _answer(answer, call)
+
+
+async def _asked(request: ConsumerGroupHeartbeatRequest, call: Call) -> HeartbeatRequest:
+    member_id = request.member_id
+    if call.version < _OWN_ID_SINCE and request.member_epoch == JOIN and not member_id:
+        member_id = str(uuid.uuid4())
+    owned: dict[uuid.UUID, set[int]] | None = None
+    if request.topic_partitions is not None:
+        owned = {}
+        for each in request.topic_partitions:
+            if each.topic_id is not None:
+                owned.setdefault(each.topic_id, set()).update(each.partitions)
+            await call.turns.pause()
+    return HeartbeatRequest(
+        group_id=request.group_id,
+        member_id=member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
+        topic_names=request.subscribed_topic_names,
+        regex=request.subscribed_topic_regex,
+        server_assignor=request.server_assignor,
+        owned=owned,
+        client_id=call.client_id[:_CLIENT_ID_MAX],
+        client_host=f"/{host_of(call.client.peer)}",
+    )
+
+
+async def _answer(answer: HeartbeatAnswer, call: Call) -> ConsumerGroupHeartbeatResponse:
+    assignment = None
+    if answer.assignment is not None:
+        assignment = AssignmentAnswer(topic_partitions=await partitions_of(answer.assignment, call))
+    return ConsumerGroupHeartbeatResponse(
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
+        assignment=assignment,
+    )
+
+
+async def partitions_of(assignment: Assignment, call: Call) -> tuple[TopicPartitions, ...]:
+    """As Kafka's messages have them."""
+    return tuple(
+        await call.turns.all_of(
+            TopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers)))
+            for topic, numbers in assignment.items()
+            if numbers
+        )
+    )
+
+
+API = Api(
+    key=68,
+    name="ConsumerGroupHeartbeat",
+    version_min=0,
+    version_max=1,
+    request=ConsumerGroupHeartbeatRequest,
+    answer=ConsumerGroupHeartbeatResponse,
+    handler=handle,
+    by_client_id=True,
+)

@@ -1,0 +1,84 @@
+"""ListConfigResources (74): the names of what has a configuration (KIP-1142; in version 0 of client
+metrics alone, KIP-714).
+
+DESCRIBE_CONFIGS on the cluster decides. There are no client metrics and no groups with a
+configuration of their own, so none are listed.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+
+from tidemark_broker.api.config_resources import ConfigResource
+from tidemark_broker.api.endpoints import endpoint_of
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+_BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 8, 16, 32
+#: In the order in which they are listed.
+_KINDS = (_GROUP, _CLIENT_METRICS, _BROKER_LOGGER, ConfigResource.BROKER, ConfigResource.TOPIC)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListedConfigResource:
+    """``resource_type``: a number of Kafka's ``ConfigResource.Type``."""
+
+    resource_name: str
+    resource_type: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ListConfigResourcesResponse:
+    """What may be described."""
+
+    error_code: ErrorCode = ErrorCode.none
+    config_resources: tuple[ListedConfigResource, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigResourcesResponse:
+    """All of the kinds that are asked for; of none in particular: all that the version knows."""
+    if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return ListConfigResourcesResponse(error_code=ErrorCode.cluster_authorization_failed)
+    known = _KINDS if call.version > 0 else (_CLIENT_METRICS,)
+    wanted = set(map(int, request.resource_types or known))
+    if not wanted.issubset(known):
+        return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
+    listed = await call.turns.all_of(_listed(sorted(wanted, key=known.index), call))
+    return ListConfigResourcesResponse(config_resources=tuple(listed))
+
+
+def _listed(kinds: Iterable[int], call: Call) -> Iterator[ListedConfigResource]:
+    for kind in kinds:
+        for name in _names(kind, call):
+            yield ListedConfigResource(resource_name=name, resource_type=kind)
+
+
+def _names(kind: int, call: Call) -> Iterable[str]:
+    cluster = call.services.cluster
+    if kind == ConfigResource.TOPIC:
+        return tuple(cluster.topics)
+    if kind in (ConfigResource.BROKER, _BROKER_LOGGER):
+        listener = call.client.listener
+        return tuple(
+            str(node)
+            for node, row in sorted(cluster.brokers.items())
+            if endpoint_of(row, listener) is not None
+        )
+    return ()
+
+
+API = Api(
+    key=74,
+    name="ListConfigResources",
+    version_min=0,
+    version_max=1,
+    request=ListConfigResourcesRequest,
+    answer=ListConfigResourcesResponse,
+    handler=handle,
+    open_ended=True,
+)

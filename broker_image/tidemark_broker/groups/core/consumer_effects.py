@@ -1,0 +1,260 @@
+"""What the records of a consumer group stand for in memory, and which records these become.
+
+A record that is decided and one that is read come into force the same way: as what is made of it
+here. That goes through all that the record names, so it may be done in a thread.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from tidemark_broker.coordinators.log import CoordinatorRecord
+from tidemark_broker.groups.core import consumer_records as records
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.reconciliation import Held, Position
+from tidemark_broker.groups.core.records import record_of
+
+_MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60
+#: What a record costs beside what it names, in names.
+_RECORD_SIZE = 20
+
+
+def size_of(assignment: "Assignment | Held") -> int:
+    """Topics and partitions."""
+    return len(assignment) + sum(map(len, assignment.values()))
+
+
+def names_weigh(names: "frozenset[str] | tuple[str, ...]") -> int:
+    """About what they take of memory."""
+    return _NAME_BYTES * len(names) + sum(map(len, names))
+
+
+def partitions_weigh(assignment: "Assignment | Held") -> int:
+    """About what it takes of memory."""
+    return _NAME_BYTES * len(assignment) + _PARTITION_BYTES * sum(map(len, assignment.values()))
+
+
+class Subscription(NamedTuple):
+    """What a member wants; members that want the same share it."""
+
+    names: frozenset[str]
+    regex: str | None
+
+
+class Described(NamedTuple):
+    """What a member says of itself, and about what that takes of memory."""
+
+    metadata: records.ConsumerGroupMemberMetadataValue
+    subscription: Subscription
+    weight_bytes: int
+
+    @classmethod
+    def of(cls, metadata: records.ConsumerGroupMemberMetadataValue) -> "Described":
+        """From its record."""
+        names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
+        texts = len(metadata.client_id) + len(metadata.client_host) + len(regex or "")
+        weight_bytes = _MEMBER_BYTES + texts + names_weigh(names)
+        return cls(metadata, Subscription(frozenset(names), regex), weight_bytes)
+
+
+class ResolvedRegex(NamedTuple):
+    """Which topics an expression stood for: in which version of the cluster's topics, and when, in
+    milliseconds since the epoch."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+Effect: TypeAlias = (
+    records.ConsumerGroupMetadataValue
+    | records.ConsumerGroupTargetAssignmentMetadataValue
+    | Described
+    | Assignment
+    | Position
+    | ResolvedRegex
+)
+
+
+class Entry(NamedTuple):
+    """What is to be on record under a key; None: nothing."""
+
+    key: records.Key
+    effect: Effect | None
+
+    @property
+    def size(self) -> int:
+        """About how long it takes to write it down, in names."""
+        effect = self.effect
+        if isinstance(effect, Described):
+            return _RECORD_SIZE + len(effect.metadata.subscribed_topic_names)
+        if isinstance(effect, ResolvedRegex):
+            return _RECORD_SIZE + len(effect.topics)
+        if isinstance(effect, Position):
+            return _RECORD_SIZE + effect.size
+        if isinstance(effect, dict):
+            return _RECORD_SIZE + size_of(effect)
+        return _RECORD_SIZE
+
+    def record(self) -> CoordinatorRecord:
+        """As it is written down."""
+        return record_of(self.key, None if self.effect is None else _value_of(self.effect))
+
+
+#: Nothing is known of a member.
+UNKNOWN = Described.of(
+    records.ConsumerGroupMemberMetadataValue(
+        instance_id=None,
+        rack_id=None,
+        client_id="",
+        client_host="",
+        subscribed_topic_names=(),
+        subscribed_topic_regex=None,
+        server_assignor=None,
+    )
+)
+
+
+def effect_of(value: records.Value) -> Effect:
+    """What a record stands for that was read."""
+    if isinstance(value, records.ConsumerGroupMemberMetadataValue):
+        return Described.of(value)
+    if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue):
+        return {
+            each.topic_id: frozenset(each.partitions)
+            for each in value.topic_partitions
+            if each.topic_id is not None
+        }
+    if isinstance(value, records.ConsumerGroupCurrentMemberAssignmentValue):
+        return Position(
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=value.state,
+            assigned=_held(value.assigned_partitions, value.member_epoch),
+            revoking=_held(value.partitions_pending_revocation, value.member_epoch),
+        )
+    if isinstance(value, records.ConsumerGroupRegularExpressionValue):
+        return ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+    return value
+
+
+def _value_of(effect: Effect) -> records.Value:
+    if isinstance(effect, Described):
+        return effect.metadata
+    if isinstance(effect, Position):
+        return records.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=effect.epoch,
+            previous_member_epoch=effect.previous_epoch,
+            state=effect.state,
+            assigned_partitions=_current(effect.assigned),
+            partitions_pending_revocation=_current(effect.revoking),
+        )
+    if isinstance(effect, ResolvedRegex):
+        return records.ConsumerGroupRegularExpressionValue(
+            topics=tuple(sorted(effect.topics)),
+            version=effect.version,
+            timestamp=effect.timestamp_ms,
+        )
+    if isinstance(
+        effect,
+        records.ConsumerGroupMetadataValue | records.ConsumerGroupTargetAssignmentMetadataValue,
+    ):
+        return effect
+    return records.ConsumerGroupTargetAssignmentMemberValue(
+        topic_partitions=tuple(
+            records.TargetTopicPartition(topic_id=topic, partitions=tuple(sorted(numbers)))
+            for topic, numbers in effect.items()
+            if numbers
+        )
+    )
+
+
+def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Held:
+    return {
+        each.topic_id: dict(
+            zip(
+                each.partitions,
+                each.assignment_epochs or (epoch,) * len(each.partitions),
+                strict=False,
+            )
+        )
+        for each in topics
+        if each.topic_id is not None
+    }
+
+
+def _current(held: Held) -> tuple[records.CurrentTopicPartitions, ...]:
+    return tuple(
+        records.CurrentTopicPartitions(
+            topic_id=topic,
+            partitions=tuple(numbers),
+            assignment_epochs=tuple(numbers.values()),
+        )
+        for topic, numbers in held.items()
+    )
+
+
+# ------------------------------------------------------------ what a group puts on record
+
+
+def epoch_entry(group_id: str, epoch: int, metadata_hash: int) -> Entry:
+    """The group's epoch, and the hash of the topics that it consumes."""
+    return Entry(
+        records.ConsumerGroupMetadataKey(group_id=group_id),
+        records.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+    )
+
+
+def assigned_entry(group_id: str, epoch: int, timestamp_ms: int) -> Entry:
+    """For which epoch its targets are made, and when that was."""
+    return Entry(
+        records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        records.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def member_entry(group_id: str, member_id: str, described: Described | None) -> Entry:
+    """What a member says of itself."""
+    key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    return Entry(key, described)
+
+
+def target_entry(group_id: str, member_id: str, target: Assignment | None) -> Entry:
+    """Where it is to be."""
+    key = records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return Entry(key, target)
+
+
+def position_entry(group_id: str, member_id: str, position: Position | None) -> Entry:
+    """Where it is."""
+    key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return Entry(key, position)
+
+
+def regex_entry(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Entry:
+    """What an expression stands for."""
+    key = records.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return Entry(key, resolved)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[Entry]:
+    """It is a member no more."""
+    return [
+        position_entry(group_id, member_id, None),
+        target_entry(group_id, member_id, None),
+        member_entry(group_id, member_id, None),
+    ]
+
+
+def group_tombstones(group_id: str) -> list[Entry]:
+    """Nothing is left of a group without members, targets and expressions."""
+    return [
+        Entry(records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None),
+        Entry(records.ConsumerGroupMetadataKey(group_id=group_id), None),
+    ]
+
+
+def records_of(entries: Iterable[Entry]) -> list[CoordinatorRecord]:
+    """As they are written down, in that order."""
+    return [each.record() for each in entries]

@@ -1,0 +1,417 @@
+"""The rules of KIP-848 (Kafka's GroupMetadataManager), all of them about heartbeats.
+
+Whoever joins, goes or wants other topics raises the group's epoch; then targets are made for all
+members (:mod:`.consumer_targets`), and each gets there by itself (:mod:`.reconciliation`). Nobody
+waits for anybody. A heartbeat that changes nothing costs the same in a group of thousands; what one
+brings of a member of thousands of topics is worked on in steps (:mod:`.steps`).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core import consumer_records as records
+from tidemark_broker.groups.core import expressions
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_checks import (
+    check_request,
+    check_room,
+    known_member,
+    refused,
+    static_member,
+    unknown,
+)
+from tidemark_broker.groups.core.consumer_effects import (
+    UNKNOWN,
+    Described,
+    Entry,
+    epoch_entry,
+    group_tombstones,
+    member_entry,
+    member_tombstones,
+    position_entry,
+    regex_entry,
+    size_of,
+    target_entry,
+)
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember, TopicsSeen
+from tidemark_broker.groups.core.consumer_journal import ConsumerJournal
+from tidemark_broker.groups.core.consumer_records import UNREVOKED_PARTITIONS
+from tidemark_broker.groups.core.consumer_targets import (
+    AssignmentDeadline,
+    ConsumerTargets,
+    Offload,
+)
+from tidemark_broker.groups.core.consumer_values import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_NOW,
+    NO_TIMEOUT,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Topic,
+)
+from tidemark_broker.groups.core.journal import Journal, Room
+from tidemark_broker.groups.core.reconciliation import Position, Target, advance
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.values import shown
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSessionDeadline:
+    """A member that was not heard of is gone."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationDeadline:
+    """A member that has not given up what is no longer its own is gone."""
+
+    group_id: str
+    member_id: str
+
+
+class ConsumerGroups:
+    """All groups of KIP-848's protocol of one partition of ``__consumer_offsets``. ``topic``: by
+    its name, None where there is none; ``offload`` takes targets that are to be made elsewhere,
+    ``due`` the name of a group whose targets are due (:meth:`assign`). What goes wrong is a
+    :class:`CoordinatorError`, with which nothing has changed. Pure."""
+
+    def __init__(
+        self,
+        groups: dict[str, ConsumerGroup],
+        journal: Journal,
+        deadlines: "Deadlines[object]",
+        settings: GroupSettings,
+        room: Room,
+        *,
+        topic: Callable[[str], Topic | None],
+        offload: Callable[[Offload], None],
+        due: Callable[[str], None],
+    ) -> None:
+        self._groups = groups
+        self._journal = ConsumerJournal(groups, journal)
+        self._deadlines = deadlines
+        self._settings = settings
+        self._room = room
+        self._topic = topic
+        self._due = due
+        self.targets = ConsumerTargets(
+            groups, self._journal, deadlines, settings, room, topic=topic, offload=offload
+        )
+
+    # ------------------------------------------------------------ a life of its own
+
+    def loaded(self, now: Now) -> None:
+        """Every member that is on record is heard of anew."""
+        for group in self._groups.values():
+            for member in group.members.values():
+                self._hear_of(group, member.member_id, now)
+                if member.position.state == UNREVOKED_PARTITIONS:
+                    self._await_revocation(group, member, now)
+            self.targets.make_later(group, now)
+
+    def expired(self, key: object, now: Now) -> bool:
+        """What was due is; is it one of these?"""
+        if isinstance(key, AssignmentDeadline):
+            self._due(key.group_id)
+            return True
+        if not isinstance(key, ConsumerSessionDeadline | RevocationDeadline):
+            return False
+        group = self._groups.get(key.group_id)
+        if group is None:
+            return True
+        try:
+            self._overdue(group, key, now)
+        except CoordinatorError as error:
+            logger.warning("group %s: nothing is on record: %s", shown(key.group_id), error)
+            self._deadlines.schedule(key, now.s + _AGAIN_S)
+        return True
+
+    def _overdue(
+        self, group: ConsumerGroup, key: ConsumerSessionDeadline | RevocationDeadline, now: Now
+    ) -> None:
+        member = group.members.get(key.member_id)
+        if member is None:
+            return
+        logger.info(
+            "group %s: %s is gone, for %s",
+            shown(key.group_id),
+            shown(key.member_id),
+            "it was not heard of in time"
+            if isinstance(key, ConsumerSessionDeadline)
+            else "it did not give up its partitions in time",
+        )
+        self._fence(group, member, now)
+
+    def assign(self, group_id: str, now: Now) -> Steps[None]:
+        """Targets are due."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        try:
+            yield from self._see_topics(group, group.topics_seen.version, is_new=False)
+            yield from self.targets.make_if_due(group, now)
+        except CoordinatorError as error:
+            logger.warning("group %s: nothing is on record: %s", shown(group_id), error)
+            self._deadlines.schedule(AssignmentDeadline(group_id), now.s + _AGAIN_S)
+
+    def forget(self, group: ConsumerGroup) -> int:
+        """Take an empty group off the record; the offset behind that."""
+        group_id = group.group_id
+        entries = [regex_entry(group_id, regex, None) for regex in tuple(group.regexes)]
+        entries += [target_entry(group_id, each, None) for each in tuple(group.targets)]
+        self._journal.record_now(group, [*entries, *group_tombstones(group_id)])
+        del self._groups[group_id]
+        self._room.forget(group)
+        self._deadlines.cancel(AssignmentDeadline(group_id))
+        return group.recorded_below
+
+    def unresolved(
+        self, group_id: str, regex: str | None, topics_version: int, now: Now
+    ) -> Sequence[str]:
+        """See :func:`.expressions.unresolved`."""
+        group, refresh_ms = self._groups.get(group_id), self._settings.regex_refresh_ms
+        return expressions.unresolved(group, regex, topics_version, refresh_ms, now)
+
+    # ------------------------------------------------------------ ConsumerGroupHeartbeat
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
+        """A member is there, or goes."""
+        self.check(request)
+        if request.member_epoch in (LEAVE, LEAVE_FOR_NOW):
+            return (yield from self._leave(request, now))
+        group = self._group(request)
+        member = known_member(group, request)
+        takes_over = member is not None and member.position.epoch == LEAVE_FOR_NOW
+        described = yield from _described(request, None if member is None else member.described)
+        check_room(group, member, described, self._settings, self._room)
+        expressions.check_limit(group, request.regex)
+        regex = described.subscription.regex
+        entries = expressions.no_longer_used(group, member, regex)
+        if member is not None and takes_over:
+            entries += _replacement(group, member, request.member_id, described)
+        elif member is None or described is not member.described:
+            entries.append(member_entry(group.group_id, request.member_id, described))
+        entries += (resolved := expressions.resolved(group, request, now))
+        wants_others = member is not None and described.subscription != member.subscription
+        bump = member is None or wants_others or bool(resolved)
+        yield from self._change(group, entries, bump=bump)
+        yield from self._see_topics(group, request.topics_version, is_new=bump)
+        if takes_over and member is not None and member.member_id != request.member_id:
+            self._forget_deadlines(group, member.member_id)
+        yield from self.targets.make_if_due(group, now)
+        return (yield from self._moved(group, request, now, wants_others=wants_others))
+
+    def check(self, request: HeartbeatRequest) -> None:
+        """Is it a request at all?"""
+        check_request(request, self._settings)
+
+    def _group(self, request: HeartbeatRequest) -> ConsumerGroup:
+        group = self._groups.get(request.group_id)
+        if group is None and request.member_epoch != JOIN:
+            raise refused(
+                ErrorCode.group_id_not_found, f"Group {shown(request.group_id)} not found."
+            )
+        return ConsumerGroup(request.group_id) if group is None else group
+
+    def _moved(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now: Now, *, wants_others: bool
+    ) -> Steps[HeartbeatAnswer]:
+        member = group.members[request.member_id]
+        before = member.position
+        yield from self._reconcile(group, member, request, now, wants_others=wants_others)
+        after = member.position
+        self._hear_of(group, member.member_id, now)
+        self._room.weigh(group)
+        tells = request.is_full or (before is not after and before.assigned != after.assigned)
+        assignment = None
+        if tells:
+            assignment = yield from elsewhere(after.size, partial(_assignment, after))
+        return HeartbeatAnswer(
+            member_id=member.member_id,
+            member_epoch=after.epoch,
+            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            assignment=assignment,
+            recorded_below=group.recorded_below,
+        )
+
+    # ------------------------------------------------------------ who goes
+
+    def _leave(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
+        group = self._group(request)
+        if request.instance_id is not None:
+            member = static_member(group, request)
+        elif request.member_id in group.members:
+            member = group.members[request.member_id]
+        else:
+            raise unknown(group, request)
+        if request.member_epoch == LEAVE_FOR_NOW:
+            yield from self._leave_for_now(group, member)
+        else:
+            self._fence(group, member, now)
+        return HeartbeatAnswer(
+            member_id=member.member_id,
+            member_epoch=request.member_epoch,
+            recorded_below=group.recorded_below,
+        )
+
+    def _leave_for_now(self, group: ConsumerGroup, member: ConsumerMember) -> Steps[None]:
+        position = replace(member.position, epoch=LEAVE_FOR_NOW, revoking={})
+        entry = position_entry(group.group_id, member.member_id, position)
+        yield from self._journal.record(group, [entry])
+        self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
+
+    def _fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        """It is a member no more."""
+        entries = [
+            *expressions.no_longer_used(group, member, None),
+            *member_tombstones(group.group_id, member.member_id),
+            epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash),
+        ]
+        self._journal.record_now(group, entries)
+        self._forget_deadlines(group, member.member_id)
+        self._room.weigh(group)
+        self.targets.make_later(group, now)
+
+    def _forget_deadlines(self, group: ConsumerGroup, member_id: str) -> None:
+        self._deadlines.cancel(ConsumerSessionDeadline(group.group_id, member_id))
+        self._deadlines.cancel(RevocationDeadline(group.group_id, member_id))
+
+    # ------------------------------------------------------------ epochs
+
+    def _change(self, group: ConsumerGroup, entries: list[Entry], *, bump: bool) -> Steps[None]:
+        """Put changes of members on record, with the next epoch where targets are to be made
+        anew."""
+        if bump:
+            entries.append(epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash))
+        if entries:
+            yield from self._journal.record(group, entries)
+
+    def _see_topics(
+        self, group: ConsumerGroup, topics_version: int, *, is_new: bool
+    ) -> Steps[None]:
+        """Where topics are others than in the epoch before, that is over, unless it ``is_new``: it
+        has just begun, and nothing is made for it."""
+        seen = TopicsSeen(topics_version, group.topic_changes)
+        if seen == group.topics_seen:
+            return
+        metadata_hash = yield from elsewhere(group.topics_size, partial(group.hash_of, self._topic))
+        if metadata_hash != group.metadata_hash:
+            is_new |= group.epoch > group.assignment_epoch and not group.is_being_assigned
+            entry = epoch_entry(group.group_id, group.epoch + (not is_new), metadata_hash)
+            self._journal.record_now(group, [entry])
+        group.topics_seen = seen
+
+    # ------------------------------------------------------------ where a member is
+
+    def _reconcile(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        request: HeartbeatRequest,
+        now: Now,
+        *,
+        wants_others: bool,
+    ) -> Steps[None]:
+        before = member.position
+        if before.is_at(group.assignment_epoch) and not wants_others:
+            return
+        target = Target(group.assignment_epoch, group.target_of(member.member_id), group.is_held)
+
+        def advanced() -> Position:
+            subscribed = None
+            if wants_others:
+                found = map(self._topic, group.topics_of(member.subscription))
+                ids = {each.topic_id for each in found if each is not None}
+                subscribed = ids.__contains__
+            return advance(before, target, request.owned, subscribed)
+
+        names = len(member.subscription.names) if wants_others else 0
+        size = before.size + size_of(target.partitions) + names
+        after = yield from elsewhere(size, advanced)
+        if after is before:
+            return
+        entry = position_entry(group.group_id, member.member_id, after)
+        yield from self._journal.record(group, [entry])
+        if after.state != UNREVOKED_PARTITIONS:
+            self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
+        elif before.state != UNREVOKED_PARTITIONS or after.revoking:
+            self._await_revocation(group, member, now)
+
+    def _await_revocation(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        self._deadlines.schedule(
+            RevocationDeadline(group.group_id, member.member_id),
+            now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000,
+        )
+
+    def _hear_of(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
+        self._deadlines.schedule(
+            ConsumerSessionDeadline(group.group_id, member_id),
+            now.s + self._settings.consumer_session_timeout_ms / 1000,
+        )
+
+
+def _replacement(
+    group: ConsumerGroup, former: ConsumerMember, member_id: str, described: Described
+) -> list[Entry]:
+    """A static member is back as another process: what the former one had is its own."""
+    position = replace(former.position, epoch=JOIN, previous_epoch=JOIN)
+    return [
+        *member_tombstones(group.group_id, former.member_id),
+        member_entry(group.group_id, member_id, described),
+        target_entry(group.group_id, member_id, group.target_of(former.member_id)),
+        position_entry(group.group_id, member_id, position),
+    ]
+
+
+def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Described]:
+    """What a member says of itself by now: the same object where that is nothing new."""
+    if (
+        known is not None
+        and not request.says_more
+        and (known.metadata.client_id, known.metadata.client_host)
+        == (request.client_id, request.client_host)
+    ):
+        return known
+    size = len(request.topic_names or ()) + len((known or UNKNOWN).subscription.names)
+    return (yield from elsewhere(size, partial(_described_anew, request, known)))
+
+
+def _described_anew(request: HeartbeatRequest, known: Described | None) -> Described:
+    former = (known or UNKNOWN).metadata
+    names, regex = former.subscribed_topic_names, former.subscribed_topic_regex
+    if request.topic_names is not None:
+        names = tuple(sorted(set(request.topic_names)))
+    if request.regex is not None:
+        regex = request.regex or None
+    timeout_ms = request.rebalance_timeout_ms
+    if timeout_ms == NO_TIMEOUT:
+        timeout_ms = former.rebalance_timeout_ms
+    made = records.ConsumerGroupMemberMetadataValue(
+        instance_id=request.instance_id or former.instance_id,
+        rack_id=request.rack_id or former.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=names,
+        subscribed_topic_regex=regex,
+        rebalance_timeout_ms=timeout_ms,
+        server_assignor=request.server_assignor or former.server_assignor,
+    )
+    return known if known is not None and made == known.metadata else Described.of(made)
+
+
+def _assignment(position: Position) -> Assignment:
+    return {topic: frozenset(held) for topic, held in position.assigned.items()}

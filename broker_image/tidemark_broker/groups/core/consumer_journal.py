@@ -1,0 +1,58 @@
+"""A consumer group's changes: put on record, then in force, in one step of the loop."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidemark_broker.coordinators.log import CoordinatorRecord
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_effects import Entry, records_of, target_entry
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.journal import Journal
+from tidemark_broker.groups.core.steps import Steps, elsewhere
+
+
+class ConsumerJournal:
+    """Of all groups of KIP-848's protocol of one partition; a group that is recorded for the first
+    time is there from then on. Raises CoordinatorError where nothing was recorded."""
+
+    def __init__(self, groups: dict[str, ConsumerGroup], journal: Journal) -> None:
+        self._groups = groups
+        self._journal = journal
+
+    def record(self, group: ConsumerGroup, entries: Sequence[Entry]) -> Steps[None]:
+        """All of them or none."""
+        size = sum(each.size for each in entries)
+        records = yield from elsewhere(size, partial(records_of, entries))
+        self._append(group, entries, records)
+
+    def record_now(self, group: ConsumerGroup, entries: Sequence[Entry]) -> None:
+        """Those that name nothing but the group and a member."""
+        self._append(group, entries, records_of(entries))
+
+    def record_targets(
+        self, group: ConsumerGroup, targets: Sequence[tuple[str, Assignment]]
+    ) -> Steps[None]:
+        """Those of members that are still there once they are written down."""
+        entries = [target_entry(group.group_id, *each) for each in targets]
+        size = sum(each.size for each in entries)
+        records = yield from elsewhere(size, partial(records_of, entries))
+        if self._groups.get(group.group_id) is not group:
+            return
+        there = [
+            number for number, (member_id, _) in enumerate(targets) if member_id in group.members
+        ]
+        if there:
+            self._append(
+                group, [entries[each] for each in there], [records[each] for each in there]
+            )
+
+    def _append(
+        self,
+        group: ConsumerGroup,
+        entries: Sequence[Entry],
+        records: Sequence[CoordinatorRecord],
+    ) -> None:
+        group.recorded_below = self._journal.append(records)
+        self._groups.setdefault(group.group_id, group)
+        for key, effect in entries:
+            group.apply(key, effect)

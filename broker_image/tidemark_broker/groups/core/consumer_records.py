@@ -1,0 +1,193 @@
+"""What a consumer group of KIP-848 has on record: its epoch, members, targets and where each is.
+
+Types 3 and 5 to 8 and 16 of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them; type 4
+is what Kafka wrote before 4.1 (KIP-1101), and is not read.
+"""
+
+import uuid
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, TypeAlias
+
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+from tidemark.wire.entity import wire
+
+VALUE_VERSION = 0
+#: What Kafka calls it where a member is between two assignments.
+STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
+
+
+class Entity:
+    """kio's marks of an entity that is no request."""
+
+    __slots__ = ()
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar = i16(0)
+    __flexible__: ClassVar = False
+
+
+class _Flexible(Entity):
+    __slots__ = ()
+    __flexible__: ClassVar = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataKey(Entity):
+    """Which group a ConsumerGroupMetadataValue is of."""
+
+    group_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataValue(_Flexible):
+    """``metadata_hash``: of the topics that its members subscribe to; another one, and the group
+    assigns anew."""
+
+    epoch: int = wire("int32")
+    metadata_hash: int = wire("int64", default=0, tag=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataKey(Entity):
+    """Which member a ConsumerGroupMemberMetadataValue is of."""
+
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataValue(_Flexible):
+    """What a member says of itself; its timeout in milliseconds. A member of the classic protocol
+    (tagged field 0 of Kafka's schema) is never in such a group here."""
+
+    instance_id: str | None = wire("string")
+    rack_id: str | None = wire("string")
+    client_id: str = wire("string")
+    client_host: str = wire("string")
+    subscribed_topic_names: tuple[str, ...] = wire("string")
+    subscribed_topic_regex: str | None = wire("string")
+    rebalance_timeout_ms: int = wire("int32", default=-1)
+    server_assignor: str | None = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataKey(Entity):
+    """Which group a ConsumerGroupTargetAssignmentMetadataValue is of."""
+
+    group_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataValue(_Flexible):
+    """Of which epoch the targets are, and when they were made, in milliseconds since the epoch."""
+
+    assignment_epoch: int = wire("int32")
+    assignment_timestamp: int = wire("int64", default=0, tag=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberKey(Entity):
+    """Which member a ConsumerGroupTargetAssignmentMemberValue is of."""
+
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTopicPartition(_Flexible):
+    """Partitions of one topic."""
+
+    topic_id: uuid.UUID | None = wire("uuid")  # noqa: RUF009
+    partitions: tuple[int, ...] = wire("int32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberValue(_Flexible):
+    """Where a member is to get to."""
+
+    topic_partitions: tuple[TargetTopicPartition, ...] = wire(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentKey(Entity):
+    """Which member a ConsumerGroupCurrentMemberAssignmentValue is of."""
+
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentTopicPartitions(_Flexible):
+    """Partitions of one topic, and in which epoch each was assigned (KIP-1251)."""
+
+    topic_id: uuid.UUID | None = wire("uuid")  # noqa: RUF009
+    partitions: tuple[int, ...] = wire("int32")
+    assignment_epochs: tuple[int, ...] | None = wire("int32", default=None, tag=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentValue(_Flexible):
+    """Where a member is."""
+
+    member_epoch: int = wire("int32")
+    previous_member_epoch: int = wire("int32")
+    state: int = wire("int8")
+    assigned_partitions: tuple[CurrentTopicPartitions, ...] = wire(None)
+    partitions_pending_revocation: tuple[CurrentTopicPartitions, ...] = wire(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRegularExpressionKey(Entity):
+    """Which expression of a group a ConsumerGroupRegularExpressionValue is of."""
+
+    group_id: str = wire("string")
+    regular_expression: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRegularExpressionValue(_Flexible):
+    """Which topics it stands for; ``timestamp`` in milliseconds since the epoch."""
+
+    topics: tuple[str, ...] = wire("string")
+    version: int = wire("int64")
+    timestamp: int = wire("int64")
+
+
+Key: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+Value: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+KEYS: MappingProxyType[int, type[Key]] = MappingProxyType(
+    {
+        3: ConsumerGroupMetadataKey,
+        5: ConsumerGroupMemberMetadataKey,
+        6: ConsumerGroupTargetAssignmentMetadataKey,
+        7: ConsumerGroupTargetAssignmentMemberKey,
+        8: ConsumerGroupCurrentMemberAssignmentKey,
+        16: ConsumerGroupRegularExpressionKey,
+    }
+)
+VALUES: MappingProxyType[type[Key], type[Value]] = MappingProxyType(
+    {
+        ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+        ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+        ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+        ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+        ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+        ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+    }
+)

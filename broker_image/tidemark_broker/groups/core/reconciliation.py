@@ -1,0 +1,138 @@
+"""How one member gets from where it is to where it is to be (Kafka's CurrentAssignmentBuilder).
+
+It gives up first what is no longer its own, stays in its epoch until it has said so, and gets then
+what nobody else holds; what others still hold comes as they let go of it. So no partition is ever
+given to two.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_records import (
+    STABLE,
+    UNRELEASED_PARTITIONS,
+    UNREVOKED_PARTITIONS,
+)
+
+_NOTHING: AbstractSet[int] = frozenset()
+#: Partitions by topic, each with the epoch in which it was assigned.
+Held: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a member is. ``previous_epoch``: an answer with ``epoch`` may have been lost."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: int = STABLE
+    assigned: Held
+    revoking: Held
+
+    def moved_to(self, epoch: int, state: int, assigned: Held, revoking: Held) -> "Position":
+        """The next one; the previous epoch is that which it had before this one."""
+        return Position(
+            epoch=epoch,
+            previous_epoch=self.epoch,
+            state=state,
+            assigned=assigned,
+            revoking=revoking,
+        )
+
+    @property
+    def size(self) -> int:
+        """About how many partitions stand in it, topics counted as well."""
+        return sum(
+            len(held) + sum(map(len, held.values())) for held in (self.assigned, self.revoking)
+        )
+
+    def is_at(self, target_epoch: int) -> bool:
+        """Is there nothing to be done?"""
+        return self.state == STABLE and self.epoch == target_epoch
+
+
+NOWHERE = Position(assigned={}, revoking={})
+
+
+class Target(NamedTuple):
+    """Where it is to be, and what of that ``is_held`` by somebody, itself included."""
+
+    epoch: int
+    partitions: Assignment
+    is_held: Callable[[uuid.UUID, int], bool]
+
+
+def advance(
+    position: Position,
+    target: Target,
+    owned: Assignment | None,
+    subscribed: Callable[[uuid.UUID], bool] | None = None,
+) -> Position:
+    """The same one where there is nothing to be done yet. ``owned``: what the member says that it
+    has, None: nothing new. ``subscribed`` where its subscription has just changed: what it no
+    longer wants is revoked at once."""
+    if position.state == UNREVOKED_PARTITIONS:
+        if not _owns_any(position.revoking, owned):
+            return _towards(position, position.epoch, target, owned)
+    elif position.state == UNRELEASED_PARTITIONS or position.epoch != target.epoch:
+        return _towards(position, position.epoch, target, owned)
+    return position if subscribed is None else _give_up(position, subscribed)
+
+
+def _owns_any(revoking: Held, owned: Assignment | None) -> bool:
+    if owned is None:
+        return True
+    return any(not numbers.isdisjoint(revoking.get(topic, ())) for topic, numbers in owned.items())
+
+
+def _towards(position: Position, epoch: int, target: Target, owned: Assignment | None) -> Position:
+    assigned: dict[uuid.UUID, Mapping[int, int]] = {}
+    revoking: dict[uuid.UUID, Mapping[int, int]] = {}
+    for topic, held in position.assigned.items():
+        wanted = target.partitions.get(topic, _NOTHING)
+        if held.keys() <= wanted:
+            assigned[topic] = held  # the same object: who compares it with what was sees that
+            continue
+        kept = {number: since for number, since in held.items() if number in wanted}
+        if kept:
+            assigned[topic] = kept
+        revoking[topic] = {number: since for number, since in held.items() if number not in wanted}
+    if revoking and _owns_any(revoking, owned):
+        return _settled(position, epoch, UNREVOKED_PARTITIONS, assigned, revoking)
+    waits = False
+    for topic, wanted in target.partitions.items():
+        mine = assigned.get(topic, {})
+        lacking = wanted - mine.keys()
+        free = {number: target.epoch for number in lacking if not target.is_held(topic, number)}
+        waits |= len(free) < len(lacking)
+        if free:
+            assigned[topic] = {**mine, **free}
+    state = UNRELEASED_PARTITIONS if waits else STABLE
+    return _settled(position, target.epoch, state, assigned, {})
+
+
+def _give_up(position: Position, subscribed: Callable[[uuid.UUID], bool]) -> Position:
+    gone = {topic: held for topic, held in position.assigned.items() if not subscribed(topic)}
+    if not gone:
+        return position
+    kept = {topic: held for topic, held in position.assigned.items() if topic not in gone}
+    revoking = {**position.revoking}
+    for topic, held in gone.items():
+        revoking[topic] = {**revoking.get(topic, {}), **held}
+    return _settled(position, position.epoch, UNREVOKED_PARTITIONS, kept, revoking)
+
+
+def _settled(
+    position: Position, epoch: int, state: int, assigned: Held, revoking: Held
+) -> Position:
+    is_same = (
+        epoch == position.epoch
+        and state == position.state
+        and assigned == position.assigned
+        and revoking == position.revoking
+    )
+    return position if is_same else position.moved_to(epoch, state, assigned, revoking)

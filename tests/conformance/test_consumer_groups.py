@@ -1,0 +1,150 @@
+"""Other people's clients in groups of KIP-848's protocol: they share partitions, go on where they
+have stopped, follow expressions, and outlive their coordinator; Kafka's programs describe them.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from local_cluster import Cluster, wait
+
+from tests.conformance.test_groups import COUNT, fill, filled, take
+from tests.kafka_programs import java, kafka_jars
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"consumer-group-{next(_numbers)}"
+
+
+class Members:
+    """They are closed with the test."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self.cluster, self.group = cluster, group
+        self.all: list[Consumer] = []
+
+    def join(self, topic: str, **more: object) -> Consumer:
+        member = Consumer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap,
+                "group.id": self.group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                **more,
+            }
+        )
+        member.subscribe([topic])
+        self.all.append(member)
+        return member
+
+    def have(self, *counts: int) -> bool:
+        """Do they have so many partitions each, in any order?"""
+        for member in self.all:
+            message = member.poll(0.1)
+            assert message is None or message.error() is None, message.error()
+        return sorted(len(each.assignment()) for each in self.all) == sorted(counts)
+
+
+@pytest.fixture
+def members(cluster: Cluster, group: str) -> Iterator[Members]:
+    made = Members(cluster, group)
+    yield made
+    for member in made.all:
+        member.close()
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_share_the_partitions(members: Members, assignor: str) -> None:
+    topic = filled(members.cluster)
+    for _ in range(3):
+        members.join(topic, **{"group.remote.assignor": assignor})
+    wait(lambda: members.have(1, 1, 1), "each member to have one partition", 60)
+    members.all.pop().close()
+    wait(lambda: members.have(1, 2), "the others to have all of them", 60)
+
+
+def test_a_group_goes_on_where_it_has_stopped(members: Members) -> None:
+    topic = filled(members.cluster)
+    members.join(topic)
+    assert len(take(members.all, 3 * COUNT)) == 3 * COUNT
+    members.all.pop().close()
+    fill(members.cluster, topic, 3, range(COUNT, COUNT + 10))
+    members.join(topic)
+    more = take(members.all, 30)
+    assert len(more) == 30
+    assert max(more.values()) == 1
+
+
+def test_an_expression_follows_topics(members: Members) -> None:
+    topic = filled(members.cluster, partitions=2)
+    members.join(f"^{topic}(-.*)?")
+    wait(lambda: members.have(2), "the topic that is there", 60)
+
+
+def test_a_static_member_comes_back(members: Members) -> None:
+    topic = filled(members.cluster, partitions=2)
+    for name in "ab":
+        members.join(topic, **{"group.instance.id": name})
+    wait(lambda: members.have(1, 1), "each member to have one partition", 60)
+    before = members.all[0].assignment()
+    members.all.pop().close()
+    members.join(topic, **{"group.instance.id": "b"})
+    wait(lambda: members.have(1, 1), "the second one to have its partition again", 60)
+    assert members.all[0].assignment() == before
+
+
+@pytest.mark.slow
+def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
+    cluster = members.cluster
+    topic = filled(cluster)
+    for _ in range(2):
+        members.join(topic, **{"enable.auto.commit": False})
+    got = take(members.all, 3 * COUNT)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = admin.describe_consumer_groups([group])[group].result(30)
+    assert len(described.members) == 2
+    coordinator = described.coordinator.id
+    cluster.local.kill_broker(coordinator)
+    try:
+        fill(cluster, topic, 3, range(COUNT, COUNT + 50))
+        more = take(members.all, 150)
+        assert len(set(more) - set(got)) == 150
+        for member in members.all:
+            member.commit(asynchronous=False)
+    finally:
+        cluster.local.start_broker(coordinator)
+    places = [TopicPartition(topic, partition) for partition in range(3)]
+    kept = members.all[0].committed(places, timeout=30)
+    assert [each.offset for each in kept] == [COUNT + 50] * 3
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> None:
+    jars = kafka_jars()
+    topic = filled(cluster, partitions=2)
+    server = ("--bootstrap-server", cluster.bootstrap)
+    text = java(
+        jars,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *server,
+        *("--topic", topic, "--group", group, "--from-beginning"),
+        *("--command-property", "group.protocol=consumer"),
+        *("--max-messages", str(2 * COUNT), "--timeout-ms", "60000"),
+    )
+    assert len(set(text.splitlines())) == 2 * COUNT
+    command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    said = java(jars, command, *server, "--describe", "--group", group)
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    assert sorted(row[2:6] for row in rows) == [
+        [str(partition), str(COUNT), str(COUNT), "0"] for partition in range(2)
+    ]
+    listed = java(jars, command, *server, "--list", "--type", "consumer")
+    assert group in listed.split()
+    java(jars, command, *server, "--delete", "--group", group)
+    assert group not in java(jars, command, *server, "--list").split()

@@ -1,0 +1,106 @@
+"""Members of KIP-848's protocol that subscribe to thousands of topics, on a real log: others have
+the loop meanwhile (measured as in :mod:`.test_many_entries`)."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.answers import room
+from tests.control_messages import partition_states, topic_state
+from tests.integration.api.test_many_entries import TURN_MS, longest_turn
+from tests.unit.api import api_requests as kafka
+from tests.unit.groups.group_broker import LISTENER, NONE, Broker, broker, row
+from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.api.client import Client
+
+HEARTBEAT = 68
+BARE: dict[str, Any] = {
+    "group_id": "g",
+    "instance_id": None,
+    "rack_id": None,
+    "rebalance_timeout": kafka.duration(-1),
+    "subscribed_topic_names": None,
+    "subscribed_topic_regex": None,
+    "server_assignor": None,
+    "topic_partitions": None,
+}
+
+
+class Member:
+    """What it sends and reads is made in a thread: it is no part of the broker."""
+
+    def __init__(self, made: Broker, member_id: str, names: tuple[str, ...]) -> None:
+        self.made, self.member_id, self.names = made, member_id, names
+        self.epoch, self.count, self.said = 0, 0, 0
+        self.owned: Any = ()
+
+    async def beat(self) -> None:
+        fields: dict[str, Any] = {"member_id": self.member_id, "member_epoch": self.epoch}
+        if self.epoch == 0:
+            fields["rebalance_timeout"] = kafka.duration(60_000)
+            fields["subscribed_topic_names"] = self.names
+            fields["topic_partitions"] = ()
+        elif self.said != self.count:
+            fields["topic_partitions"] = self.owned
+        frame = await asyncio.to_thread(self._frame, fields)
+        client = Client("10.0.0.1:1", LISTENER, None)
+        pieces = await self.made.dispatcher.serve(
+            memoryview(frame), room(self.made.answer_bytes), client
+        )
+        assert pieces is not None
+        answer = await asyncio.to_thread(self._answer, pieces)
+        assert answer.error_code is NONE
+        self.epoch, self.said = answer.member_epoch, self.count
+        if answer.assignment is not None:
+            self.owned = await asyncio.to_thread(_owned, answer)
+            self.count = sum(len(each.partitions) for each in self.owned)
+
+    def _frame(self, fields: dict[str, Any]) -> bytes:
+        return encode_request(kafka.request(HEARTBEAT, 1, **BARE | fields), 5, "client")[4:]
+
+    def _answer(self, pieces: Any) -> Any:
+        return decode_response(kafka.answer_type(HEARTBEAT, 1), b"".join(pieces)[4:])[1]
+
+
+def _owned(answer: Any) -> Any:
+    return tuple(
+        kafka.nested(
+            HEARTBEAT, 1, "TopicPartitions", topic_id=each.topic_id, partitions=each.partitions
+        )
+        for each in answer.assignment.topic_partitions
+    )
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(2_000, 10), (9_000, 1)])
+async def test_others_have_the_loop(tmp_path: Path, topics: int, partitions: int) -> None:
+    """Two members share them: the second one joins, the first one gives up, the second one takes;
+    the last one leaves."""
+    names = tuple(f"a-topic-{number}" for number in range(topics))
+    rows = tuple(row(0, leader=2, replicas=(2,), partition=each) for each in range(partitions))
+    async with broker(tmp_path, consumer_assignment_interval_ms=0) as made:
+        made.node.context.metadata.apply(
+            partition_states(
+                *(
+                    topic_state(uuid.UUID(int=1000 + number), name, partitions=rows)
+                    for number, name in enumerate(names)
+                ),
+                full=False,
+            )
+        )
+        members = [Member(made, name, names) for name in "ab"]
+        async with longest_turn() as longest:
+            for _ in range(100):
+                for each in members:
+                    await each.beat()
+                await asyncio.sleep(0.02)
+                made.node.now_s += 0.1
+                if [each.count for each in members] == [topics * partitions // 2] * 2:
+                    break
+            for each in members:
+                each.epoch, each.said = -1, each.count
+                await each.beat()
+    assert [each.count for each in members] == [topics * partitions // 2] * 2
+    assert longest[0] < TURN_MS

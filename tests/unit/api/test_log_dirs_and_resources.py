@@ -1,0 +1,142 @@
+"""AlterReplicaLogDirs where a broker has one directory; ListConfigResources by kind."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.alter_replica_log_dirs.v2 import request as moves
+from kio.schema.errors import ErrorCode
+
+from tests.control_messages import partition_states
+from tests.unit.api.admin_world import AdminWorld
+from tidemark.wire import control
+from tidemark_broker.api import alter_replica_log_dirs, list_config_resources
+from tidemark_broker.security.acls import Operation, ResourceType
+
+CLUSTER = int(ResourceType.CLUSTER), "kafka-cluster"
+HERE = str(Path())
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+
+
+# ---------------------------------------------------------------- AlterReplicaLogDirs
+
+
+def moved(path: str, *topics: tuple[str, tuple[int, ...]]) -> moves.AlterReplicaLogDir:
+    named = tuple(
+        moves.AlterReplicaLogDirTopic(name=name, partitions=numbers)  # type: ignore[arg-type]
+        for name, numbers in topics
+    )
+    return moves.AlterReplicaLogDir(path=path, topics=named)
+
+
+def hosting(*hosted: tuple[str, int]) -> AdminWorld:
+    """A broker that hosts these replicas, of topics with two partitions."""
+    world = AdminWorld()
+    replicas: Any = world.services.replicas
+    replicas.get = lambda topic, number: SimpleNamespace() if (topic, number) in hosted else None
+    for topic in sorted({topic for topic, _ in hosted}):
+        world.topic(topic, partitions=2)
+    return world
+
+
+async def move(world: AdminWorld, *dirs: moves.AlterReplicaLogDir) -> dict[tuple[str, int], str]:
+    answer = await world.ask(alter_replica_log_dirs.API, 2, dirs=dirs)
+    return {
+        (topic.topic_name, part.partition_index): part.error_code.name
+        for topic in answer.results
+        for part in topic.partitions
+    }
+
+
+async def test_a_replica_is_in_the_one_directory_already() -> None:
+    world = hosting(("a", 0), ("b", 1))
+    told = await move(world, moved(HERE, ("a", (0, 1, 7)), ("b", (1,)), ("nope", (0,))))
+    assert told == {
+        ("a", 0): "none",
+        ("a", 1): "replica_not_available",
+        ("a", 7): "unknown_topic_or_partition",
+        ("b", 1): "none",
+        ("nope", 0): "unknown_topic_or_partition",
+    }
+
+
+async def test_another_directory_is_none_of_the_brokers() -> None:
+    world = hosting(("a", 0))
+    told = await move(world, moved("/elsewhere", ("a", (0,)), ("nope", (0,))))
+    assert told == {("a", 0): "log_dir_not_found", ("nope", 0): "log_dir_not_found"}
+
+
+async def test_a_replica_that_is_named_twice_is_answered_for_the_last_directory() -> None:
+    world = hosting(("a", 0))
+    told = await move(world, moved("/elsewhere", ("a", (0,))), moved(HERE, ("a", (0, 0))))
+    assert told == {("a", 0): "none"}
+
+
+async def test_replicas_are_moved_by_who_may_alter_the_cluster() -> None:
+    world = hosting(("a", 0))
+    world.allow((*CLUSTER, Operation.DESCRIBE))
+    denied = {("a", 0): "cluster_authorization_failed"}
+    assert await move(world, moved(HERE, ("a", (0,)))) == denied
+    world = hosting(("a", 0))
+    world.allow((*CLUSTER, Operation.ALTER))
+    assert await move(world, moved(HERE, ("a", (0,)))) == {("a", 0): "none"}
+
+
+# ---------------------------------------------------------------- ListConfigResources
+
+
+def with_brokers(*nodes: int) -> AdminWorld:
+    world = AdminWorld()
+    brokers = tuple(
+        control.BrokerState(
+            broker_id=node,
+            broker_epoch=node,
+            rack=None,
+            fenced=node == 2,
+            listeners=(control.Endpoint(name="CLIENTS", host="h", port=9092),),
+        )
+        for node in nodes
+    )
+    world.cluster.apply(partition_states(full=True, cluster_id="c", brokers=brokers))
+    return world
+
+
+async def listed(world: AdminWorld, version: int, *kinds: int) -> Any:
+    answer = await world.ask(list_config_resources.API, version, resource_types=kinds)
+    if answer.error_code is not ErrorCode.none:
+        return answer.error_code.name
+    return {(each.resource_type, each.resource_name) for each in answer.config_resources}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ((TOPIC,), {(TOPIC, "a"), (TOPIC, "b")}),
+        ((BROKER,), {(BROKER, "1"), (BROKER, "2")}),
+        ((BROKER_LOGGER, GROUP), {(BROKER_LOGGER, "1"), (BROKER_LOGGER, "2")}),
+        ((CLIENT_METRICS,), set()),
+        ((TOPIC, 64), "unsupported_version"),
+        ((0,), "unsupported_version"),
+    ],
+)
+async def test_resources_of_a_kind(kinds: tuple[int, ...], names: object) -> None:
+    world = with_brokers(1, 2)
+    world.topic("a")
+    world.topic("b")
+    assert await listed(world, 1, *kinds) == names
+
+
+async def test_all_kinds_where_none_is_named() -> None:
+    world = with_brokers(1)
+    world.topic("a")
+    assert await listed(world, 1) == {(TOPIC, "a"), (BROKER, "1"), (BROKER_LOGGER, "1")}
+    assert await listed(world, 0) == set()
+
+
+async def test_resources_are_listed_for_who_may_describe_configurations() -> None:
+    world = with_brokers(1)
+    world.allow((*CLUSTER, Operation.DESCRIBE))
+    assert await listed(world, 1) == "cluster_authorization_failed"
+    world.allow((*CLUSTER, Operation.DESCRIBE_CONFIGS))
+    assert await listed(world, 1, BROKER) == {(BROKER, "1")}

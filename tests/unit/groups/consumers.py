@@ -1,0 +1,254 @@
+"""Groups of KIP-848's protocol without a broker: one shard, a log that is a list, topics that are a
+dict, and clients that do what they are told."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tests.unit.groups.members import SETTINGS, T0_MS
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
+from tidemark_broker.groups.core.consumer_group import ConsumerGroup
+from tidemark_broker.groups.core.consumer_targets import Offload
+from tidemark_broker.groups.core.consumer_values import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Topic,
+)
+from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
+from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.steps import Steps
+from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.shard import GroupShard
+
+A = TypeVar("A")
+
+GROUP = "g"
+Owned = Mapping[uuid.UUID, frozenset[int]]
+
+
+def taken(steps: Steps[A]) -> A:
+    """All of them at once; what comes of them."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(work.do())
+    except StopIteration as ended:
+        made: A = ended.value
+        return made
+
+
+class ListLog:
+    """A coordinator's log; ``refuses`` is what it answers instead of appending."""
+
+    def __init__(self, records: Sequence[CoordinatorRecord] = ()) -> None:
+        self.records = list(records)
+        self.refuses: ErrorCode | None = None
+
+    def append(
+        self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
+    ) -> int:
+        if self.refuses is not None:
+            raise CoordinatorError(self.refuses)
+        self.records += records
+        return len(self.records)
+
+    def committed(self, _: int) -> Any:
+        return SimpleNamespace(add_done_callback=lambda _: None)
+
+
+def topics(**partitions: int) -> dict[str, Topic]:
+    return {
+        name: Topic(uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
+        for name, count in partitions.items()
+    }
+
+
+class World:
+    """One coordinator and its time."""
+
+    def __init__(self, log: ListLog | None = None, **settings: Any) -> None:
+        known = {name: getattr(SETTINGS, name) for name in SETTINGS.__dataclass_fields__}
+        self.settings = GroupSettings(**(known | {"consumer_assignment_interval_ms": 0} | settings))
+        self.topics = topics(t=3)
+        self.version = 1
+        self.now = Now(0, T0_MS)
+        self.log = log or ListLog()
+        self.offloaded: list[Offload] = []
+        self.deadlines: Deadlines[Any] = Deadlines()
+        self.room = Room(self.settings.bytes_max)
+        fake_log: Any = self.log
+        self.shard = GroupShard(
+            fake_log,
+            self.deadlines,
+            settings=self.settings,
+            room=self.room,
+            clock=lambda: self.now,
+            topic=self._topic,
+            offload=lambda _, made: self.offloaded.append(made),
+            due=lambda shard, group_id: taken(shard.consumers.assign(group_id, self.now)),
+        )
+
+    def _topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def after(self, ms: float) -> None:
+        """Let time pass, and everything happen that is due meanwhile."""
+        until_s = self.now.s + ms / 1000
+        while (next_s := self.deadlines.next_s()) is not None and next_s <= until_s:
+            self._at(next_s)
+            for key in self.deadlines.due(next_s, 1000):
+                self.shard.expired(key, next_s)
+        self._at(until_s)
+
+    def _at(self, now_s: float) -> None:
+        self.now = Now(now_s, T0_MS + round(now_s * 1000))
+
+    def make_offloaded(self) -> None:
+        """What was to be made elsewhere is made."""
+        while self.offloaded:
+            made = self.offloaded.pop()
+            targets = self.shard.consumers.targets
+            taken(targets.bring_into_force(made, made.compute(), self.now))
+            targets.gave_up(made.group, self.now)
+
+    def change_topics(self, **partitions: int) -> None:
+        self.topics = topics(**partitions)
+        self.version += 1
+
+    def beat(self, member_id: str, epoch: int, /, **more: Any) -> HeartbeatAnswer:
+        fields = {
+            "group_id": GROUP,
+            "member_id": member_id,
+            "member_epoch": epoch,
+            "client_id": "c",
+            "client_host": "/h",
+            "topics_version": self.version,
+        }
+        return taken(self.shard.heartbeat(HeartbeatRequest(**(fields | more)), self.now))
+
+    def join(self, member_id: str, /, *names: str, **more: Any) -> HeartbeatAnswer:
+        fields = {"rebalance_timeout_ms": 60_000, "owned": {}, "topic_names": names or ("t",)}
+        return self.beat(member_id, 0, **(fields | more))
+
+    def error(self, ask: Any, *args: Any, **more: Any) -> ErrorCode:
+        """What is answered where something is refused; nothing has changed then."""
+        before, there = len(self.log.records), GROUP in self.shard.consumer_groups
+        try:
+            ask(*args, **more)
+        except CoordinatorError as error:
+            assert len(self.log.records) == before
+            assert there == (GROUP in self.shard.consumer_groups)
+            return error.error_code
+        return ErrorCode.none
+
+    def commit(self, member_id: str, epoch: int, partition: int = 0, **by: Any) -> ErrorCode:
+        committer = Committer(group_id=GROUP, who=Identity(member_id), generation_id=epoch, **by)
+        topic_id = self.topics["t"].topic_id
+        new = NewOffset(TopicPartition("t", partition), 5, 0, None, topic_id)
+        (error,) = self.shard.group_offsets.commit(committer, [new], self.now).errors
+        return error
+
+    @property
+    def group(self) -> ConsumerGroup:
+        return self.shard.consumer_groups[GROUP]
+
+    def failover(self, kept: int | None = None) -> "World":
+        """Another coordinator takes over, with so many records, all where ``kept`` is None."""
+        other = self.replayed(kept)
+        self.shard.resigned()
+        return other
+
+    def replayed(self, kept: int | None = None) -> "World":
+        """Another coordinator, with what is on record."""
+        log = ListLog(self.log.records[:kept])
+        known = {name: getattr(self.settings, name) for name in SETTINGS.__dataclass_fields__}
+        other = World(log, **known)
+        other.topics, other.version, other.now = self.topics, self.version, self.now
+        for offset, record in enumerate(log.records):
+            other.shard.replay(record, None, offset)
+        other.shard.loaded(other.now.s)
+        return other
+
+    def picture(self) -> dict[str, Any]:
+        """What is known of the group, as far as it stands on record."""
+        group = self.group
+        return {
+            "epochs": (group.epoch, group.assignment_epoch, group.metadata_hash),
+            "members": {each: (m.metadata, m.position) for each, m in group.members.items()},
+            "targets": group.targets,
+            "static": group.static_members,
+            "regexes": group.regexes,
+            "weight": group.weight_bytes,
+            "state": group.state,
+            "wanted": group.subscribed,
+        }
+
+
+class Client:
+    """A member as KIP-848 has it: it gives up before it takes, and says so."""
+
+    def __init__(self, world: World, name: str, *names: str, **more: Any) -> None:
+        self.world, self.name, self.names, self.more = world, name, names or ("t",), more
+        self.epoch = 0
+        self.owned: dict[uuid.UUID, frozenset[int]] = {}
+        self.said: dict[uuid.UUID, frozenset[int]] | None = None
+
+    def beat(self) -> HeartbeatAnswer:
+        if self.epoch == 0:
+            self.owned = {}
+            answer = self.world.join(self.name, *self.names, **self.more)
+        else:
+            changed = self.owned != self.said
+            full: dict[str, Any] = {}
+            if self.said is None:  # an answer was lost: it says everything, to be told everything
+                full = {"rebalance_timeout_ms": 60_000, "topic_names": self.names} | self.more
+            fields = {
+                "owned": dict(self.owned) if changed else None,
+                "instance_id": self.more.get("instance_id"),
+            }
+            answer = self.world.beat(self.name, self.epoch, **(full | fields))
+        self.said = dict(self.owned)
+        self.heard(answer)
+        return answer
+
+    def heard(self, answer: HeartbeatAnswer) -> None:
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self.owned = {t: frozenset(numbers) for t, numbers in answer.assignment.items()}
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.owned.values()))
+
+
+def settle(*clients: Client, rounds: int = 20) -> None:
+    """All of them are heard of until nothing changes any more."""
+    unchanged = 0
+    for _ in range(rounds):
+        before = [(each.epoch, dict(each.owned)) for each in clients]
+        for each in clients:
+            each.beat()
+        each.world.after(100)
+        each.world.make_offloaded()
+        is_same = before == [(each.epoch, dict(each.owned)) for each in clients]
+        unchanged = unchanged + 1 if is_same else 0
+        if unchanged > 2:
+            return
+    raise AssertionError(f"they do not settle: {before}")
+
+
+def held(*clients: Client) -> list[tuple[uuid.UUID, int]]:
+    """What they have together; each partition once, or it is held by two."""
+    return sorted(
+        (topic, number)
+        for client in clients
+        for topic, numbers in client.owned.items()
+        for number in numbers
+    )

@@ -1,0 +1,110 @@
+"""Assignors against what must hold of any assignment, over many groups at random."""
+
+import random
+import uuid
+
+import pytest
+
+from tidemark_broker.groups.core.assignors import (
+    ASSIGNORS,
+    Assignment,
+    Spec,
+    Subscriber,
+)
+
+TOPICS = [uuid.UUID(int=number) for number in range(1, 9)]
+
+
+def group(chance: random.Random, *, same: bool) -> Spec:
+    partitions = {topic: chance.randint(1, 12) for topic in TOPICS}
+    members = {}
+    everything = frozenset(TOPICS)
+    for number in range(chance.randint(1, 10)):
+        wanted = everything if same else frozenset(chance.sample(TOPICS, chance.randint(0, 8)))
+        members[f"m{number}"] = Subscriber(
+            instance_id=f"i{number}" if chance.random() < 0.3 else None, topics=wanted, target={}
+        )
+    return Spec(members=members, partitions=partitions)
+
+
+def holders(spec: Spec, made: dict[str, Assignment]) -> dict[tuple[uuid.UUID, int], str]:
+    """Each partition's one member, of those that want it."""
+    found: dict[tuple[uuid.UUID, int], str] = {}
+    assert set(made) <= set(spec.members)
+    for member_id, assignment in made.items():
+        for topic, numbers in assignment.items():
+            assert topic in spec.members[member_id].topics
+            for number in numbers:
+                assert 0 <= number < spec.partitions[topic]
+                assert (topic, number) not in found
+                found[topic, number] = member_id
+    wanted = frozenset().union(*(each.topics for each in spec.members.values()))
+    assert set(found) == {(t, n) for t in wanted for n in range(spec.partitions[t])}
+    return found
+
+
+def again(spec: Spec, made: dict[str, Assignment], without: str | None = None) -> Spec:
+    members = {
+        member_id: Subscriber(
+            instance_id=member.instance_id, topics=member.topics, target=made.get(member_id, {})
+        )
+        for member_id, member in spec.members.items()
+        if member_id != without
+    }
+    return Spec(members=members, partitions=spec.partitions)
+
+
+def loads(made: dict[str, Assignment]) -> dict[str, int]:
+    return {member_id: sum(map(len, each.values())) for member_id, each in made.items()}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@pytest.mark.parametrize("seed", range(30))
+def test_every_partition_has_one_member(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    spec = group(chance, same=bool(seed % 2))
+    made = ASSIGNORS[name](spec)
+    holders(spec, made)
+    smaller = again(spec, made, without="m0")
+    if smaller.members:
+        holders(smaller, ASSIGNORS[name](smaller))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_uniform_is_even_and_stays(seed: int) -> None:
+    chance = random.Random(seed)
+    spec = group(chance, same=bool(seed % 2))
+    made = ASSIGNORS["uniform"](spec)
+    weight = loads(made)
+    for topic in TOPICS:
+        takers = [each for each in spec.members if topic in spec.members[each].topics]
+        for giver in takers:
+            if made[giver].get(topic):
+                assert all(weight[giver] - weight[taker] < 2 for taker in takers)
+    assert holders(spec, ASSIGNORS["uniform"](again(spec, made))) == holders(spec, made)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_uniform_moves_only_what_a_member_left(seed: int) -> None:
+    chance = random.Random(seed)
+    spec = group(chance, same=True)
+    made = ASSIGNORS["uniform"](spec)
+    smaller = again(spec, made, without="m0")
+    if not smaller.members:
+        return
+    before, after = holders(spec, made), holders(smaller, ASSIGNORS["uniform"](smaller))
+    assert all(after[each] == owner for each, owner in before.items() if owner != "m0")
+
+
+def test_range_gives_neighbours_and_the_same_numbers_of_topics_that_are_alike() -> None:
+    both = frozenset(TOPICS[:2])
+    members = {
+        "z": Subscriber(instance_id="a", topics=both, target={}),
+        "b": Subscriber(instance_id=None, topics=both, target={}),
+        "c": Subscriber(instance_id=None, topics=both, target={}),
+    }
+    made = ASSIGNORS["range"](Spec(members=members, partitions=dict.fromkeys(TOPICS[:2], 7)))
+    for topic in both:
+        assert made["z"][topic] == {0, 1, 2}
+        assert made["b"][topic] == {3, 4}
+        assert made["c"][topic] == {5, 6}

@@ -1,0 +1,411 @@
+"""KIP-848: who is told what, in which epoch; and that another coordinator goes on with it."""
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.groups.consumers import Client, World, held, settle, topics
+from tests.unit.groups.members import T0_MS
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core.consumer_values import LEAVE, LEAVE_FOR_NOW
+
+NONE = ErrorCode.none
+
+
+def everything(world: World) -> list[Any]:
+    return sorted((t.topic_id, n) for t in world.topics.values() for n in range(t.partitions))
+
+
+def test_the_first_member_has_everything_at_once() -> None:
+    world = World()
+    answer = world.join("a")
+    topic = world.topics["t"].topic_id
+    assert (answer.member_id, answer.member_epoch) == ("a", 1)
+    assert answer.assignment == {topic: {0, 1, 2}}
+    assert answer.heartbeat_interval_ms == 5000
+    assert world.group.state == "Stable"
+    assert world.beat("a", 1).assignment is None  # as before
+
+
+def test_a_partition_is_given_up_before_it_is_given() -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b")
+    a.beat()
+    assert b.beat().assignment == {}
+    assert (b.epoch, world.group.state) == (2, "Reconciling")
+    revoked = a.beat()  # it is to give one up
+    assert (a.epoch, a.count) == (1, 2)
+    assert revoked.member_epoch == 1
+    b.beat()
+    assert b.count == 0  # a has not said so yet
+    a.beat()
+    assert a.epoch == 2
+    b.beat()
+    assert (a.count, b.count, world.group.state) == (2, 1, "Stable")
+    assert held(a, b) == everything(world)
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_come_and_go(assignor: str) -> None:
+    world = World()
+    world.topics = topics(t=10, u=7)
+    clients = [Client(world, f"m{n}", "t", "u", server_assignor=assignor) for n in range(4)]
+    for count in (1, 2, 4):
+        settle(*clients[:count])
+        assert held(*clients[:count]) == everything(world)
+        counts = [each.count for each in clients[:count]]
+        assert max(counts) - min(counts) <= (1 if assignor == "uniform" else 2)
+    world.beat("m3", LEAVE)
+    settle(*clients[:3])
+    assert held(*clients[:3]) == everything(world)
+    assert "m3" not in world.group.members
+
+
+def test_uniform_moves_no_more_than_it_must() -> None:
+    world = World()
+    world.topics = topics(t=12)
+    clients = [Client(world, f"m{n}") for n in range(4)]
+    settle(*clients[:3])
+    before = {each.name: set(held(each)) for each in clients[:3]}
+    settle(*clients)
+    for each in clients[:3]:
+        assert set(held(each)) < before[each.name]
+
+
+def test_another_coordinator_goes_on() -> None:
+    world = World()
+    clients = [Client(world, "a"), Client(world, "b", instance_id="static")]
+    settle(*clients)
+    other = world.failover()
+    assert other.picture() == world.picture()
+    for each in clients:
+        each.world = other
+        assert each.beat().assignment is None
+    other.after(45_001)
+    assert other.group.is_empty  # sessions count from when it loaded
+
+
+def test_who_is_not_heard_of_is_gone() -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b")
+    settle(a, b)
+    world.after(30_000)
+    a.beat()
+    world.after(20_000)
+    assert list(world.group.members) == ["a"]
+    settle(a)
+    assert held(a) == everything(world)
+
+
+def test_who_does_not_give_up_in_time_is_gone() -> None:
+    world = World()
+    a, b = Client(world, "a", rebalance_timeout_ms=10_000), Client(world, "b")
+    a.beat()
+    b.beat()
+    a.beat()
+    for _ in range(3):
+        world.after(4000)
+        if "a" in world.group.members:
+            world.beat("a", a.epoch)  # it is there, and says nothing
+        b.beat()
+    assert list(world.group.members) == ["b"]
+    settle(b)
+    assert held(b) == everything(world)
+    assert world.error(a.beat) is ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owned", "error"),
+    [
+        pytest.param(2, None, NONE, id="its own"),
+        pytest.param(3, None, ErrorCode.fenced_member_epoch, id="ahead"),
+        pytest.param(1, {0}, NONE, id="the answer was lost"),
+        pytest.param(1, None, ErrorCode.fenced_member_epoch, id="does not say what it owns"),
+        pytest.param(1, {0, 1, 2}, ErrorCode.fenced_member_epoch, id="owns too much"),
+    ],
+)
+def test_epochs_are_fenced(epoch: int, owned: "set[int] | None", error: ErrorCode) -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b")
+    settle(a, b)
+    assert a.epoch == 2
+    topic = world.topics["t"].topic_id
+    fields = None if owned is None else {topic: frozenset(owned)}
+    assert world.error(world.beat, "a", epoch, owned=fields) is error
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.invalid_request),
+        ({"member_id": ""}, ErrorCode.invalid_request),
+        ({"instance_id": ""}, ErrorCode.invalid_request),
+        ({"rack_id": " "}, ErrorCode.invalid_request),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.invalid_request),
+        ({"owned": None}, ErrorCode.invalid_request),
+        ({"topic_names": None}, ErrorCode.invalid_request),
+        ({"member_epoch": -3}, ErrorCode.invalid_request),
+        ({"member_epoch": LEAVE_FOR_NOW}, ErrorCode.invalid_request),
+        ({"server_assignor": "mine"}, ErrorCode.unsupported_assignor),
+        ({"member_epoch": 1}, ErrorCode.group_id_not_found),
+        ({"member_epoch": LEAVE}, ErrorCode.group_id_not_found),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else value.name,
+)
+def test_what_is_no_request(fields: dict[str, Any], error: ErrorCode) -> None:
+    world = World()
+    assert world.error(world.join, "a", **fields) is error
+
+
+def test_limits() -> None:
+    world = World(consumer_size_max=1)
+    world.join("a")
+    assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
+    assert world.error(world.join, "a") is NONE
+    world = World(bytes_max=1000)
+    assert world.error(world.join, "a", "x" * 200) is ErrorCode.group_max_size_reached
+    world = World()
+    world.join("a")
+    world.room.limit_bytes = 0
+    assert world.error(world.join, "a") is NONE  # what there is goes on
+    assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
+    assert world.error(world.join, "a", "u") is ErrorCode.group_max_size_reached
+
+
+def test_nothing_changes_where_nothing_is_recorded() -> None:
+    world = World()
+    world.log.refuses = ErrorCode.not_coordinator
+    assert world.error(world.join, "a") is ErrorCode.not_coordinator
+    world.log.refuses = None
+    world.join("a")
+    before = world.picture()
+    world.log.refuses = ErrorCode.coordinator_not_available
+    assert world.error(world.beat, "a", LEAVE) is ErrorCode.coordinator_not_available
+    assert world.picture() == before
+
+
+def test_topics_that_come_and_grow_are_assigned() -> None:
+    world = World()
+    a, b = Client(world, "a", "t", "u"), Client(world, "b", "t", "u")
+    settle(a, b)
+    world.change_topics(t=5, u=2)
+    settle(a, b)
+    assert held(a, b) == everything(world)
+    world.change_topics(u=2)
+    settle(a, b)
+    assert held(a, b) == everything(world)
+    records = len(world.log.records)
+    world.version += 1  # something else has changed
+    settle(a, b)
+    assert len(world.log.records) == records
+
+
+def test_a_subscription_that_changes() -> None:
+    world = World()
+    world.topics = topics(t=4, u=4)
+    a, b = Client(world, "a", "t", "u"), Client(world, "b", "t", "u")
+    settle(a, b)
+    answer = world.beat("a", a.epoch, topic_names=("u",))
+    a.heard(answer)
+    assert set(a.owned) <= {world.topics["u"].topic_id}
+    settle(a, b)
+    assert held(a, b) == everything(world)
+    assert a.count == 4
+
+
+def test_members_that_want_different_topics() -> None:
+    world = World()
+    world.topics = topics(t=6, u=6, v=6)
+    wants = {"a": ("t",), "b": ("t", "u"), "c": ("t", "u", "v"), "d": ("v",)}
+    clients = [Client(world, name, *names) for name, names in wants.items()]
+    settle(*clients)
+    assert held(*clients) == everything(world)
+    assert sorted(each.count for each in clients) == [4, 4, 5, 5]
+
+
+def test_a_static_member_comes_back() -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+    settle(a, b)
+    epoch, mine = world.group.epoch, dict(b.owned)
+    fenced = Client(world, "c", instance_id="i")
+    assert world.error(fenced.beat) is ErrorCode.unreleased_instance_id
+    left = world.beat("b", LEAVE_FOR_NOW, instance_id="i")
+    assert left.member_epoch == LEAVE_FOR_NOW
+    a.beat()
+    assert a.count == 3 - b.count
+    back = Client(world, "c", instance_id="i")
+    answer = back.beat()
+    assert (back.owned, answer.member_epoch, world.group.epoch) == (mine, epoch, epoch)
+    assert world.error(world.beat, "b", epoch, instance_id="i") is ErrorCode.fenced_instance_id
+    assert world.error(world.beat, "b", epoch) is ErrorCode.unknown_member_id
+    assert world.replayed().picture() == world.picture()
+    assert world.error(world.beat, "c", LEAVE, instance_id="x") is ErrorCode.unknown_member_id
+
+
+def test_a_static_member_that_stays_away() -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+    settle(a, b)
+    world.beat("b", LEAVE_FOR_NOW, instance_id="i")
+    world.after(30_000)
+    a.beat()
+    world.after(20_000)
+    settle(a)
+    assert held(a) == everything(world)
+
+
+def test_commits_are_held_against_epochs() -> None:
+    world = World()
+    a, b = Client(world, "a"), Client(world, "b")
+    settle(a)
+    assert world.commit("a", 1) is NONE
+    settle(a, b)
+    topic = world.topics["t"].topic_id
+    (kept, *_), (moved,) = sorted(a.owned[topic]), sorted(b.owned[topic])
+    assert world.commit("a", 1, kept) is NONE  # it was under way, and is still its own
+    assert world.commit("a", 1, moved) is ErrorCode.stale_member_epoch
+    assert world.commit("a", 3, kept) is ErrorCode.stale_member_epoch
+    assert world.commit("b", 1, moved) is ErrorCode.stale_member_epoch
+    assert world.commit("nobody", 1) is ErrorCode.unknown_member_id
+    assert world.commit("", -1) is ErrorCode.unknown_member_id
+    assert world.commit("a", 2, kept, version=8) is ErrorCode.unsupported_version
+    assert world.group.validate("a", 1) is ErrorCode.stale_member_epoch
+    assert world.group.validate("x", 1) is ErrorCode.unknown_member_id
+    assert world.group.validate("a", 2) is NONE
+
+
+def test_an_empty_group_keeps_its_offsets_until_they_expire() -> None:
+    world = World()
+    world.join("a")
+    assert world.commit("a", 1) is NONE
+    world.beat("a", LEAVE)
+    assert world.commit("", -1) is NONE
+    assert world.group.state == "Empty"
+    world.after(1_200_000)
+    assert not world.shard.consumer_groups
+    assert not world.shard.offsets.of_group("g")
+    assert world.room.used_bytes == 0
+    assert not world.failover().shard.consumer_groups
+
+
+def test_expressions_are_what_their_topics_are() -> None:
+    world = World()
+    world.topics = topics(t1=2, t2=2, u=2)
+    needed = world.shard.consumers.unresolved("g", "t.*", 1, world.now)
+    assert needed == ["t.*"]
+    found = {"t.*": frozenset({"t1", "t2"})}
+    answer = world.join("a", topic_names=("u",), regex="t.*", resolved=found)
+    assert answer.assignment is not None
+    assert sum(map(len, answer.assignment.values())) == 6
+    assert world.shard.consumers.unresolved("g", None, 1, world.now) == []
+    world.topics = topics(t1=2, t2=2, t3=2, u=2)
+    world.version = 2
+    world.after(10_000)
+    assert world.shard.consumers.unresolved("g", None, 2, world.now) == ["t.*"]
+    assert world.shard.consumers.unresolved("g", None, 2, world.now) == []  # one is enough
+    found = {"t.*": frozenset({"t1", "t2", "t3"})}
+    answer = world.beat("a", answer.member_epoch, resolved=found)
+    assert answer.assignment is not None
+    assert sum(map(len, answer.assignment.values())) == 8
+    assert world.replayed().picture() == world.picture()
+
+
+def test_an_expression_goes_with_its_last_member() -> None:
+    world = World()
+    world.topics = topics(t1=2)
+    found = {"t.*": frozenset({"t1"})}
+    world.join("a", topic_names=(), regex="t.*", resolved=found)
+    world.join("b", topic_names=(), regex="t.*")
+    world.beat("a", LEAVE)
+    assert list(world.group.regexes) == ["t.*"]
+    world.beat("b", 2, regex="")
+    assert not world.group.regexes
+    assert world.replayed().picture() == world.picture()
+
+
+def test_targets_wait_a_moment() -> None:
+    world = World(consumer_assignment_interval_ms=1000)
+    world.join("a")
+    world.after(300)
+    assert world.join("b").member_epoch == 1
+    assert (world.group.epoch, world.group.assignment_epoch, world.group.state) == (
+        2, 1, "Assigning",
+    )  # fmt: skip
+    world.after(701)
+    assert world.group.assignment_epoch == 2
+
+
+def test_targets_of_many_partitions_are_made_elsewhere() -> None:
+    world = World()
+    world.topics = topics(t=5000)
+    a, b = Client(world, "a"), Client(world, "b")
+    assert (a.beat().member_epoch, a.count) == (1, 0)
+    assert world.offloaded
+    b.beat()
+    assert len(world.offloaded) == 1  # not another one while it is under way
+    settle(a, b)
+    assert (a.count, b.count) == (2500, 2500)
+    assert world.replayed().picture() == world.picture()
+
+
+def test_what_was_begun_elsewhere_for_a_group_that_is_gone() -> None:
+    world = World()
+    world.topics = topics(t=5000)
+    world.join("a")
+    world.beat("a", LEAVE)
+    world.after(1_200_000)
+    world.make_offloaded()
+    assert not world.shard.consumer_groups
+    assert world.room.used_bytes == 0
+
+
+@pytest.mark.parametrize("topics_each", [1, 2])
+def test_five_thousand_members_come_in_no_time(topics_each: int) -> None:
+    """By counting: what is recorded grows with members, not with their square."""
+    world = World(consumer_assignment_interval_ms=1000)
+    world.topics = topics(**{f"t{n}": 50 for n in range(100)})
+    names = [f"t{n}" for n in range(100)]
+    count = 5000
+    for number in range(count):
+        mine = names if topics_each == 1 else names[number % 2 :: 2]
+        world.join(f"m{number}", *mine)
+    for _ in range(2):
+        world.make_offloaded()
+        world.after(1100)
+    world.make_offloaded()
+    assert len(world.group.members) == count
+    assert len(world.log.records) < 6 * count
+    assert world.group.assignment_epoch == world.group.epoch
+    total = sum(sum(map(len, each.values())) for each in world.group.targets.values())
+    assert total == 5000
+    sizes = [sum(map(len, world.group.target_of(each).values())) for each in world.group.members]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_protocol_changes_where_nobody_is_a_member() -> None:
+    world = World()
+    assert world.commit("", -1) is NONE  # a group that has offsets only is a classic one
+    assert "g" in world.shard.groups
+    world.join("a")
+    assert "g" not in world.shard.groups
+    assert world.replayed().picture() == world.picture()
+    assert list(world.shard.offsets.of_group("g"))
+    world = world.failover()
+    assert world.now.ms >= T0_MS
+    world.beat("a", LEAVE)
+    assert world.group.is_empty
+
+
+def test_a_group_that_made_way_for_nobody_keeps_its_offsets() -> None:
+    world = World(consumer_size_max=0)
+    assert world.commit("", -1) is NONE
+    with pytest.raises(CoordinatorError, match="maximum capacity"):
+        world.join("a")
+    assert not world.shard.consumer_groups
+    assert world.shard.groups["g"].recorded_below == len(world.log.records)
+    assert list(world.shard.offsets.of_group("g"))
+    world.after(1_200_000)
+    assert not world.shard.groups
+    assert world.room.used_bytes == 0
