@@ -11,7 +11,7 @@ from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,8 +42,11 @@ class DescribeClusterResponse:
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """Answer; the controllers' own endpoints are not to be had from a broker."""
     if request.endpoint_type != _BROKERS:
+        is_known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.mismatched_endpoint_type,
+            error_code=ErrorCode.mismatched_endpoint_type
+            if is_known
+            else ErrorCode.unsupported_endpoint_type,
             error_message="this is a broker: ask for brokers (1)",
         )
     listener = call.client.listener

@@ -26,9 +26,9 @@ from tidemark_broker.api.dispatcher import APIS, Dispatcher
 from tidemark_broker.net.connection import CloseConnection
 
 LISTENER = "PLAINTEXT"
-#: Produce, Fetch, ListOffsets, Metadata, OffsetForLeaderEpoch, DescribeLogDirs,
-#: DescribeTopicPartitions.
-KEYS = frozenset({0, 1, 2, 3, 23, 35, 75})
+#: Produce, Fetch, ListOffsets, Metadata, OffsetForLeaderEpoch, ACLs, DescribeLogDirs,
+#: DescribeClientQuotas, DescribeCluster, DescribeProducers, DescribeTopicPartitions.
+KEYS = frozenset({0, 1, 2, 3, 23, 29, 30, 31, 35, 48, 60, 61, 75})
 SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS if api.key in KEYS}
 #: But what a coordinator of transactions is asked.
 TABLE = [
@@ -82,6 +82,16 @@ ERRORS = {
     "Fetch v18 leader epoch 1000": "unknown_leader_epoch",
     "Fetch v18 last fetched epoch 1000 at 2": "offset_out_of_range",
     "Fetch v18 to debug": "none",
+    "Fetch v18 plain: topics.partitions.current_leader_epoch -2": "none",
+    "CreateAcls v3 plain": "security_disabled",
+    "DeleteAcls v3 plain": "security_disabled",
+    "DescribeAcls v3 plain": "security_disabled",
+    "DescribeClientQuotas v1 of planet 0 x": "unsupported_version",
+    "DescribeClientQuotas v1 of user 0 None": "invalid_request",
+    "DescribeClientQuotas v1 of one twice": "invalid_request",
+    "DescribeCluster v2 plain: endpoint_type 0": "unsupported_endpoint_type",
+    "DescribeProducers v0 plain: topics.name unknown": "unknown_topic_or_partition",
+    "DescribeProducers v0 plain: topics.name with a blank": "invalid_topic_exception",
     "ListOffsets v11 -1 of oracle-read": "none",
     "ListOffsets v10 -6 of oracle-read": "unsupported_version",
     "ListOffsets v11 -7 of oracle-read": "unsupported_version",
