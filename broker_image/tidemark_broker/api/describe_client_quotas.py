@@ -74,14 +74,16 @@ def _problem(
     invalid = ErrorCode.invalid_request
     if len(wanted) < len(request.components):
         return invalid, "an entity type is asked for twice"
+    if "" in wanted:
+        return invalid, "an entity type is empty"
     unknown = wanted.keys() - {USER, CLIENT_ID, IP}
     if unknown:
         text = f"there are quotas of {USER} and {CLIENT_ID}, not of {', '.join(sorted(unknown))}"
         return ErrorCode.unsupported_version, text
     if any(not _EXACT <= each.match_type <= _ANY for each in request.components):
         return invalid, "a match type that is not known"
-    if any(each.match_type == _EXACT and each.match is None for each in request.components):
-        return invalid, "an exact match needs a name"
+    if any((each.match_type == _EXACT) is (each.match is None) for each in request.components):
+        return invalid, "an exact match has a name, and no other has one"
     return None
 
 

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 LEADS_WITHIN_S = 60.0
 SAYS_EVERY_S = 5.0
 #: For what is known to have no answer.
-SILENCE_S = 2.0
+SILENCE_S = 1.0
 COMING = {
     ErrorCode.not_leader_or_follower, ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
@@ -133,6 +133,13 @@ def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, A
     return list(differences(_answer(each, ours), _answer(each, theirs, patience_s)))
 
 
+def _is_under_way(answer: Any) -> bool:
+    states = [each.transaction_state for each in getattr(answer, "transaction_states", ())]
+    if any(isinstance(each, str) and each.startswith("Prepare") for each in states):
+        return True
+    return not UNDER_WAY.isdisjoint(errors_in(answer))
+
+
 def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
     """Where a transaction's markers are under way the request is sent again, as clients do."""
     until_s = time.monotonic() + LEADS_WITHIN_S
@@ -144,7 +151,7 @@ def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
             _, read = decode_response(kafka.answer_type(each.api_key, each.version), frame)
         except FrameError as error:
             return f"unreadable: {error}"
-        if not UNDER_WAY.intersection(errors_in(read)) or time.monotonic() > until_s:
+        if not _is_under_way(read) or time.monotonic() > until_s:
             break
         time.sleep(0.02)
         side.send(each.frame(side.world))

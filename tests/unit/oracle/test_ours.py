@@ -89,6 +89,8 @@ ERRORS = {
     "DescribeClientQuotas v1 of planet 0 x": "unsupported_version",
     "DescribeClientQuotas v1 of user 0 None": "invalid_request",
     "DescribeClientQuotas v1 of one twice": "invalid_request",
+    "DescribeClientQuotas v1 plain: components.entity_type empty": "invalid_request",
+    "DescribeClientQuotas v1 plain: components.match_type 1": "invalid_request",
     "DescribeCluster v2 plain: endpoint_type 0": "unsupported_endpoint_type",
     "DescribeProducers v0 plain: topics.name unknown": "unknown_topic_or_partition",
     "DescribeProducers v0 plain: topics.name with a blank": "invalid_topic_exception",
