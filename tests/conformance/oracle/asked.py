@@ -26,6 +26,9 @@ def group_rows() -> Iterator[Row]:
     yield row("InitProducerId", 22, "with an empty id", {"transactional_id": ""})
     for states in (("Nowhere",), ("Empty", "Nowhere")):
         yield row("ListTransactions", 66, f"in {len(states)} states", {"state_filters": states})
+    for pattern in ("", "no(ne)?", "(", "(?=a)", r"(a)\1"):
+        fields = {"transactional_id_pattern": pattern, "duration_filter": -1}
+        yield row("ListTransactions", 66, f"like {pattern}", fields, since=2)
     yield row("ListGroups", 16, "in no state", {"states_filter": ("Nowhere",)}, since=4)
     yield row("ListGroups", 16, "of no type", {"types_filter": ("Nothing",)}, since=5)
 
