@@ -116,7 +116,7 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    wanted = set(resource.configuration_keys or ()) or None  # none: all, as Kafka has it
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,

@@ -21,8 +21,8 @@ TOPICS: Mapping[str, tuple[int, Mapping[str, str]]] = {
     SINK: (1, {"retention.ms": "-1", "max.message.bytes": "5000"}),
     COMPACT: (1, {"cleanup.policy": "compact"}),
     SHORT: (1, {"retention.ms": "-1"}),
-    MARKED: (1, {}),
-    STORY: (1, {}),
+    MARKED: (1, {"retention.ms": "-1"}),
+    STORY: (1, {"retention.ms": "-1"}),
 }
 #: Those that hold three records before the first case.
 FILLED = (READ, SHORT)

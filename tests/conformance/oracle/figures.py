@@ -49,8 +49,11 @@ def section(figures: Figures) -> Iterator[str]:
         "(`tests/conformance/test_oracle.py`). What differs on purpose:"
     )
     yield ""
-    yield "| requests | field | why |"
-    yield "|---|---|---|"
+    yield "| requests | what differs, and why |"
+    yield "|---|---|"
+    reasons: dict[str, dict[str, None]] = {}
     for each in ON_PURPOSE:
-        where = f"`{each.path}`" if each.path else "the connection"
-        yield f"| `{each.case}` | {where} | {each.reason} |"
+        where = f" in `{each.path}`" if each.path.strip("*") else ""
+        reasons.setdefault(each.reason, {})[f"`{each.case}`{where}"] = None
+    for reason, cases in reasons.items():
+        yield f"| {', '.join(cases)} | {reason} |"

@@ -83,6 +83,8 @@ ERRORS = {
     "Fetch v18 last fetched epoch 1000 at 2": "offset_out_of_range",
     "Fetch v18 to debug": "none",
     "Fetch v18 plain: topics.partitions.current_leader_epoch -2": "none",
+    "Metadata v13 plain: topics.topic_id nobody's": "unknown_topic_id",
+    "Metadata v11 plain: topics.topic_id nobody's": "invalid_request",
     "CreateAcls v3 plain": "security_disabled",
     "DeleteAcls v3 plain": "security_disabled",
     "DescribeAcls v3 plain": "security_disabled",
