@@ -170,7 +170,7 @@ ON_PURPOSE = (
         "though it is empty, ours of the client's"
     ),
     Difference(
-        "AlterReplicaLogDirs * topics.name too long", "*", "Kafka looks at the name before it "
+        "AlterReplicaLogDirs *topics.name too long", "*", "Kafka looks at the name before it "
         "looks for the directory"
     ),
     Difference(
