@@ -93,9 +93,9 @@ class AllPartitions(SpecModel):
             format="int64",
         ),
     ] = None
-    before_time: Annotated[
-        RecordTime | None, Field(description="As for a single partition.")
-    ] = None
+    before_time: Annotated[RecordTime | None, Field(description="As for a single partition.")] = (
+        None
+    )
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:
