@@ -20,7 +20,7 @@ from tidemark_operator.kube.errors import (
     Unavailable,
     error_of,
 )
-from tidemark_operator.kube.kinds import TOPIC, Key
+from tidemark_operator.kube.kinds import TOPIC, Key, Listed
 from tidemark_operator.listener.frames import decode_request
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects import store
@@ -138,11 +138,22 @@ def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
     objects = ObjectStore()
     for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
         objects.put(body)
-    found = objects.replace_kind(
-        TOPIC, [topic("same", 1), topic("changed", 5), topic("appeared", 6)]
+    listed = Listed(
+        [topic("same", 1), topic("changed", 5), topic("appeared", 6)], resource_version=6
     )
+    found = objects.replace_kind(TOPIC, listed)
     assert {key.name for key in found} == {"changed", "gone", "appeared"}
     assert {key.name for key in objects.keys(TOPIC)} == {"same", "changed", "appeared"}
+
+
+def test_what_was_made_and_deleted_while_a_list_was_under_way_stays_so() -> None:
+    objects = ObjectStore()
+    objects.put(topic("deleted", 1))
+    listed = Listed([topic("deleted", 1)], resource_version=4)
+    objects.put(topic("made", 5))
+    objects.remove(topic("deleted", 6))
+    assert objects.replace_kind(TOPIC, listed) == []
+    assert {key.name for key in objects.keys(TOPIC)} == {"made"}
 
 
 # ---------------------------------------------------------------- storage
