@@ -3,6 +3,7 @@ disagree with a list that takes its time."""
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark_operator.handlers import watcher
 from tidemark_operator.handlers.watcher import Watcher
+from tidemark_operator.health import Echoes
 from tidemark_operator.kube import client
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError
@@ -172,7 +174,9 @@ async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_
         return answer
 
     monkeypatch.setattr(world.api, "_call", slow)
-    found = await ObjectClient(world.api, objects, Metrics()).relist(TOPIC, world.namespace)
+    found = await ObjectClient(world.api, objects, Metrics(), Echoes(time.monotonic)).relist(
+        TOPIC, world.namespace
+    )
     assert made
     assert found == []
     assert {key.name for key in objects.keys(TOPIC)} == {"first", "made"}

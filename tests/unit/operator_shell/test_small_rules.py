@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
-from tidemark_operator.health import Pulse, verdict
+from tidemark_operator.health import Echoes, Pulse, verdict
 from tidemark_operator.kube.errors import (
     Conflict,
     Forbidden,
@@ -47,6 +48,32 @@ def test_a_stuck_key_and_a_line_that_does_not_move_are_not() -> None:
 
 def test_an_operator_that_waits_for_the_lease_is_well() -> None:
     assert verdict(pulse(leads=False, head_age_s=500.0), 120.0)[0]
+
+
+def test_a_leader_without_a_term_is_well_only_while_that_is_told_elsewhere() -> None:
+    assert verdict(pulse(without_term_s=119.0), 120.0)[0]
+    assert not verdict(pulse(without_term_s=121.0), 120.0)[0]
+    assert verdict(pulse(without_term_s=10_000.0, excuse="waiting for a Cluster"), 120.0)[0]
+
+
+def test_what_was_written_has_to_come_back_over_its_watch() -> None:
+    now = [100.0]
+    echoes = Echoes(lambda: now[0])
+    began_s = echoes.begins()
+    now[0] = 101.0
+    echoes.heard("Topic")  # sooner than the answer to the write
+    echoes.wrote("Topic", began_s)
+    assert echoes.silent() is None
+    echoes.wrote("Broker", echoes.begins())
+    now[0] = 150.0
+    echoes.wrote("Broker", echoes.begins())
+    now[0] = 222.0
+    assert echoes.silent() == ("Broker", 121.0)
+    well, why = verdict(pulse(silent=echoes.silent()), 120.0)
+    assert not well
+    assert "a Broker was written 121 s ago" in why
+    echoes.heard("Broker")
+    assert echoes.silent() is None
 
 
 # ---------------------------------------------------------------- settings
@@ -130,7 +157,9 @@ async def test_what_was_made_while_an_object_was_asked_for_stays() -> None:
             raise NotFound(404, "gone")
 
     api: Any = Api()
-    await ObjectClient(api, objects, Metrics()).refresh(Key("Topic", "n", "a"))
+    await ObjectClient(api, objects, Metrics(), Echoes(time.monotonic)).refresh(
+        Key("Topic", "n", "a")
+    )
     assert objects.get(Key("Topic", "n", "a")) == topic("a", 12, uid="made again")
 
 
