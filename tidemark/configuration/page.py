@@ -47,6 +47,13 @@ _CLUSTER = """
 In `Cluster.spec.config`, beside the defaults of topics. The last two may also stand in a broker's
 file, where the Cluster's go before them.
 """
+_GROUP = """
+## A consumer group's keys
+
+In `Cluster.spec.groups`, under the group's name, or by Kafka's clients (IncrementalAlterConfigs of
+a GROUP): for groups of KIP-848's protocol. A value that is beyond the broker's bounds for it
+(`group.consumer.min...` and `group.consumer.max...`) counts as the nearest that is not.
+"""
 _BROKER = """
 ## The broker's file
 
@@ -81,6 +88,8 @@ def render() -> str:
         ),
         _CLUSTER,
         _table(cluster, [names, *common, meaning]),
+        _GROUP,
+        _table(table.GROUP.values(), [names, *common, synonyms, meaning]),
         _BROKER,
         _table(broker, [names, *common, meaning]),
     )
