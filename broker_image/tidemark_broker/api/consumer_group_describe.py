@@ -92,6 +92,10 @@ async def handle(
         if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             described.error_code = ErrorCode.group_authorization_failed
             continue
+        if not group_id:
+            described.error_code = ErrorCode.invalid_group_id
+            described.error_message = "A group has a name."
+            continue
         try:
             group = call.services.groups.consumer_group(group_id)
         except CoordinatorError as error:
@@ -138,7 +142,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> Member:
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=metadata.subscribed_topic_names,
-        subscribed_topic_regex=metadata.subscribed_topic_regex,
+        subscribed_topic_regex=metadata.subscribed_topic_regex or "",
         assignment=_named(member.position.assigned, call),
         target_assignment=_named(group.target_of(member.member_id), call),
         member_type=_CONSUMER_MEMBER if metadata.classic is None else _CLASSIC_MEMBER,

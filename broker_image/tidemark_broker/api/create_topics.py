@@ -241,4 +241,5 @@ API = Api(
     answer=CreateTopicsResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

@@ -24,12 +24,15 @@ from tidemark_broker.api.described_configs import (
     tiering_config,
     topic_configs,
 )
+from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each has dozens of keys.
 RESOURCES_MAX = 1000
+#: What a resource, and a key of it, weigh in an answer, about.
+_BARE_BYTES, _KEY_BYTES = 200, 400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,12 +85,19 @@ class _Refused(Exception):
 
 
 async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Describe each."""
+    """Describe each, as far as there is memory: the others are to be asked for again."""
     if len(request.resources) > RESOURCES_MAX:
         return _too_many(request)
-    results = await call.turns.all_of(
-        _result(resource, request, call) for resource in request.resources
-    )
+    results: list[DescribeConfigsResult] = []
+    weight_bytes = 0
+    for resource in request.resources:
+        result = _result(resource, request, call)
+        weight_bytes += _BARE_BYTES + len(result.configs) * _KEY_BYTES
+        if not call.has_room(weight_bytes):
+            result.configs, result.error_code = (), ErrorCode.request_timed_out
+            result.error_message = "there is no memory for all of it at present: ask for less"
+        results.append(result)
+        await call.turns.pause()
     return DescribeConfigsResponse(results=tuple(results))
 
 
@@ -117,7 +127,7 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    wanted = set(resource.configuration_keys or ()) or None  # none: all, as Kafka has it
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
@@ -138,7 +148,9 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
             raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
         view = cluster.topics.get(name)
         if view is None:
-            raise _Refused(ErrorCode.unknown_topic_or_partition)
+            missing = missing_topic(name)
+            is_legal = missing is ErrorCode.unknown_topic_or_partition
+            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is no topic name")
         config = {**view.config, **tiering_config(view.tiering)}
         return topic_configs(config, cluster.cluster_config, services.entries)
     if kind == ConfigResource.GROUP:

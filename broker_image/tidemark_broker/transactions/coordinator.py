@@ -143,6 +143,11 @@ class TransactionCoordinator:
         return replace(known, partitions=known.partitions & left)
 
     @property
+    def count(self) -> int:
+        """How many transactional ids there are."""
+        return sum(each.count for each in self.shards())
+
+    @property
     def is_loading(self) -> bool:
         """Is any partition of those led here still being read?"""
         return self.coordinators.loading

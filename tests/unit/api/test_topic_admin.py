@@ -366,6 +366,8 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     found = await describe(world, TOPIC, "t", version=version, include_synonyms=True)
     keys = {each.name: each for each in found.configs}
     assert set(keys) == set(table.TOPIC)
+    named_none = await describe(world, TOPIC, "t", keys=(), version=version)
+    assert {each.name for each in named_none.configs} == set(keys)
     assert [(s.name, s.value, s.source) for s in keys["max.message.bytes"].synonyms] == [
         ("max.message.bytes", "5", 1),
         ("message.max.bytes", "1048588", 5),
@@ -458,6 +460,23 @@ async def test_resources_of_one_request_have_a_limit() -> None:
     many = (resource,) * (describe_configs.RESOURCES_MAX + 1)
     answer = await world.ask(describe_configs.API, 4, resources=many)
     assert {each.error_code.name for each in answer.results} == {"invalid_request"}
+
+
+async def test_no_more_is_described_than_there_is_memory_for() -> None:
+    """Of the one megabyte here half is given to one answer; each topic has dozens of keys."""
+    world = AdminWorld()
+    world.topic("t")
+    many = tuple(
+        description.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=None
+        )
+        for _ in range(200)
+    )
+    answer = await world.ask(describe_configs.API, 4, resources=many)
+    errors = [each.error_code.name for each in answer.results]
+    assert 10 < errors.index("request_timed_out") < 100
+    assert errors[-1] == "request_timed_out"
+    assert answer.results[-1].configs == ()
 
 
 def _incremental(kind: int, name: str, **values: str) -> incremental.AlterConfigsResource:
@@ -591,6 +610,8 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     # All are meant: what needs nothing is not told.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
+    world.operator.answer = lambda _: result(parts=parts[1:])
+    assert _by_topic(await elect(world, version)) == [("t", {})]
 
 
 def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:

@@ -65,10 +65,16 @@ async def test_a_member_comes_stays_and_goes(tmp_path: Path, version: int) -> No
         assert (member.member_id, member.member_epoch, member.client_id) == (MEMBER, 1, "client")
         assert [t.topic_name for t in member.assignment.topic_partitions] == ["t"]
         assert member.target_assignment == member.assignment
+        assert member.subscribed_topic_regex == ""  # as Kafka has it for those with names
         if version >= 1:
             assert member.member_type == 1
         assert (await beat(made, -1, version)).member_epoch == -1
         assert (await describe(made, version)).group_state == "Empty"
+
+
+async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        assert (await describe(made, group_id="")).error_code is ErrorCode.invalid_group_id
 
 
 async def test_a_member_without_an_id_is_given_one_in_version_0(tmp_path: Path) -> None:
