@@ -22,7 +22,7 @@ The keys are Kafka's, with Kafka's types, bounds and defaults
 message that says so; an object that had such a key before can be written on
 (`tests/integration/admission/test_not_served.py`). Three layers make a topic's configuration, the
 later winning: the broker's file, the Cluster, the Topic (`tests/unit/configuration/test_keys.py`).
-DescribeConfigs and AlterConfigs are not served: manifests are the way.
+Kafka's clients are told of them, and may set what stands in these objects ([Clients](clients.md)).
 """
 _TOPIC = """
 ## A topic's keys
