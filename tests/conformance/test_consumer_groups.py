@@ -181,5 +181,10 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
     assert "uniform" in state
     listed = java(jars, command, *server, "--list", "--type", "consumer")
     assert group in listed.split()
+    of_group = (*server, "--entity-type", "groups", "--entity-name", group)
+    longer = ("--alter", "--add-config", "consumer.session.timeout.ms=50000")
+    java(jars, "kafka.admin.ConfigCommand", *of_group, *longer)
+    said = java(jars, "kafka.admin.ConfigCommand", *of_group, "--describe")
+    assert "consumer.session.timeout.ms=50000" in said
     java(jars, command, *server, "--delete", "--group", group)
     assert group not in java(jars, command, *server, "--list").split()
