@@ -23,6 +23,7 @@ from tidemark_broker.api.described_configs import (
     tiering_config,
     topic_configs,
 )
+from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -125,7 +126,7 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    wanted = set(resource.configuration_keys or ()) or None  # none: all, as Kafka has it
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
@@ -146,7 +147,9 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
             raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
         view = cluster.topics.get(name)
         if view is None:
-            raise _Refused(ErrorCode.unknown_topic_or_partition)
+            missing = missing_topic(name)
+            is_legal = missing is ErrorCode.unknown_topic_or_partition
+            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is no topic name")
         config = {**view.config, **tiering_config(view.tiering)}
         return topic_configs(config, cluster.cluster_config, services.entries)
     if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):

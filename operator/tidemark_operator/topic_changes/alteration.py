@@ -28,6 +28,7 @@ from tidemark_operator.topic_changes.creation import (
     check_brokers,
     check_configuration,
     check_count,
+    check_legal,
     known_as,
 )
 from tidemark_operator.topic_changes.refusal import Refusal, refused
@@ -150,6 +151,14 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
             "API"
         )
         raise refused(ErrorCode.policy_violation, text)
+
+
+def check_configurable(name: str) -> None:
+    """Could a topic of that name have a configuration? As Kafka's ``ConfigurationControlManager``
+    asks before it looks for the topic. Raises :class:`Refusal`."""
+    if not name:
+        raise refused(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+    check_legal(name)
 
 
 def _check_present(topic: TopicInfo) -> None:

@@ -145,6 +145,8 @@ class TopicChanger:
         unknown = ErrorCode.unknown_topic_id
         if change.name is not None:
             unknown = ErrorCode.unknown_topic_or_partition
+            if change.kind == ChangeKind.CONFIGURE:
+                alteration.check_configurable(change.name)
         raise refused(unknown, "This server does not host this topic.")
 
     # ------------------------------------------------------------ one each

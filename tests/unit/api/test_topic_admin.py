@@ -366,6 +366,8 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     found = await describe(world, TOPIC, "t", version=version, include_synonyms=True)
     keys = {each.name: each for each in found.configs}
     assert set(keys) == set(table.TOPIC)
+    named_none = await describe(world, TOPIC, "t", keys=(), version=version)
+    assert {each.name for each in named_none.configs} == set(keys)
     assert [(s.name, s.value, s.source) for s in keys["max.message.bytes"].synonyms] == [
         ("max.message.bytes", "5", 1),
         ("message.max.bytes", "1048588", 5),
@@ -608,6 +610,8 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     # All are meant: what needs nothing is not told.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
+    world.operator.answer = lambda _: result(parts=parts[1:])
+    assert _by_topic(await elect(world, version)) == [("t", {})]
 
 
 def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:

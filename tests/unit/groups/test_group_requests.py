@@ -48,6 +48,19 @@ async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
         assert (await made.ask("ListGroups")).groups == ()
 
 
+async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
+    """Which protocol is meant is asked for before (KIP-559)."""
+    async with broker(tmp_path) as made:
+        deleted = await made.ask("OffsetDelete", group_id="", topics=())
+        assert deleted.error_code is ErrorCode.invalid_group_id
+        member = {"group_id": "", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+        for name, error in ((None, "inconsistent_group_protocol"), ("range", "invalid_group_id")):
+            synced = await made.ask(
+                "SyncGroup", **member, protocol_type="consumer", protocol_name=name, assignments=()
+            )
+            assert synced.error_code.name == error
+
+
 async def test_a_new_leader_of_the_partition_goes_on(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         member = await made.member()

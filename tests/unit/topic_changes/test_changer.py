@@ -163,7 +163,7 @@ REFUSED = {
     ),
     "null value": (
         create(settings=(Setting(name="retention.ms", value=None, operation=0),)),
-        "invalid_request",
+        "invalid_config",
         "has no value",
     ),
     "lags that contradict each other": (
@@ -329,6 +329,15 @@ async def test_added_partitions_go_where_they_are_assigned(changes: Changes) -> 
 async def test_what_is_not_there_is_not_changed(changes: Changes) -> None:
     for kind in (ChangeKind.GROW, ChangeKind.DELETE, ChangeKind.CONFIGURE):
         assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("a b", "invalid_topic_exception"), ("", "invalid_request")]
+)
+async def test_what_can_be_no_topic_has_no_configuration(
+    changes: Changes, name: str, error: str
+) -> None:
+    assert (await changes.one(change(ChangeKind.CONFIGURE, name=name)))[0] == error
 
 
 # ---------------------------------------------------------------- who else describes it

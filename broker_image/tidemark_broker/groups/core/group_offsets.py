@@ -173,7 +173,7 @@ class GroupOffsets:
         if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
             member_id, epoch = by.who.member_id, by.generation_id
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
-                return _stale(by)
+                return _stale(group, by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
         before = self._offsets.held(by.group_id, new.of, by.producer)
@@ -299,17 +299,21 @@ def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
         is_nobody = is_transactional and not by.who.member_id and by.who.instance_id is None
         if group.is_empty or is_nobody:
             return ErrorCode.none
-    if by.who.member_id not in group.members:
+    member = group.members.get(by.who.member_id)
+    if member is None:
         return ErrorCode.unknown_member_id
-    if not is_transactional and by.version < _NOT_FOUND_SINCE:
+    is_classic = member.metadata.classic is not None
+    if not is_transactional and not is_classic and by.version < _NOT_FOUND_SINCE:
         return ErrorCode.unsupported_version
     if by.generation_id <= NO_GENERATION:
-        return _stale(by)
+        return _stale(group, by)
     return ErrorCode.none
 
 
-def _stale(by: Committer) -> ErrorCode:
-    if by.producer is None:
+def _stale(group: ConsumerGroup, by: Committer) -> ErrorCode:
+    member = group.members.get(by.who.member_id)
+    is_classic = member is not None and member.metadata.classic is not None
+    if by.producer is None and not is_classic:
         return ErrorCode.stale_member_epoch
     return ErrorCode.illegal_generation
 

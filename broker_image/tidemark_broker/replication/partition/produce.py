@@ -6,7 +6,6 @@ meanwhile the data stays and the answer says so.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -255,9 +254,9 @@ async def _committed(
         [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
     )
     if not led():
-        return replace(appended, error=ErrorCode.not_leader_or_follower, base_offset=-1)
+        return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
     if not in_time:
-        return replace(appended, error=ErrorCode.request_timed_out, base_offset=-1)
+        return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
     if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
-        return replace(appended, error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
+        return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended
