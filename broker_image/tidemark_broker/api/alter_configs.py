@@ -25,7 +25,7 @@ from tidemark_broker.api.changed_topics import (
     pass_on,
     until_known,
 )
-from tidemark_broker.api.config_resources import ConfigResource
+from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY, ConfigResource
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.groups.core.group_configs import wrong_with
@@ -115,6 +115,8 @@ async def _altered(
     for resource in resources:
         key: _Key = int(resource.resource_type), resource.resource_name
         refused = _refusal(*key, asked[key], call)
+        if refused is None and len(resource.configs) > SETTINGS_MAX:
+            refused = ErrorCode.invalid_request, TOO_MANY
         if refused is not None:
             told[key] = refused
         elif key[0] == ConfigResource.BROKER_LOGGER:
