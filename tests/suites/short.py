@@ -9,6 +9,7 @@ from tests.suites.suite import Ready
 #: Suite → what the names of its tests have.
 SHORT = {
     "franz-go": r"^(TestPing|TestClient_Produce|TestConsumeRegex|TestGroupSimple)$",
+    "java-tools": r"^(compatibility_of_clients|leader_election_command|transactions_command)$",
     "kafka-python": r"::test_(end_to_end\[zstd\]|idempotent_producer|group|create_delete_topics)$",
 }
 
