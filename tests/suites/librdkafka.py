@@ -2,8 +2,9 @@
 is, and carries all of it.
 
 Those that need no broker, a person, or another scenario of brokers are left out, as are those that
-it counts as known issues; all others run one after another, in its quick mode. Some call Kafka's
-own command for topics, which a script of ours starts from Kafka's jars.
+it counts as known issues, and those of share groups (KIP-932), which are not served. All others run
+one after another, in its quick mode. Some call Kafka's own command for topics, which a script of
+ours starts from Kafka's jars.
 """
 
 import os
@@ -42,7 +43,7 @@ def named_tests(source: str) -> list[str]:
         name, flags = (part.strip() for part in re.split(r"[,)]", entry, maxsplit=2)[:2])
         scenario = re.search(r'\.scenario = "([^"]*)"', entry)
         for_any = scenario is None or "default" in scenario[1]
-        if for_any and not any(each in flags for each in _LEFT_OUT):
+        if for_any and "_share_" not in name and not any(each in flags for each in _LEFT_OUT):
             found.append(name)
     return found
 
