@@ -5,7 +5,6 @@ left to the next flush.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
@@ -26,7 +25,7 @@ from tidemark.records.control import EndMarker, build_end_marker
 from tidemark.records.rewriting import Gap
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import BatchContents
-from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.errors import CorruptRecords, InvalidRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.producer_entry import (
@@ -80,13 +79,18 @@ def append_as_leader(
             leader_epoch,
             header.max_timestamp if stamp == NO_TIMESTAMP else stamp,
         )
-        produced: list[ProducerBatch] = []
+        produced: Sequence[ProducerBatch] = ()
+        going_on = None
         if header.producer_id > NO_PRODUCER_ID:
-            produced = [_produced(header, batch)]
-            duplicate = log.producers.check(produced[0], origin, guard)
-            if duplicate is not None:
-                return _appended_before(duplicate)
-        rolled = _append(log, buffers, [batch], now_ms, produced)
+            going_on = log.producers.going_on(header)
+            if going_on is None:
+                produced = (_produced(header, batch),)
+                duplicate = log.producers.check(produced[0], origin, guard)
+                if duplicate is not None:
+                    return _appended_before(duplicate)
+        rolled = _append(log, buffers, (batch,), now_ms, produced)
+        if going_on is not None:
+            log.producers.went_on(going_on, header, batch)
     return AppendInfo(
         base_offset=base_offset,
         last_offset=batch.last_offset,
@@ -108,6 +112,8 @@ def append_marker(
     now_ms: int,
 ) -> AppendInfo:
     """See :meth:`PartitionLog.append_marker`."""
+    if producer_id <= NO_PRODUCER_ID:
+        raise InvalidRecords(f"a marker of the producer {producer_id}, which is none")
     data = bytearray(
         build_end_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
@@ -342,4 +348,4 @@ def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buff
         return data, header
     whole = bytearray(data)
     set_max_timestamp(whole, 0, header, largest_ms)
-    return whole, replace(header, max_timestamp=largest_ms)
+    return whole, header._replace(max_timestamp=largest_ms)

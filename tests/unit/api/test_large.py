@@ -23,7 +23,8 @@ async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
     may_end.set()
     await asyncio.gather(*tasks)
     assert begun == [0, 1, 2, 3, 4, 5]
-    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
 
 
 async def test_who_asks_for_much_waits_only_for_itself() -> None:
@@ -58,7 +59,8 @@ async def test_who_gives_up_takes_nobodys_turn() -> None:
     for each in tasks:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
     async with asyncio.timeout(5), large.turn(b"x", "somebody"):
         pass
 
@@ -74,6 +76,11 @@ class Answer:
     topics: tuple[Topic, ...]
 
 
+@dataclass
+class Told:
+    assignment: Answer
+
+
 @pytest.mark.parametrize(
     ("topics", "partitions", "large"),
     [(0, 0, False), (1, 900, False), (1, 1100, True), (1100, 0, True), (600, 1, True)],
@@ -83,4 +90,5 @@ def test_an_answer_is_large_by_all_of_its_elements(
 ) -> None:
     answer = Answer(tuple(Topic("t", tuple(range(partitions))) for _ in range(topics)))
     assert is_large(answer) is large
+    assert is_large(Told(answer)) is large
     assert not is_large(None)

@@ -8,7 +8,7 @@ are kept as these change, since a group may have thousands of them.
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,10 @@ from tidemark_broker.groups.core.consumer_effects import (
 )
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
+from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
+#: The type of the classic protocol that consumers speak.
+CONSUMER = "consumer"
 _GROUP_BYTES = 1500
 _NO_ASSIGNMENT: Assignment = {}
 
@@ -83,13 +86,19 @@ class ConsumerGroup:
         #: Raised with each topic that is wanted for the first time, or no longer.
         self.topic_changes = 0
         self.is_being_assigned = False
-        self._holders: dict[tuple[uuid.UUID, int], str] = {}
+        #: By topic and partition, as of before ``_moves``: members, with where each was and is.
+        self._holders: dict[uuid.UUID, dict[int, str]] = {}
+        self._moves: list[tuple[str, Position, Position]] = []
+        self.moves_size = 0
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
+        #: Of members of the classic protocol: how many there are, and can do which protocol.
+        self.classic_count = 0
+        self._classic_protocols: Counter[str] = Counter()
         #: In how many different subscriptions a topic is named.
-        self._names: Counter[str] = Counter()
+        self._names: dict[str, int] = {}
 
     # ------------------------------------------------------------ what it is
 
@@ -154,6 +163,17 @@ class ConsumerGroup:
         """How many members have that expression."""
         return self._regex_counts[regex]
 
+    @property
+    def is_all_classic(self) -> bool:
+        """Has it members, and none of KIP-848's protocol?"""
+        return bool(self.members) and self.classic_count == len(self.members)
+
+    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Has a member of the classic protocol one of ``protocols`` in common with all others?"""
+        return protocol_type == CONSUMER and any(
+            self._classic_protocols[name] == self.classic_count for name in protocols
+        )
+
     def preferred_assignor(self, default: str) -> str:
         """The one that most members ask for, of those that ask."""
         if not self._assignors:
@@ -162,7 +182,9 @@ class ConsumerGroup:
 
     def is_held(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Does any member have it, or not say yet that it has not any more?"""
-        return (topic_id, partition) in self._holders
+        if self._moves:
+            self.follow_moves()
+        return partition in self._holders.get(topic_id, ())
 
     def target_of(self, member_id: str) -> Assignment:
         """Where it is to be."""
@@ -206,11 +228,17 @@ class ConsumerGroup:
     # ------------------------------------------------------------ who may commit and fetch
 
     def validate(self, member_id: str, epoch: int) -> ErrorCode:
-        """Is it a member, and in that epoch?"""
+        """Is it a member, and in that epoch? One of the classic protocol: in that generation?"""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        return ErrorCode.none if epoch == member.position.epoch else ErrorCode.stale_member_epoch
+        if epoch == member.position.epoch:
+            return ErrorCode.none
+        return (
+            ErrorCode.stale_member_epoch
+            if member.metadata.classic is None
+            else ErrorCode.illegal_generation
+        )
 
     def may_commit(self, member_id: str, epoch: int, topic_id: uuid.UUID | None, of: int) -> bool:
         """Is the partition the member's, and was it already in the epoch in which that commits
@@ -220,7 +248,7 @@ class ConsumerGroup:
             return False
         if epoch == member.position.epoch:
             return True
-        if topic_id is None:
+        if topic_id is None or member.metadata.classic is not None:
             return False
         for held in (member.position.assigned, member.position.revoking):
             since = held.get(topic_id, {}).get(of)
@@ -288,18 +316,20 @@ class ConsumerGroup:
             _add(self._regex_counts, regex, sign)
         if member.metadata.server_assignor is not None:
             _add(self._assignors, member.metadata.server_assignor, sign)
+        if member.metadata.classic is not None:
+            self.classic_count += sign
+            for name in {each.name for each in member.metadata.classic.supported_protocols}:
+                _add(self._classic_protocols, name, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:
-        """Of thousands of names, so without a step in Python for each that goes on."""
-        if sign > 0:
-            self.topic_changes += len(names.difference(self._names))
-            self._names.update(names)
-            return
-        self._names.subtract(names)
-        gone = [name for name in names if not self._names[name]]
-        self.topic_changes += len(gone)
-        for name in gone:
-            del self._names[name]
+        counts, before = self._names, len(self._names)
+        for name in names:
+            count = counts.get(name, 0) + sign
+            if count:
+                counts[name] = count
+            else:
+                del counts[name]
+        self.topic_changes += abs(len(counts) - before)
 
     def _put_target(self, member_id: str, target: Assignment | None) -> None:
         before = self.targets.pop(member_id, None)
@@ -317,32 +347,43 @@ class ConsumerGroup:
             # Compaction keeps the latest record of each kind: what it says of itself comes later.
             self._put_member(member_id, UNKNOWN)
             member = self.members[member_id]
-        before = member.position
-        for held, new in (
-            (before.assigned, position.assigned),
-            (before.revoking, position.revoking),
-        ):
-            self.weight_bytes += partitions_weigh(new) - partitions_weigh(held)
-            self._let_go(member_id, held, new)
-        for held, new in (
-            (before.assigned, position.assigned),
-            (before.revoking, position.revoking),
-        ):
-            self._take_hold(member_id, held, new)
-        member.position = position
+        before, member.position = member.position, position
+        self.weight_bytes += _weight(position) - _weight(before)
+        self._moves.append((member_id, before, position))
+        self.moves_size += before.size + position.size
+        if self.moves_size <= AT_ONCE_MAX:
+            self.follow_moves()
+
+    @property
+    def moves_pending(self) -> int:
+        """How many members' moves are not followed yet."""
+        return len(self._moves)
+
+    def follow_moves(self) -> None:
+        """Who holds what since members have moved. Where that is much it is left to whoever asks,
+        since it takes a while (:attr:`moves_size`, in partitions)."""
+        moves, self._moves, self.moves_size = self._moves, [], 0
+        for member_id, before, after in moves:
+            self._let_go(member_id, before.assigned, after.assigned)
+            self._let_go(member_id, before.revoking, after.revoking)
+            self._take_hold(member_id, before.assigned, after.assigned)
+            self._take_hold(member_id, before.revoking, after.revoking)
 
     def _let_go(self, member_id: str, held: Held, new: Held) -> None:
         for topic, numbers in held.items():
-            if new.get(topic) is not numbers:
-                for number in numbers:
-                    if self._holders.get((topic, number)) == member_id:
-                        del self._holders[topic, number]
+            if new.get(topic) is numbers:
+                continue
+            holders = self._holders.get(topic, {})
+            for number in numbers:
+                if holders.get(number) == member_id:
+                    del holders[number]
+            if not holders:
+                self._holders.pop(topic, None)
 
     def _take_hold(self, member_id: str, held: Held, new: Held) -> None:
         for topic, numbers in new.items():
             if held.get(topic) is not numbers:
-                for number in numbers:
-                    self._holders[topic, number] = member_id
+                self._holders.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
 
     def _put_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
         before = self.regexes.pop(regex, None)
@@ -352,6 +393,10 @@ class ConsumerGroup:
             self.regexes[regex] = resolved
             self.weight_bytes += names_weigh(resolved.topics)
         self.topic_changes += 1
+
+
+def _weight(position: Position) -> int:
+    return partitions_weigh(position.assigned) + partitions_weigh(position.revoking)
 
 
 def _add(counts: Counter[str], name: str, sign: int) -> None:
