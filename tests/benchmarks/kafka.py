@@ -48,7 +48,10 @@ class ApacheKafka:
         _stop(self.processes[node - 1])
 
     def start_broker(self, node: int) -> None:
-        """Start one that was stopped, and wait until it listens."""
+        """Start one that was stopped, and wait until it listens; one that runs goes on alone, lest
+        two with one id put each other out."""
+        if self.processes[node - 1].poll() is None:
+            return
         process = _run(self.jars, self.folders[node - 1])
         self.processes[node - 1] = process
         _await_port(process, int(self.listeners[node - 1].rpartition(":")[2]))
