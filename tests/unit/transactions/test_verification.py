@@ -1,4 +1,4 @@
-"""A leader asks the coordinator before the first records of a transaction; markers come in between."""
+"""A leader asks the coordinator before it takes a transaction; markers come in between."""
 
 from collections.abc import Callable, Mapping, Sequence
 
