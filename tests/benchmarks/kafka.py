@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.security.client_certificates import Leaf
-from tidemark_cli.ports import free_ports
+from tidemark_cli.ports import HOST, free_ports
 
 VERSION = "4.3.1"
 _POM = Path(__file__).with_name("kafka-pom.xml")
@@ -102,12 +102,14 @@ class Security:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
-    broker 1 first (none: free ones); ``advertised``: the ports that clients are told instead;
-    ``racks``: each broker is in one of its own, named by its id."""
+    broker 1 first (none: free ones); ``advertised`` and ``host``: the ports, and the name of the
+    loopback, that clients are told instead; ``racks``: each broker is in one of its own, named by
+    its id."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
+    host: str = HOST
     racks: bool = False
     own_controller: bool = False
 
@@ -140,8 +142,10 @@ def start(
             client = wanted.ports[node - 1] if wanted.ports else client
             entries = _entries(own, node, roles, client, replication)
             if wanted.advertised:
-                told = {"CLIENTS": wanted.advertised[node - 1], "REPLICATION": replication}
-                entries["advertised.listeners"] = _addresses(told)
+                told = f"CLIENTS://{wanted.host}:{wanted.advertised[node - 1]}"
+                entries["advertised.listeners"] = (
+                    f"{told},{_addresses({'REPLICATION': replication})}"
+                )
             if wanted.racks:
                 entries["broker.rack"] = str(node)
             if security is not None:

@@ -152,7 +152,8 @@ SARAMA = GoSuite(
     environ=_sarama,
     limit_s=180,
 )
-#: Its tests ask for a broker on localhost:9092, and add ACLs and users to it.
+#: Its tests ask for a broker on localhost:9092, which is to call itself so, and add ACLs and users
+#: to it. What the broker needs stands in ``docker_compose_versions/README.md`` of its sources.
 KAFKA_GO = GoSuite(
     name="kafka-go",
     module="github.com/segmentio/kafka-go",
@@ -160,7 +161,13 @@ KAFKA_GO = GoSuite(
     wants=Wants(
         brokers=1,
         ports=(9092,),
-        entries={"auto.create.topics.enable": "true", "message.max.bytes": "200000000"},
+        advertised=(9092,),
+        host="localhost",
+        entries={
+            "auto.create.topics.enable": "true",
+            "message.max.bytes": "200000000",
+            "group.initial.rebalance.delay.ms": "0",
+        },
         kafka_entries={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
@@ -169,4 +176,5 @@ KAFKA_GO = GoSuite(
     ),
     environ=_kafka_go,
     limit_s=120,
+    limits_s={"TestReaderConsumerGroup": 300},
 )

@@ -17,6 +17,7 @@ from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout, read_json, write_json
+from tidemark_cli.ports import HOST
 
 #: The release that suites are told of; they leave out what it has not.
 KAFKA_VERSION = kafka.VERSION
@@ -25,7 +26,8 @@ KAFKA_VERSION = kafka.VERSION
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
     """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
-    broker 1 first; none: free ones, and what is bound. ``racks``: each broker in one of its own,
+    broker 1 first; none: free ones, and what is bound. ``host``: as clients are told it, of the
+    loopback. ``racks``: each broker in one of its own,
     named by its id. ``stops_brokers``: the suite does, so that none of them may be the
     controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
 
@@ -34,6 +36,7 @@ class Wants:
     kafka_entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
+    host: str = HOST
     racks: bool = False
     stops_brokers: bool = False
 
@@ -140,7 +143,7 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
     if wants.ports:
         config["listeners"] = f"127.0.0.1:{wants.ports[node - 1]}"
     if wants.advertised:
-        config["advertised.listeners"] = f"127.0.0.1:{wants.advertised[node - 1]}"
+        config["advertised.listeners"] = f"{wants.host}:{wants.advertised[node - 1]}"
     if wants.racks:
         config["broker.rack"] = str(node)
     write_json(path, config)
@@ -183,6 +186,7 @@ def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
         entries={**wants.entries, **wants.kafka_entries},
         ports=wants.ports,
         advertised=wants.advertised,
+        host=wants.host,
         racks=wants.racks,
         own_controller=wants.stops_brokers,
     )

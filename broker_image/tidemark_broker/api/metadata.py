@@ -248,7 +248,7 @@ def _topic(
         name=view.name,
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(row, live, call) for row in view.partitions.values()),
+        partitions=tuple(_partition(view, row, live, call) for row in view.partitions.values()),
         topic_authorized_operations=authorized_operations,
         tiered_epoch=view.tiering.epoch,
         tiered_state=view.tiering.state,
@@ -256,11 +256,11 @@ def _topic(
 
 
 def _partition(
-    row: control.PartitionState, live: frozenset[int], call: Call
+    view: TopicMetadata, row: control.PartitionState, live: frozenset[int], call: Call
 ) -> MetadataResponsePartition:
-    led = row.leader in live
+    led = row.leader in live and call.services.replicas.is_led(view.topic_id, row)
     made = MetadataResponsePartition(
-        error_code=ErrorCode.none if led else _unled(row, call),
+        error_code=ErrorCode.none if led else _unled(row, live, call),
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
         leader_epoch=row.leader_epoch,
@@ -273,12 +273,13 @@ def _partition(
     return made
 
 
-def _unled(row: control.PartitionState, call: Call) -> ErrorCode:
+def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:
     """Kafka tells whoever may know of it that the leader is not to be had on this listener."""
     broker = call.services.cluster.brokers.get(row.leader)
-    if call.version < _LISTENER_NOT_FOUND_SINCE or broker is None or broker.fenced:
-        return ErrorCode.leader_not_available
-    return ErrorCode.listener_not_found
+    is_elsewhere = row.leader not in live and broker is not None and not broker.fenced
+    if is_elsewhere and call.version >= _LISTENER_NOT_FOUND_SINCE:
+        return ErrorCode.listener_not_found
+    return ErrorCode.leader_not_available
 
 
 def _without_unavailable(part: MetadataResponsePartition, live: frozenset[int]) -> None:

@@ -10,6 +10,7 @@ from tests.integration.api.api_broker import CLUSTER_ID, NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.tiering import TieringState
 from tidemark_broker.api.metadata import API
+from tidemark_broker.replication.partition import Role
 
 VERSIONS = range(14)
 
@@ -102,6 +103,20 @@ async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
         (part,) = topic.partitions
         assert part.error_code is ErrorCode.leader_not_available
         assert part.leader_id == -1
+
+
+async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
+    """The controller's decision is known before the log is open; a client that came in between
+    would be told NOT_LEADER_OR_FOLLOWER by the very broker that it was sent to."""
+    await broker.create("opening")
+    partition = broker.manager.get("opening", 0)
+    assert partition is not None
+    partition.role = Role.IDLE
+    ((part,),) = [topic.partitions for topic in (await _metadata(broker, 9, None)).topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
+    partition.role = Role.LEADER
+    ((part,),) = [topic.partitions for topic in (await _metadata(broker, 9, None)).topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
 
 
 @pytest.mark.parametrize("version", range(9, 14))

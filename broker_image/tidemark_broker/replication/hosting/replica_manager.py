@@ -23,7 +23,7 @@ from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
-from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, roles
+from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, in_sync, roles
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
@@ -105,6 +105,14 @@ class ReplicaManager:
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Partition | None:
         """A hosted replica by topic id."""
         return self._hosted.by_key.get((topic_id, partition))
+
+    def is_led(self, topic_id: uuid.UUID, row: control.PartitionState) -> bool:
+        """Does the broker lead that the row names? This one knows whether it does itself: what the
+        controller has decided is in the metadata before the log is open."""
+        if row.leader != self.context.node_id:
+            return row.leader >= 0
+        hosted = self.by_id(topic_id, row.partition)
+        return hosted is not None and hosted.role is Role.LEADER
 
     def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Whether a replica should be here and its storage does not open."""
