@@ -41,6 +41,8 @@ up: $(RUN)
 # What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
 spark: $(SPARK)
 
+# A run starts hundreds of processes: what they import is compiled once, whatever the environment says.
+test coverage: export PYTHONDONTWRITEBYTECODE :=
 # FAST=1 leaves out the tests that are marked slow. JOBS: how many processes; half of the time a test
 # waits for something, so two for each core, and no more than eight.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))

@@ -4,12 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.local_cluster import Cluster, run_cluster
+from tests.conformance.local_cluster import Cluster
 from tidemark_pipeline.java import JavaMissing, find_java
 
 ROOT = Path(__file__).parents[1]
@@ -17,13 +16,6 @@ EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
 NEEDS_JAVA = "05-spark-job"
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def examples_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """What ``tidemark up`` starts."""
-    with run_cluster(tmp_path_factory.mktemp("examples") / "cluster") as running:
-        yield running
 
 
 def run_page(page: Path, cluster: Cluster, output: Path) -> str:
@@ -64,18 +56,18 @@ def topic_names(cluster: Cluster) -> set[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_the_commands_of_an_example_work(
-    page: Path, examples_cluster: Cluster, tmp_path: Path
+    page: Path, local_cluster: Cluster, tmp_path: Path
 ) -> None:
     if page.parent.name == NEEDS_JAVA:
         try:
             find_java()
         except JavaMissing as error:
             pytest.skip(str(error))
-    before = topic_names(examples_cluster)
-    said = run_page(page, examples_cluster, tmp_path / "output")
+    before = topic_names(local_cluster)
+    said = run_page(page, local_cluster, tmp_path / "output")
     assert EXPECTED[page.parent.name] in said
     # Each cleans up after itself.
-    assert topic_names(examples_cluster) == before
+    assert topic_names(local_cluster) == before
 
 
 #: Beside the exit status of every command: what a reader is to see.
@@ -87,6 +79,7 @@ EXPECTED = {
     "05-spark-job": "|AA     |2000|",
     "06-gitops-folder": "topic.tidemark.dev/searches condition met",
     "07-failure-drill": "2000 records",
+    "08-stock-clients": "900 records: {",
 }
 
 

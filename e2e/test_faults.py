@@ -6,13 +6,13 @@ Directory: its folder is gone. S3: the Secret holds a wrong key, or the endpoint
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, get_args
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.controlplane import minio
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import SECRET
@@ -25,8 +25,6 @@ BATCH = 2500  # 2.5 MB: two segments of the smallest size that there is
 
 class FolderGone:
     """The directory of the tier is not there."""
-
-    tier = "directory"
 
     def __init__(self, cluster: Cluster) -> None:
         self._folder = cluster.tier_folder
@@ -41,8 +39,6 @@ class FolderGone:
 
 class WrongKey:
     """The Secret holds a key that the store does not know."""
-
-    tier = "s3"
 
     def __init__(self, cluster: Cluster) -> None:
         self._kube = cluster.kube
@@ -61,8 +57,6 @@ class WrongKey:
 
 class EndpointGone:
     """The store is stopped; it comes back under the same address."""
-
-    tier = "s3"
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -103,58 +97,66 @@ def consume(cluster: Cluster, topic: str, count: int) -> list[int]:
     return found
 
 
-def metric(cluster: Cluster, name: str) -> float:
-    """A figure of broker 1."""
-    record = processes.find(cluster.local.layout, "broker-1")
+def metric(cluster: Cluster, topic: str, name: str) -> float:
+    """A figure of the broker that leads the topic."""
+    leader = cluster.view(topic).rows[0].leader
+    record = processes.find(cluster.local.layout, f"broker-{leader}")
     assert record is not None
     text = urllib.request.urlopen(f"http://{record.ready['metrics']}/metrics", timeout=10).read()
     line = next(line for line in text.decode().splitlines() if line.startswith(f"{name} "))
     return float(line.split()[1])
 
 
-@pytest.fixture(params=get_args(Fault), ids=lambda fault: fault.__name__)
-def fault(request: pytest.FixtureRequest) -> type[Fault]:
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def running(fault: type[Fault], tmp_path: Path) -> Iterator[Cluster]:
-    with run_cluster(tmp_path / "cluster", brokers=1, tier=fault.tier) as cluster:
-        yield cluster
+@contextmanager
+def lasting(trouble: Fault) -> Iterator[None]:
+    """Others share the cluster: it ends."""
+    trouble.begin()
+    try:
+        yield
+    finally:
+        trouble.end()
 
 
 @pytest.mark.slow
-def test_a_tier_that_fails_is_told_and_heals(fault: type[Fault], running: Cluster) -> None:
-    trouble = fault(running)
+def test_a_directory_that_is_gone_is_told_and_comes_back(local_cluster: Cluster) -> None:
+    fails_and_heals(local_cluster, FolderGone(local_cluster))
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [WrongKey, EndpointGone])
+def test_a_store_that_fails_is_told_and_heals(fault: type[Fault], s3_cluster: Cluster) -> None:
+    fails_and_heals(s3_cluster, fault(s3_cluster))
+
+
+def fails_and_heals(cluster: Cluster, trouble: Fault) -> None:
     def store_ready() -> str:
-        found = running.kube.get("Cluster", running.local.settings.cluster) or {}
+        found = cluster.kube.get("Cluster", cluster.local.settings.cluster) or {}
         conditions = found["status"]["conditions"]
         return next(c["status"] for c in conditions if c["type"] == "RemoteStorageReady")
 
     def settled() -> dict[str, Any]:
-        return dict(running.view(topic).condition("TieringSettled"))
+        return dict(cluster.view(topic).condition("TieringSettled"))
 
-    topic = running.new_topic(
+    topic = cluster.new_topic(
         replicationFactor=1,
         config={"segment.bytes": "1048576", "retention.ms": "-1"},
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
     )
-    produce(running, topic, 0)
-    wait(lambda: metric(running, SEGMENTS) >= 1, "a segment in the tier")
+    segments = metric(cluster, topic, SEGMENTS)
+    produce(cluster, topic, 0)
+    wait(lambda: metric(cluster, topic, SEGMENTS) > segments, "a segment in the tier")
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers")
-    assert metric(running, AVAILABLE) == 1
+    assert metric(cluster, topic, AVAILABLE) == 1
 
-    trouble.begin()
-    # A Secret is read again once a minute.
-    wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there", 120)
-    before = metric(running, SEGMENTS)
-    produce(running, topic, BATCH)
-    wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")
-    assert settled()["message"]
-    wait(lambda: metric(running, AVAILABLE) == 0, "the broker's metric to say so")
+    with lasting(trouble):
+        # A Secret is read again once a minute.
+        wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there", 120)
+        segments = metric(cluster, topic, SEGMENTS)
+        produce(cluster, topic, BATCH)
+        wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")
+        assert settled()["message"]
+        wait(lambda: metric(cluster, topic, AVAILABLE) == 0, "the broker's metric to say so")
 
-    trouble.end()
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers again")
-    wait(lambda: metric(running, SEGMENTS) > before, "copying to go on")
-    assert consume(running, topic, 2 * BATCH) == list(range(2 * BATCH))
+    wait(lambda: metric(cluster, topic, SEGMENTS) > segments, "copying to go on")
+    assert consume(cluster, topic, 2 * BATCH) == list(range(2 * BATCH))

@@ -4,12 +4,11 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.outages import Outages, running
-from tests.conformance.local_cluster import wait
+from tests.benchmarks.outages import Outages, written_to
+from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.local import processes
 
 #: Well below a session, and below ``replica.lag.time.max.ms``: nothing is waited for.
@@ -30,8 +29,8 @@ def without_room(outages: Outages, node: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_nobody_who_has_room(tmp_path: Path) -> None:
-    with running(tmp_path / "cluster") as outages:
+def test_a_full_disk_stops_nobody_who_has_room(local_cluster: Cluster) -> None:
+    with written_to(local_cluster) as outages:
         leader = outages.row().leader
         follower = next(node for node in outages.row().isr if node != leader)
         for node in (follower, leader):

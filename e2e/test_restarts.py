@@ -1,19 +1,18 @@
 """A producer that runs while the leaders under it are restarted, cleanly and after a crash."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.benchmarks.outages import running
+from tests.benchmarks.outages import written_to
 from tests.benchmarks.restarts import KINDS, restart_leader
+from tests.conformance.local_cluster import Cluster
 
 #: A session of nine seconds runs out, and a loaded machine takes its time for the rest.
 FAILOVER_S = 20.0
 
 
 @pytest.mark.slow
-def test_a_producer_runs_through_restarts(tmp_path: Path) -> None:
-    with running(tmp_path / "cluster") as outages:
+def test_a_producer_runs_through_restarts(local_cluster: Cluster) -> None:
+    with written_to(local_cluster) as outages:
         for kind in (*KINDS, *KINDS):
             _, outage_s = restart_leader(outages, kind)
             assert outage_s < FAILOVER_S, kind

@@ -5,6 +5,7 @@ A server that a whole session shares is started once in each process whose tests
 tests of one server go to the same process; every other test goes wherever there is room.
 """
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -25,8 +26,8 @@ settings.register_profile(
 settings.load_profile("tidemark")
 
 #: Fixtures that start what many tests share, the dearest first: the first that a test asks for
-#: is the group it runs in.
-SHARED = ("cluster", "examples_cluster", "control_plane", "minio", "session", "jars")
+#: is the group it runs in. A fixture of that name which each test has for itself is none.
+SHARED = ("cluster", "local_cluster", "control_plane", "s3_cluster", "minio", "session", "kafka")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -45,9 +46,24 @@ def pytest_collection_modifyitems(
         raise pytest.UsageError("this pytest-xdist does not group tests with this pytest")
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay until the run ends. No collection of garbage looks at them any more:
+    some tests ask for one, others measure for how long nothing else happens."""
+    gc.collect()
+    gc.freeze()
+
+
 def _shared(item: pytest.Item) -> str | None:
-    names = getattr(item, "fixturenames", ())
-    return next((name for name in SHARED if name in names), None)
+    fixtures = getattr(item, "_fixtureinfo", None)
+    if fixtures is None:
+        return None
+    made = fixtures.name2fixturedefs
+    return next((name for name in SHARED if name in made and _outlives(made[name][-1])), None)
+
+
+def _outlives(fixture: pytest.FixtureDef[object]) -> bool:
+    """Is it there for more than one test?"""
+    return fixture.scope != "function"
 
 
 def _is_scattered(item: pytest.Item) -> bool:

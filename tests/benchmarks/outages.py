@@ -157,18 +157,17 @@ class Outages:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Outages]:
-    """A local cluster in ``folder``, a topic with a replica on each broker, a writer; the writer is
-    stopped at the end, and the records that it failed to write are in ``writer.errors``."""
-    with run_cluster(folder, brokers=BROKERS) as cluster:
-        topic = cluster.new_topic(config={"min.insync.replicas": "2"})
-        writer = SteadyWriter(cluster.bootstrap, topic)
-        try:
-            outages = Outages(cluster, topic, writer)
-            outages.settle()
-            yield outages
-        finally:
-            writer.stop()
+def written_to(cluster: Cluster) -> Iterator[Outages]:
+    """A topic with a replica on each of three brokers, a writer; the writer is stopped at the end,
+    and the records that it failed to write are in ``writer.errors``."""
+    topic = cluster.new_topic(config={"min.insync.replicas": "2"})
+    writer = SteadyWriter(cluster.bootstrap, topic)
+    try:
+        outages = Outages(cluster, topic, writer)
+        outages.settle()
+        yield outages
+    finally:
+        writer.stop()
 
 
 def distribution(seconds: list[float]) -> str:
@@ -189,7 +188,10 @@ def measure(work: Callable[[Outages], str], what: str) -> None:
     """Run it on a cluster of its own, then print its line of figures; fails if a record did."""
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         print(f"starting a control plane, the operator and {BROKERS} brokers", flush=True)
-        with running(Path(folder) / "cluster") as outages:
+        with (
+            run_cluster(Path(folder) / "cluster", brokers=BROKERS) as cluster,
+            written_to(cluster) as outages,
+        ):
             figures = work(outages)
     failed = len(outages.writer.errors)
     print(f"{what}  {figures}  acknowledged {len(outages.writer.acknowledged)}  failed {failed}")

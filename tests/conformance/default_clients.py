@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.kcat import Kcat, ensure_kcat
-from tests.kafka_programs import kafka_jars
+from tests.kafka_programs import JAVA, kafka_jars
 from tests.suites.packages import Missing, go_program, npm_folder
 
 CLIENTS = Path(__file__).with_name("clients")
@@ -38,7 +38,7 @@ def _python(client: str) -> list[str]:
 
 
 def _java() -> list[str]:
-    return ["java", "-Xmx256m", "-cp", f"{kafka_jars()}/*", str(CLIENTS / "Defaults.java")]
+    return [*JAVA, "-cp", f"{kafka_jars()}/*", str(CLIENTS / "Defaults.java")]
 
 
 def _go(name: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests.kafka_programs import JAVA
 from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.values import INT32_MAX, INT64_MAX, Number
@@ -73,7 +74,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> KafkasKeys:
 
 def _run(jars: Path, source: Path) -> str:
     done = subprocess.run(
-        ["java", "-Xmx256m", "-cp", f"{jars}/*", str(source)],
+        [*JAVA, "-cp", f"{jars}/*", str(source)],
         check=False,
         capture_output=True,
         text=True,

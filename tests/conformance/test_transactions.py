@@ -20,15 +20,15 @@ IN_EACH = 20
 
 
 def transactional(cluster: Cluster, name: str, timeout_ms: int = 30_000) -> Producer:
-    """Its client hears within a second of a broker that has come back: librdkafka 2.16 waits in
-    ``send_offsets_to_transaction`` for any connection to change once the group's coordinator has
-    gone, whatever the time-out (its issues 5511 and 5456), with Apache Kafka too."""
+    """Its client closes what it has not used for some seconds: once a group's coordinator has gone,
+    librdkafka 2.16 waits in ``send_offsets_to_transaction`` for any of its connections to change,
+    whatever the time-out (its issues 5511 and 5456), with Apache Kafka too."""
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "transactional.id": name,
             "transaction.timeout.ms": timeout_ms,
-            "topic.metadata.refresh.interval.ms": 1000,
+            "connections.max.idle.ms": 3000,
         }
     )
     producer.init_transactions(60)

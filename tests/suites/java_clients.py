@@ -127,21 +127,10 @@ def compatibility_of_clients(bench: Bench) -> None:
     assert "SUCCESS" in said.upper(), said
 
 
-def transactional_copier(bench: Bench) -> None:
-    """With some of its transactions aborted, each record is copied once."""
-    source, sink = bench.topic(), bench.topic()
-    produced(bench, source, 1000)
-    copier = ("--transactional-id", bench.name("copier"), "--consumer-group", bench.name("group"))
-    bench.java(
-        f"{TOOLS}.TransactionalMessageCopier",
-        *("--broker-list", bench.server[1], *copier, "--input-topic", source),
-        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "50"),
-        *("--max-messages", "1000", "--enable-random-aborts", "--use-group-metadata"),
-    )
+def end_to_end_latency(bench: Bench) -> None:
     said = bench.java(
-        f"{TOOLS}.consumer.ConsoleConsumer",
-        *(*bench.server, "--topic", sink, "--from-beginning", "--isolation-level"),
-        *("read_committed", "--timeout-ms", "8000"),
+        f"{TOOLS}.EndToEndLatency",
+        *(*bench.server, "--topic", bench.topic(), "--num-records", "500"),
+        *("--producer-acks", "all", "--record-size", "100"),
     )
-    values = [int(line) for line in said.splitlines() if line.isdecimal()]
-    assert sorted(values) == list(range(1000)), f"{len(values)} records"
+    assert "Percentiles: 50th" in said, said

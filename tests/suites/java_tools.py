@@ -12,12 +12,20 @@ from tests.suites.java_clients import (
     compatibility_of_clients,
     console_clients,
     consumed,
+    end_to_end_latency,
     performance_clients,
     produced,
-    transactional_copier,
     verifiable_clients,
     verifiable_consumer_of_the_new_protocol,
     verifiable_consumers_share_a_topic,
+)
+from tests.suites.java_transactions import (
+    copied,
+    transaction_ended_by_its_id,
+    transaction_ended_by_its_start,
+    transactional_copier,
+    transactional_id_pattern,
+    transactions_command,
 )
 from tests.suites.packages import Missing
 from tests.suites.targets import KAFKA_VERSION, Wants
@@ -31,6 +39,29 @@ def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:
     said = bench.java(f"{TOOLS}.GetOffsetShell", *arguments)
     found = re.findall(rf"^{topic}:(\d+):(-?\d+)$", said, re.MULTILINE)
     return {int(partition): int(offset) for partition, offset in found}
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+def broker_api_versions_command(bench: Bench) -> None:
+    said = bench.java(f"{TOOLS}.BrokerApiVersionsCommand", *bench.server)
+    brokers = re.findall(r"\(id: (\d+) rack: ", said)
+    assert sorted(brokers) == [str(each + 1) for each in range(len(bench.target.listeners))], said
+    assert len(re.findall(r"Produce\(0\): .*\[usable: \d+\]", said)) == len(brokers), said
+
+
+def cluster_tool(bench: Bench) -> None:
+    said = bench.java(f"{TOOLS}.ClusterTool", "cluster-id", *bench.server)
+    assert re.search(r"Cluster ID: \S+", said), said
+    said = bench.java(f"{TOOLS}.ClusterTool", "list-endpoints", *bench.server)
+    for listener in bench.target.listeners:
+        assert re.search(rf"127\.0\.0\.1\s+{listener.rpartition(':')[2]}\s", said), said
+
+
+def feature_command(bench: Bench) -> None:
+    said = bench.java(f"{TOOLS}.FeatureCommand", *bench.server, "describe")
+    assert re.search(r"Feature: transaction\.version.*FinalizedVersionLevel: 2", said), said
 
 
 # ---------------------------------------------------------------- topics, configurations
@@ -130,18 +161,20 @@ def reassign_partitions_command(bench: Bench) -> None:
 
 
 def replica_verification_tool(bench: Bench) -> None:
-    topic = bench.topic(2)
+    """Of each replica it reads all records, and compares what they are."""
+    topic = bench.topic()
     produced(bench, topic, 500)
     running = bench.start(
         f"{TOOLS}.ReplicaVerificationTool",
         *("--broker-list", bench.server[1], "--topics-include", topic),
-        *("--report-interval-ms", "1000"),
+        *("--report-interval-ms", "1000", "--time", "-2"),
     )
-    running.await_said("max lag is 0 for partition")
-    assert "differs" not in running.said, running.said
+    running.await_said(f"max lag is 0 for partition {topic}-0 at offset 500 among 1 partitions")
+    wrong = re.search("unmatched|doesn't match|but expected|Error in processing", running.said)
+    assert wrong is None, running.said
 
 
-# ---------------------------------------------------------------- groups, transactions
+# ---------------------------------------------------------------- groups
 
 
 def consumer_group_command(bench: Bench) -> None:
@@ -180,26 +213,6 @@ def groups_command(bench: Bench) -> None:
     assert re.search(rf"{group}\s+\w+", said), said
 
 
-def transactions_command(bench: Bench) -> None:
-    tool = f"{TOOLS}.TransactionsCommand"
-    topic, copier = bench.topic(), bench.name("copier")
-    sink = bench.topic()
-    produced(bench, topic, 100)
-    bench.java(
-        f"{TOOLS}.TransactionalMessageCopier",
-        *("--broker-list", bench.server[1], "--transactional-id", copier, "--input-topic", topic),
-        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "50"),
-        *("--consumer-group", bench.name("group"), "--max-messages", "100"),
-    )
-    assert copier in bench.java(tool, *bench.server, "list")
-    said = bench.java(tool, *bench.server, "describe", "--transactional-id", copier)
-    assert "CompleteCommit" in said, said
-    place = ("--topic", sink, "--partition", "0")
-    said = bench.java(tool, *bench.server, "describe-producers", *place)
-    assert re.search(r"^\d+\s+\d+", said, re.MULTILINE), said
-    bench.java(tool, *bench.server, "find-hanging", "--broker-id", "1")
-
-
 # ---------------------------------------------------------------- files
 
 
@@ -224,15 +237,7 @@ def dump_log_segments(bench: Bench) -> None:
 
 def dump_internal_topics(bench: Bench) -> None:
     """What a committed transaction leaves in both, as Kafka's decoders read it."""
-    source, sink = bench.topic(), bench.topic()
-    copier, group = bench.name("copier"), bench.name("group")
-    produced(bench, source, 10)
-    bench.java(
-        f"{TOOLS}.TransactionalMessageCopier",
-        *("--broker-list", bench.server[1], "--transactional-id", copier, "--input-topic", source),
-        *("--input-partition", "0", "--output-topic", sink, "--transaction-size", "5"),
-        *("--consumer-group", group, "--max-messages", "10"),
-    )
+    _, copier, group = copied(bench, 10, 5)
     for topic, decoder, wanted in (
         ("__consumer_offsets", "--offsets-decoder", group),
         ("__transaction_state", "--transaction-log-decoder", copier),
@@ -270,7 +275,13 @@ CHECKS = named(
     console_clients,
     performance_clients,
     compatibility_of_clients,
+    end_to_end_latency,
     transactional_copier,
+    transaction_ended_by_its_id,
+    transaction_ended_by_its_start,
+    broker_api_versions_command,
+    cluster_tool,
+    feature_command,
     topic_command,
     config_command,
     delete_records_command,
@@ -282,6 +293,7 @@ CHECKS = named(
     consumer_group_command,
     groups_command,
     transactions_command,
+    transactional_id_pattern,
     dump_log_segments,
     dump_internal_topics,
 )

@@ -13,7 +13,7 @@ maxTimestamp i64@35, producerId i64@43, producerEpoch i16@51, baseSequence i32@5
 import enum
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -49,9 +49,13 @@ class TimestampType(enum.IntEnum):
     LOG_APPEND_TIME = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
-    """The header's fields. Offsets are absolute, timestamps in ms since the epoch or -1."""
+_TIMESTAMP_TYPES = tuple(TimestampType)
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields, in their order. Offsets are absolute, timestamps in ms since the epoch
+    or -1. A named tuple, which is made in a fifth of the time: of every batch that comes or is
+    copied there is one."""
 
     base_offset: int
     length: int
@@ -65,7 +69,7 @@ class BatchHeader:
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
 
     @property
     def last_offset(self) -> int:
@@ -100,7 +104,7 @@ class BatchHeader:
     @property
     def timestamp_type(self) -> TimestampType:
         """With LogAppendTime, ``max_timestamp`` is the timestamp of every record."""
-        return TimestampType(bool(self.attributes & _LOG_APPEND_TIME))
+        return _TIMESTAMP_TYPES[bool(self.attributes & _LOG_APPEND_TIME)]
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -119,22 +123,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(
             f"{len(buffer) - position} bytes are fewer than a batch header ({HEADER_BYTES})"
         )
-    fields = _HEADER.unpack_from(buffer, position)
-    header = BatchHeader(
-        base_offset=fields[0],
-        length=fields[1],
-        partition_leader_epoch=fields[2],
-        magic=fields[3],
-        crc=fields[4],
-        attributes=fields[5],
-        last_offset_delta=fields[6],
-        base_timestamp=fields[7],
-        max_timestamp=fields[8],
-        producer_id=fields[9],
-        producer_epoch=fields[10],
-        base_sequence=fields[11],
-        count=fields[12],
-    )
+    header = BatchHeader(*_HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise CorruptBatch(f"magic {header.magic}: only record batch version {MAGIC} is supported")
     if header.length < HEADER_BYTES - LENGTH_OVERHEAD:

@@ -136,5 +136,6 @@ API = Api(
     request=ConsumerGroupHeartbeatRequest,
     answer=ConsumerGroupHeartbeatResponse,
     handler=handle,
+    open_ended=True,
     by_client_id=True,
 )

@@ -1,5 +1,6 @@
 """DescribeProducers (61): who has written to a partition lately, and whose transaction is open
-there (KIP-664); asked of the partition's leader."""
+there (KIP-664). The leader is asked, or any replica of which an administrator wants to know what it
+has (``kafka-transactions.sh find-hanging --broker-id``)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ async def _partition(
         )
     replicas = call.services.replicas
     partition = replicas.get(topic, index)
-    error = replicas.error_of(topic, index) if partition is None else partition.check_leader()
+    error = replicas.error_of(topic, index) if partition is None else partition.check_replica()
     if partition is None or error is not ErrorCode.none:
         return PartitionResponse(partition_index=index, error_code=error)
     found = await call.turns.all_of(_states(partition.log.active_producers()))

@@ -1,15 +1,18 @@
 """ListTransactions (66, KIP-664): the transactional ids that this broker coordinates, as far as the
-client may describe them; by state, producer id and how long they are open (KIP-994)."""
+client may describe them; by state, producer id, how long they are open (KIP-994) and an expression
+for the ids (KIP-1152)."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_transactions.v1.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import STATES_BY_LABEL, TransactionMetadata
 
@@ -37,7 +40,11 @@ async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactio
     """Go through all."""
     if call.services.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
-    found = await call.turns.all_of(_looked_at(request, call))
+    try:
+        matches = await _matcher(request.transactional_id_pattern)
+    except BadPattern:
+        return ListTransactionsResponse(error_code=ErrorCode.invalid_regular_expression)
+    found = await call.turns.all_of(_looked_at(request, call, matches))
     return ListTransactionsResponse(
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(
@@ -47,7 +54,15 @@ async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactio
     )
 
 
-def _looked_at(request: ListTransactionsRequest, call: Call) -> Iterator[TransactionState | None]:
+async def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Which ids it stands for: as in Kafka none and an empty one for all, others for whole ids.
+    Raises :class:`BadPattern`."""
+    return await asyncio.to_thread(compiled, pattern) if pattern else lambda _: True
+
+
+def _looked_at(
+    request: ListTransactionsRequest, call: Call, matches: Callable[[str], bool]
+) -> Iterator[TransactionState | None]:
     """None for those that are not asked for: they take time as well."""
     transactions, now_ms = call.services.transactions, call.services.transactions.wall_ms()
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
@@ -63,8 +78,12 @@ def _looked_at(request: ListTransactionsRequest, call: Call) -> Iterator[Transac
 
     for shard in transactions.shards():
         for transactional_id, known in shard.all():
-            may = is_wanted(known) and call.client.may(
-                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+            may = (
+                is_wanted(known)
+                and matches(transactional_id)
+                and call.client.may(
+                    Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+                )
             )
             yield _state(transactional_id, known) if may else None
 
@@ -81,7 +100,7 @@ API = Api(
     key=66,
     name="ListTransactions",
     version_min=0,
-    version_max=1,
+    version_max=2,
     open_ended=True,
     request=ListTransactionsRequest,
     answer=ListTransactionsResponse,

@@ -192,7 +192,7 @@ async def _append_some(
             begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
         if order is not None:
             order.begun()
-        if request.acks != ACKS_ALL:
+        if request.acks != ACKS_ALL or len(begun) == 1:  # nothing to wait for, or for one only
             return [await _acknowledged(each, request.acks, timeout_ms) for each in begun]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_acknowledged(each, ACKS_ALL, timeout_ms)) for each in begun]

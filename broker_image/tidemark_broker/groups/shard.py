@@ -150,6 +150,7 @@ class GroupShard:
             del self.consumer_groups[key.group_id]
         else:
             group.apply(key, effect_of(value) if isinstance(value, records.Value) else None)
+            group.follow_moves()
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
         """The end of a transaction."""

@@ -5,7 +5,6 @@ left to the next flush.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
@@ -80,13 +79,18 @@ def append_as_leader(
             leader_epoch,
             header.max_timestamp if stamp == NO_TIMESTAMP else stamp,
         )
-        produced: list[ProducerBatch] = []
+        produced: Sequence[ProducerBatch] = ()
+        going_on = None
         if header.producer_id > NO_PRODUCER_ID:
-            produced = [_produced(header, batch)]
-            duplicate = log.producers.check(produced[0], origin, guard)
-            if duplicate is not None:
-                return _appended_before(duplicate)
-        rolled = _append(log, buffers, [batch], now_ms, produced)
+            going_on = log.producers.going_on(header)
+            if going_on is None:
+                produced = (_produced(header, batch),)
+                duplicate = log.producers.check(produced[0], origin, guard)
+                if duplicate is not None:
+                    return _appended_before(duplicate)
+        rolled = _append(log, buffers, (batch,), now_ms, produced)
+        if going_on is not None:
+            log.producers.went_on(going_on, header, batch)
     return AppendInfo(
         base_offset=base_offset,
         last_offset=batch.last_offset,
@@ -342,4 +346,4 @@ def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buff
         return data, header
     whole = bytearray(data)
     set_max_timestamp(whole, 0, header, largest_ms)
-    return whole, replace(header, max_timestamp=largest_ms)
+    return whole, header._replace(max_timestamp=largest_ms)

@@ -122,7 +122,7 @@ class ProducerEntry:
 
     # -- what may follow -----------------------------------------------------------------------
 
-    def goes_on_with(self, batch: ProducerBatch) -> bool:
+    def goes_on_with(self, batch: ProducerBatch | BatchHeader) -> bool:
         """Is it what nearly every batch is: the next one, and no transaction about? Asked first, as
         each idempotent produce asks it."""
         return (
@@ -197,22 +197,23 @@ class ProducerEntry:
 
     def add(self, batch: ProducerBatch) -> None:
         """A batch of data was appended."""
-        batches = self.batches
         if batch.producer_epoch != self.epoch:
             self.epoch = batch.producer_epoch
-            batches.clear()
-        elif len(batches) >= BATCHES_KEPT:
-            del batches[0]
+            self.batches.clear()
         last_offset = batch.last_offset
-        batches.append(
-            BatchMetadata(
-                batch.last_sequence,
-                last_offset,
-                last_offset - batch.base_offset,
-                batch.timestamp_ms,
-            )
+        self.go_on(
+            batch.last_sequence, last_offset, last_offset - batch.base_offset, batch.timestamp_ms
         )
-        self.timestamp_ms = batch.timestamp_ms
+
+    def go_on(
+        self, last_sequence: int, last_offset: int, offset_delta: int, timestamp_ms: int
+    ) -> None:
+        """One of its epoch was."""
+        batches = self.batches
+        if len(batches) >= BATCHES_KEPT:
+            del batches[0]
+        batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp_ms))
+        self.timestamp_ms = timestamp_ms
         self.has_written = True
 
     def end_transaction(self, batch: ProducerBatch, marker: EndMarker) -> None:

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
 from tidemark.logfiles.producer_snapshot import encode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.records.batch import BatchHeader
 from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence
 from tidemark_broker.log.producer_entry import (
     NO_OFFSET,
@@ -28,6 +30,7 @@ from tidemark_broker.log.producer_entry import (
     ProducerBatch,
     ProducerEntry,
 )
+from tidemark_broker.log.walk import BatchAt
 
 #: Of one log. A snapshot of so many is made in a few ms.
 PRODUCERS_MAX = 10_000
@@ -136,6 +139,21 @@ class ProducerStates:
         return len(self._producers)
 
     # -- appends -------------------------------------------------------------------------------
+
+    def going_on(self, header: BatchHeader) -> ProducerEntry | None:
+        """The producer whose next batch that is, where nothing more is to be checked: tell
+        :meth:`went_on` once it was appended. Says what :meth:`check` and :meth:`note` say, in half
+        of the time, of nearly all batches of idempotent producers."""
+        entry = self._producers.get(header.producer_id)
+        return entry if entry is not None and entry.goes_on_with(header) else None
+
+    def went_on(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
+        """The batch of a producer that is :meth:`going_on` stands there."""
+        producers, producer_id = self._producers, header.producer_id
+        producers[producer_id] = producers.pop(producer_id)
+        delta = header.last_offset_delta
+        last_sequence = (header.base_sequence + delta) & INT32_MAX
+        entry.go_on(last_sequence, at.last_offset, delta, at.max_timestamp)
 
     def check(
         self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None

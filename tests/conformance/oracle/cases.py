@@ -360,6 +360,9 @@ def _group_rows() -> Iterator[Row]:
     yield _of("InitProducerId", 22, "with an empty id", transactional_id="")
     yield _of("DescribeTransactions", 65, "of one that is gone", transactional_ids=("gone",))
     yield _of("ListTransactions", 66, "in no state", state_filters=("Nowhere",))
+    for pattern in ("", "no(ne)?", "(", "(?=a)", r"(a)\1"):
+        yield _of("ListTransactions", 66, f"like {pattern}", since=2,
+                  transactional_id_pattern=pattern)  # fmt: skip
     yield _of("ConsumerGroupHeartbeat", 68, "of nobody", **gone, member_id="m", member_epoch=5)
     yield _of("ConsumerGroupDescribe", 69, "of one that is gone", group_ids=("gone",))
 

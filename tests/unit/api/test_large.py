@@ -74,6 +74,11 @@ class Answer:
     topics: tuple[Topic, ...]
 
 
+@dataclass
+class Told:
+    assignment: Answer
+
+
 @pytest.mark.parametrize(
     ("topics", "partitions", "large"),
     [(0, 0, False), (1, 900, False), (1, 1100, True), (1100, 0, True), (600, 1, True)],
@@ -83,4 +88,5 @@ def test_an_answer_is_large_by_all_of_its_elements(
 ) -> None:
     answer = Answer(tuple(Topic("t", tuple(range(partitions))) for _ in range(topics)))
     assert is_large(answer) is large
+    assert is_large(Told(answer)) is large
     assert not is_large(None)

@@ -8,7 +8,11 @@ from kio.schema.errors import ErrorCode
 from tests.unit.groups.consumers import Client, World, held, settle, topics
 from tests.unit.groups.members import T0_MS
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.consumer_values import LEAVE, LEAVE_FOR_NOW
+from tidemark_broker.groups.core.consumer_values import (
+    LEAVE,
+    LEAVE_FOR_NOW,
+    HeartbeatRequest,
+)
 
 NONE = ErrorCode.none
 
@@ -347,6 +351,62 @@ def test_targets_of_many_partitions_are_made_elsewhere() -> None:
     assert len(world.offloaded) == 1  # not another one while it is under way
     settle(a, b)
     assert (a.count, b.count) == (2500, 2500)
+    assert world.replayed().picture() == world.picture()
+
+
+def test_a_static_member_that_comes_back_while_targets_are_made() -> None:
+    """It has those of its former process: nobody would make them for it."""
+    world = World()
+    world.topics = topics(t=5000)
+    a, b = Client(world, "a"), Client(world, "b", instance_id="i")
+    settle(a, b)
+    world.change_topics(t=5002)
+    a.beat()
+    assert world.offloaded
+    world.beat("b", LEAVE_FOR_NOW, instance_id="i")
+    back = Client(world, "c", instance_id="i")
+    back.beat()
+    world.make_offloaded()
+    settle(a, back)
+    assert (a.count, back.count) == (2501, 2501)
+    assert world.replayed().picture() == world.picture()
+
+
+def test_what_only_one_member_wanted_goes_with_it_in_one_epoch() -> None:
+    world = World()
+    world.topics = topics(t=2, u=2)
+    a, b = Client(world, "a", "t"), Client(world, "b", "t", "u")
+    settle(a, b)
+    epoch, metadata_hash = world.group.epoch, world.group.metadata_hash
+    world.beat("b", LEAVE)
+    settle(a)
+    assert world.group.epoch == epoch + 1
+    assert world.group.metadata_hash != metadata_hash
+    assert a.count == 2
+    assert world.replayed().picture() == world.picture()
+
+
+def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
+    """What takes long is given away, and nothing is on record before it has come back."""
+    world = World()
+    world.topics = topics(**{f"t{n}": 1 for n in range(2000)})
+    request = HeartbeatRequest(
+        group_id="g",
+        member_id="a",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        topic_names=tuple(world.topics),
+        owned={},
+        topics_version=1,
+    )
+    steps = world.shard.heartbeat(request, world.now)
+    work = next(steps)
+    assert not world.log.records
+    work = steps.send(work.do())
+    steps.close()  # who asked is gone
+    assert not world.shard.consumer_groups
+    settle(a := Client(world, "a", *world.topics))
+    assert a.count == 2000
     assert world.replayed().picture() == world.picture()
 
 

@@ -411,6 +411,25 @@ async def test_transactions_are_listed(tmp_path: Path) -> None:
         assert await listed(duration_filter=1_000, state_filters=("Ongoing",)) == []
 
 
+async def test_transactions_are_listed_by_an_expression(tmp_path: Path) -> None:
+    """KIP-1152: it stands for whole ids, and none for all of them."""
+
+    async def listed(pattern: str | None) -> list[str]:
+        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+        answer = await made.ask(LIST, 2, **filters, transactional_id_pattern=pattern)
+        if answer.error_code is not OK:
+            return [answer.error_code.name]
+        return sorted(each.transactional_id for each in answer.transaction_states)
+
+    async with serving(tmp_path) as made:
+        for transactional_id in ("a-1", "a-2", "b-1"):
+            await made.init(transactional_id=transactional_id)
+        assert await listed(None) == await listed("") == ["a-1", "a-2", "b-1"]
+        assert await listed(r"a-\d") == ["a-1", "a-2"]
+        assert await listed("a") == []
+        assert await listed("(") == ["invalid_regular_expression"]
+
+
 # ---------------------------------------------------------------- who may
 
 

@@ -83,13 +83,15 @@ class ConsumerGroup:
         #: Raised with each topic that is wanted for the first time, or no longer.
         self.topic_changes = 0
         self.is_being_assigned = False
-        self._holders: dict[tuple[uuid.UUID, int], str] = {}
+        #: By topic and partition, as of before ``_moves``: members, with where each was and is.
+        self._holders: dict[uuid.UUID, dict[int, str]] = {}
+        self._moves: list[tuple[str, Position, Position]] = []
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
         #: In how many different subscriptions a topic is named.
-        self._names: Counter[str] = Counter()
+        self._names: dict[str, int] = {}
 
     # ------------------------------------------------------------ what it is
 
@@ -162,7 +164,9 @@ class ConsumerGroup:
 
     def is_held(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Does any member have it, or not say yet that it has not any more?"""
-        return (topic_id, partition) in self._holders
+        if self._moves:
+            self.follow_moves()
+        return partition in self._holders.get(topic_id, ())
 
     def target_of(self, member_id: str) -> Assignment:
         """Where it is to be."""
@@ -290,16 +294,14 @@ class ConsumerGroup:
             _add(self._assignors, member.metadata.server_assignor, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:
-        """Of thousands of names, so without a step in Python for each that goes on."""
-        if sign > 0:
-            self.topic_changes += len(names.difference(self._names))
-            self._names.update(names)
-            return
-        self._names.subtract(names)
-        gone = [name for name in names if not self._names[name]]
-        self.topic_changes += len(gone)
-        for name in gone:
-            del self._names[name]
+        counts, before = self._names, len(self._names)
+        for name in names:
+            count = counts.get(name, 0) + sign
+            if count:
+                counts[name] = count
+            else:
+                del counts[name]
+        self.topic_changes += abs(len(counts) - before)
 
     def _put_target(self, member_id: str, target: Assignment | None) -> None:
         before = self.targets.pop(member_id, None)
@@ -317,32 +319,40 @@ class ConsumerGroup:
             # Compaction keeps the latest record of each kind: what it says of itself comes later.
             self._put_member(member_id, UNKNOWN)
             member = self.members[member_id]
-        before = member.position
-        for held, new in (
-            (before.assigned, position.assigned),
-            (before.revoking, position.revoking),
-        ):
-            self.weight_bytes += partitions_weigh(new) - partitions_weigh(held)
-            self._let_go(member_id, held, new)
-        for held, new in (
-            (before.assigned, position.assigned),
-            (before.revoking, position.revoking),
-        ):
-            self._take_hold(member_id, held, new)
-        member.position = position
+        before, member.position = member.position, position
+        self.weight_bytes += _weight(position) - _weight(before)
+        self._moves.append((member_id, before, position))
+
+    @property
+    def moves_size(self) -> int:
+        """About how long :meth:`follow_moves` takes, in partitions."""
+        return sum(before.size + after.size for _, before, after in self._moves)
+
+    def follow_moves(self) -> None:
+        """Who holds what since members have moved: asked for seldom, and it takes a while where
+        they have thousands of topics."""
+        moves, self._moves = self._moves, []
+        for member_id, before, after in moves:
+            self._let_go(member_id, before.assigned, after.assigned)
+            self._let_go(member_id, before.revoking, after.revoking)
+            self._take_hold(member_id, before.assigned, after.assigned)
+            self._take_hold(member_id, before.revoking, after.revoking)
 
     def _let_go(self, member_id: str, held: Held, new: Held) -> None:
         for topic, numbers in held.items():
-            if new.get(topic) is not numbers:
-                for number in numbers:
-                    if self._holders.get((topic, number)) == member_id:
-                        del self._holders[topic, number]
+            if new.get(topic) is numbers:
+                continue
+            holders = self._holders.get(topic, {})
+            for number in numbers:
+                if holders.get(number) == member_id:
+                    del holders[number]
+            if not holders:
+                self._holders.pop(topic, None)
 
     def _take_hold(self, member_id: str, held: Held, new: Held) -> None:
         for topic, numbers in new.items():
             if held.get(topic) is not numbers:
-                for number in numbers:
-                    self._holders[topic, number] = member_id
+                self._holders.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
 
     def _put_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
         before = self.regexes.pop(regex, None)
@@ -352,6 +362,10 @@ class ConsumerGroup:
             self.regexes[regex] = resolved
             self.weight_bytes += names_weigh(resolved.topics)
         self.topic_changes += 1
+
+
+def _weight(position: Position) -> int:
+    return partitions_weigh(position.assigned) + partitions_weigh(position.revoking)
 
 
 def _add(counts: Counter[str], name: str, sign: int) -> None:

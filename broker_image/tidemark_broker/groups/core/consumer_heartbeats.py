@@ -236,10 +236,10 @@ class ConsumerGroups:
         after = member.position
         self._hear_of(group, member.member_id, now)
         self._room.weigh(group)
-        tells = request.is_full or (before is not after and before.assigned != after.assigned)
-        assignment = None
-        if tells:
-            assignment = yield from elsewhere(after.size, partial(_assignment, after))
+        size = 0 if before is after and not request.is_full else before.size + after.size
+        assignment = yield from elsewhere(
+            size, partial(_told, before, after, is_full=request.is_full)
+        )
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=after.epoch,
@@ -340,7 +340,7 @@ class ConsumerGroups:
             return advance(before, target, request.owned, subscribed)
 
         names = len(member.subscription.names) if wants_others else 0
-        size = before.size + size_of(target.partitions) + names
+        size = before.size + size_of(target.partitions) + names + group.moves_size
         after = yield from elsewhere(size, advanced)
         if after is before:
             return
@@ -413,5 +413,8 @@ def _described_anew(request: HeartbeatRequest, known: Described | None) -> Descr
     return known if known is not None and made == known.metadata else Described.of(made)
 
 
-def _assignment(position: Position) -> Assignment:
-    return {topic: frozenset(held) for topic, held in position.assigned.items()}
+def _told(before: Position, after: Position, *, is_full: bool) -> Assignment | None:
+    """What the member may consume; None: it knows that."""
+    if not is_full and (before is after or before.assigned == after.assigned):
+        return None
+    return {topic: frozenset(held) for topic, held in after.assigned.items()}

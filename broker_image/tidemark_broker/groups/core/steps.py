@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 R = TypeVar("R")
 
 #: Names, partitions, and such; so many take a millisecond or two.
-AT_ONCE_MAX = 2000
+AT_ONCE_MAX = 1000
 
 
 class Work(NamedTuple):

@@ -1,19 +1,19 @@
 """The store's credentials and the clusters' keys are nowhere but where they are kept.
 
-A whole local cluster on S3 is used and its store made to fail; then everything that it wrote and
-showed is searched: logs, arguments and environments of its processes, objects, Events, run records.
+A whole local cluster on S3 is used (by other tests too, which make its store fail); then everything
+that it wrote and showed is searched: logs, arguments and environments of its processes, objects,
+Events, run records.
 """
 
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.local.cluster import SECRET
 from tidemark_operator.resources.kinds import KINDS
 
@@ -47,25 +47,26 @@ class Secrets:
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster on S3 with a topic whose segments were copied, and a store that was away."""
-    with run_cluster(tmp_path_factory.mktemp("secrets"), brokers=2, tier="s3") as cluster:
-        topic = cluster.new_topic(
-            replicationFactor=2,
-            tiering={"enabled": True},
-            config={"segment.bytes": "1048576"},
-        )
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        for _ in range(4000):
-            producer.produce(topic, bytes(1000), partition=0)
-        producer.flush(20)
-        name = cluster.local.settings.cluster
-        wait(
-            lambda: cluster.kube.get("Cluster", name)["status"].get("remoteBytes", 0) > 0,
-            "segments in the tier",
-            120,  # the figure is written once a minute
-        )
-        yield cluster
+def used(s3_cluster: Cluster) -> Cluster:
+    """With a topic whose segments were copied."""
+    cluster, name = s3_cluster, s3_cluster.local.settings.cluster
+
+    def remote_bytes() -> int:
+        return int(cluster.kube.get("Cluster", name)["status"].get("remoteBytes", 0))
+
+    before = remote_bytes()
+    topic = cluster.new_topic(
+        replicationFactor=2,
+        tiering={"enabled": True},
+        config={"segment.bytes": "1048576"},
+    )
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for _ in range(4000):
+        producer.produce(topic, bytes(1000), partition=0)
+    producer.flush(20)
+    # The figure is written once a minute.
+    wait(lambda: remote_bytes() > before, "segments in the tier", 120)
+    return cluster
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """Another authority, new leaves, and records with acks=all that flow all the while."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import Cluster, wait
 from tidemark_operator.certificates.folders import read_files
 from tidemark_operator.certificates.formats import STATE
 from tidemark_operator.resources.names import RENEWAL_ANNOTATION
@@ -75,23 +74,23 @@ def ask_for_renewal(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_fails_while_everything_is_made_anew(tmp_path: Path) -> None:
-    with run_cluster(tmp_path, brokers=BROKERS) as cluster:
-        topic = cluster.new_topic(config={"min.insync.replicas": "3"})
-        authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)
-        with Flow(cluster.bootstrap, topic) as flow:
-            ask_for_renewal(cluster)
-            wait(lambda: phase(cluster) == "Announced", "the next authority")
-            wait(lambda: phase(cluster) == "Issuing", "new leaves")
-            wait(lambda: phase(cluster) == "Steady", "the former one to go")
-            seen = flow.acknowledged
-            wait(lambda: flow.acknowledged > seen + 100, "records to flow on")
-        assert flow.failures == []
-        assert issued(cluster, "tidemark-ca")["tls.crt"] != authority["tls.crt"]
-        assert all(new != old for new, old in zip(leaves(cluster), before, strict=True))
-        for number in range(BROKERS):
-            assert condition(cluster, "Broker", f"broker-{number + 1}") == "True"
-        # Whoever dials anew is believed: nobody holds on to a connection of before.
-        assert cluster.local.stop_broker(1)
-        cluster.local.start_broker(1)
-        wait(lambda: len(cluster.view(topic).rows[0].isr) == BROKERS, "all replicas in sync")
+def test_nothing_fails_while_everything_is_made_anew(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    topic = cluster.new_topic(config={"min.insync.replicas": "3"})
+    authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)
+    with Flow(cluster.bootstrap, topic) as flow:
+        ask_for_renewal(cluster)
+        wait(lambda: phase(cluster) == "Announced", "the next authority")
+        wait(lambda: phase(cluster) == "Issuing", "new leaves")
+        wait(lambda: phase(cluster) == "Steady", "the former one to go")
+        seen = flow.acknowledged
+        wait(lambda: flow.acknowledged > seen + 100, "records to flow on")
+    assert flow.failures == []
+    assert issued(cluster, "tidemark-ca")["tls.crt"] != authority["tls.crt"]
+    assert all(new != old for new, old in zip(leaves(cluster), before, strict=True))
+    for number in range(BROKERS):
+        assert condition(cluster, "Broker", f"broker-{number + 1}") == "True"
+    # Whoever dials anew is believed: nobody holds on to a connection of before.
+    assert cluster.local.stop_broker(1)
+    cluster.local.start_broker(1)
+    wait(lambda: len(cluster.view(topic).rows[0].isr) == BROKERS, "all replicas in sync")
