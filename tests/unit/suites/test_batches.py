@@ -25,7 +25,10 @@ for test in sys.argv[1:]:
         time.sleep(60)
     if test == "TestCrashes":
         os._exit(3)
-    print(f"\\x16--- {'FAIL' if test == 'TestFails' else 'PASS'}: {test} (0.01s)", flush=True)
+    fails = test in ("TestFails", "TestPanics")
+    print(f"\\x16--- {'FAIL' if fails else 'PASS'}: {test} (0.01s)", flush=True)
+    if test == "TestPanics":
+        os._exit(2)
 """
 
 
@@ -61,6 +64,14 @@ def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
         "TestB": (PASSED, ""),
         "TestCrashes": (FAILED, "the program ended with status 3 before the test did"),
         "TestC": (PASSED, ""),
+    }
+
+
+def test_the_test_behind_one_that_panics_is_not_to_blame(tmp_path: Path) -> None:
+    assert ran(["TestA", "TestPanics", "TestB"], tmp_path) == {
+        "TestA": (PASSED, ""),
+        "TestPanics": (FAILED, ""),
+        "TestB": (PASSED, ""),
     }
 
 
