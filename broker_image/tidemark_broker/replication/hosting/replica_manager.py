@@ -9,7 +9,7 @@ tried again :mod:`repair`'s.
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Container, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -51,6 +51,8 @@ class ReplicaManager:
         self._logs = logs
         self._fetchers = fetchers
         self._hosted = Hosted()
+        #: By their ids the topics of each message that is being applied.
+        self._applied: list[Container[uuid.UUID]] = []
         self._take_overs = TakeOvers()
         self._placement = Placement(
             context,
@@ -114,6 +116,14 @@ class ReplicaManager:
         hosted = self.by_id(topic_id, row.partition)
         return hosted is not None and hosted.role is Role.LEADER
 
+    def is_opening(self, topic: TopicMetadata) -> bool:
+        """Is a partition of it about to be led here? It will be once CHANGED is told."""
+        me = self.context.node_id
+        return any(topic.topic_id in each for each in self._applied) and not all(
+            row.leader != me or self.is_led(topic.topic_id, row)
+            for row in topic.partitions.values()
+        )
+
     def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Whether a replica should be here and its storage does not open."""
         return (topic_id, partition) in self._placement.offline
@@ -150,7 +160,12 @@ class ReplicaManager:
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
-        errors = await self._gather([*going, *self._place_all(request, views, removals)])
+        changes = [*going, *self._place_all(request, views, removals)]
+        self._applied.append(views)
+        try:
+            errors = await self._gather(changes)
+        finally:
+            self._applied.remove(views)
         if request.full:
             self._log_unknown(request)
         self._brokers_changed(brokers)
