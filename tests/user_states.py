@@ -54,6 +54,7 @@ def quota(user: str | None, client_id: str | None, **rates: int) -> ClientQuota:
         producer_byte_rate=rates.get("produce", 0),
         consumer_byte_rate=rates.get("fetch", 0),
         request_percentage=rates.get("request", 0),
+        controller_mutation_rate=rates.get("mutation", 0),
     )
 
 

@@ -6,6 +6,9 @@ timer; completion happens exactly once. Here everything runs on one loop, so a n
 marks its key, and the operations under all keys marked in one turn of the loop are looked at once,
 afterwards: a condition is never evaluated from inside the code that changed the state.
 
+What clients wait for has a limit, of which none of them has more than half: whose requests wait
+without end, because a follower stands still, does not keep others from waiting.
+
 Who waits for thousands of keys again and again (a follower's fetch session) keeps a :class:`Watch`
 on them instead: a notification notes what has changed, and only that is looked at.
 """
@@ -13,6 +16,7 @@ on them instead: a notification notes what has changed, and only that is looked 
 import asyncio
 import enum
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -46,17 +50,19 @@ DelayedOperationKey: TypeAlias = tuple[Change, tuple[str, int]] | Signal
 class _Operation:
     """One waiting caller. ``done`` resolves to whether the condition came true."""
 
-    __slots__ = ("done", "keys", "satisfied")
+    __slots__ = ("done", "keys", "satisfied", "who")
 
     def __init__(
         self,
         keys: tuple[DelayedOperationKey, ...],
         satisfied: Callable[[], bool],
         done: "asyncio.Future[bool]",
+        who: Hashable,
     ) -> None:
         self.keys = keys
         self.satisfied = satisfied
         self.done = done
+        self.who = who
 
 
 class Watch(Signal, Generic[N]):
@@ -78,6 +84,7 @@ class Purgatory:
         self._by_key: dict[DelayedOperationKey, dict[_Operation, None]] = {}
         self._watches: dict[DelayedOperationKey, dict[Watch[Any], Hashable]] = {}
         self._size = 0
+        self._of: Counter[Hashable] = Counter()
         self._marked: dict[DelayedOperationKey, None] = {}
         self._sweep_due = False
         self.refused_total = 0
@@ -92,23 +99,31 @@ class Purgatory:
         return key in self._by_key
 
     async def wait(
-        self, keys: Collection[DelayedOperationKey], satisfied: Callable[[], bool], timeout_s: float
+        self,
+        keys: Collection[DelayedOperationKey],
+        satisfied: Callable[[], bool],
+        timeout_s: float,
+        *,
+        who: Hashable = None,
     ) -> bool:
         """Wait until ``satisfied()`` is true, at most ``timeout_s`` seconds of the loop's clock.
 
         ``satisfied`` is asked at once, and again after any of ``keys`` was notified; it must be
         quick, and what it raises is raised here. False means time-out, :meth:`cancel`, or, when
-        ``operations_max`` already wait, that there is no room to wait.
+        ``operations_max`` already wait, or half as many of ``who`` (None: the broker itself), that
+        there is no room to wait.
         """
         if satisfied():
             return True
         if timeout_s <= 0:
             return False
-        if self._size >= self._operations_max:
+        if self._size >= self._operations_max or (
+            who is not None and self._of[who] >= self._operations_max // 2
+        ):
             self._refuse()
             return False
         loop = asyncio.get_running_loop()
-        operation = _Operation(tuple(dict.fromkeys(keys)), satisfied, loop.create_future())
+        operation = _Operation(tuple(dict.fromkeys(keys)), satisfied, loop.create_future(), who)
         self._add(operation)
         timer: asyncio.TimerHandle | None = None
         try:
@@ -179,11 +194,17 @@ class Purgatory:
 
     def _add(self, operation: _Operation) -> None:
         self._size += 1
+        if operation.who is not None:
+            self._of[operation.who] += 1
         for key in operation.keys:
             self._by_key.setdefault(key, {})[operation] = None
 
     def _remove(self, operation: _Operation) -> None:
         self._size -= 1
+        if operation.who is not None:
+            self._of[operation.who] -= 1
+            if not self._of[operation.who]:
+                del self._of[operation.who]
         for key in operation.keys:
             waiting = self._by_key[key]
             del waiting[operation]

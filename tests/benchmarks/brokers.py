@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import resource
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from itertools import groupby
@@ -19,20 +20,30 @@ from tests.benchmarks.figures import Table, one_line
 from tests.benchmarks.measures import MEASURES, RECORDS, Measure, Setting, throughput
 from tests.benchmarks.sides import KAFKA, OURS, STARTS
 
+#: Of one measure: its client ended with an error, or nobody answered.
+FAILURES = (subprocess.CalledProcessError, OSError)
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 
 
 def one_round(number: int, name: str, measures: Sequence[Measure], table: Table) -> None:
     """Of one side: a cluster for those measures that want as many brokers, warmed up by a run of no
-    account, since a JVM needs it to compile what is hot."""
+    account, since a JVM needs it to compile what is hot, and both need it for the topics of their
+    coordinators. What fails is told and the rest is taken."""
     for brokers, those in groupby(measures, key=lambda each: each.brokers):
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)
             try:
-                throughput(side, Setting(replicas=brokers))
+                throughput(side, Setting(replicas=brokers, idempotent=True))
                 for each in those:
                     load = os.getloadavg()[0]
-                    figures = each.take(side)
+                    try:
+                        figures = each.take(side)
+                    except FAILURES as error:
+                        table.failures.append(f"{each.name}, {name}: {error}")
+                        print(
+                            f"round {number}  {name:12}  {each.name}: failed: {error}", flush=True
+                        )
+                        continue
                     table.add(each.name, name, figures)
                     print(
                         f"round {number}  {name:12}  {each.name}: {one_line(figures)}  "
@@ -65,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\nmedians{'':19} {OURS:>12} {KAFKA:>12}    ratio")
     for line in table.lines():
         print(line)
+    if table.failures:
+        raise SystemExit("\n".join(("failed:", *table.failures)))
 
 
 def _let_open_many_files() -> None:

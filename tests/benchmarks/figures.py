@@ -14,6 +14,8 @@ class Table:
 
     def __init__(self) -> None:
         self._rounds: dict[str, dict[str, list[Figures]]] = {}
+        #: Measures that gave none, and why.
+        self.failures: list[str] = []
 
     def add(self, measure: str, side: str, figures: Figures) -> None:
         """One round of one side."""

@@ -29,14 +29,15 @@ class KafkaMissing(RuntimeError):
 
 @dataclass(slots=True)
 class ApacheKafka:
-    """Running brokers, broker 1 first, and where clients reach each. ``controller``: its process
-    where it is none of theirs."""
+    """Running brokers, in the order of their ids from ``first_node`` on, and where clients reach
+    each. ``controller``: its process where it is none of theirs."""
 
     jars: Path
     folders: list[Path]
     processes: "list[subprocess.Popen[bytes]]"
     listeners: list[str]
     controller: "subprocess.Popen[bytes] | None" = None
+    first_node: int = 1
 
     @property
     def bootstrap(self) -> str:
@@ -45,16 +46,17 @@ class ApacheKafka:
 
     def stop_broker(self, node: int) -> None:
         """Shut one down cleanly."""
-        _stop(self.processes[node - 1])
+        _stop(self.processes[node - self.first_node])
 
     def start_broker(self, node: int) -> None:
         """Start one that was stopped, and wait until it listens; one that runs goes on alone, lest
         two with one id put each other out."""
-        if self.processes[node - 1].poll() is None:
+        number = node - self.first_node
+        if self.processes[number].poll() is None:
             return
-        process = _run(self.jars, self.folders[node - 1])
-        self.processes[node - 1] = process
-        _await_port(process, int(self.listeners[node - 1].rpartition(":")[2]))
+        process = _run(self.jars, self.folders[number])
+        self.processes[number] = process
+        _await_port(process, int(self.listeners[number].rpartition(":")[2]))
 
     def stop(self) -> None:
         """Stop them and wait, the controller last."""
@@ -102,16 +104,17 @@ class Security:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
-    broker 1 first (none: free ones); ``advertised`` and ``host``: the ports, and the name of the
-    loopback, that clients are told instead; ``racks``: each broker is in one of its own, named by
-    its id."""
+    the first broker first (none: free ones); ``advertised`` and ``host``: the ports, and the name
+    of the loopback, that clients are told instead; ``racks``: of the first broker first; none:
+    without. ``first_node``: its id."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
     host: str = HOST
-    racks: bool = False
+    racks: Sequence[str] = ()
     own_controller: bool = False
+    first_node: int = 1
 
 
 def start(
@@ -127,27 +130,28 @@ def start(
     wanted = setting or Setting()
     (controller,) = free_ports(1)
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    started = ApacheKafka(jars, [], [], [])
-    roles = _Roles(controller, _CONTROLLER if wanted.own_controller else 1, brokers)
+    first = wanted.first_node
+    started = ApacheKafka(jars, [], [], [], first_node=first)
+    roles = _Roles(controller, _CONTROLLER if wanted.own_controller else first, brokers)
     try:
         if wanted.own_controller:
             own = folder / "kafka-controller"
             own.mkdir()
             _format(jars, own, cluster_id, _controller_entries(own, roles))
             started.controller = _run(jars, own)
-        for node in range(1, brokers + 1):
+        for number, node in enumerate(range(first, first + brokers)):
             own = folder / f"kafka-{node}"
             own.mkdir()
             client, replication = free_ports(2)
-            client = wanted.ports[node - 1] if wanted.ports else client
+            client = wanted.ports[number] if wanted.ports else client
             entries = _entries(own, node, roles, client, replication)
             if wanted.advertised:
-                told = f"CLIENTS://{wanted.host}:{wanted.advertised[node - 1]}"
+                told = f"CLIENTS://{wanted.host}:{wanted.advertised[number]}"
                 entries["advertised.listeners"] = (
                     f"{told},{_addresses({'REPLICATION': replication})}"
                 )
             if wanted.racks:
-                entries["broker.rack"] = str(node)
+                entries["broker.rack"] = wanted.racks[number]
             if security is not None:
                 entries |= _tls(own, security)
             _format(jars, own, cluster_id, {**entries, **wanted.entries})

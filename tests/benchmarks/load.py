@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -148,7 +148,7 @@ def fetch(load: Load) -> Answer:
     began = time.monotonic()
     consumer.assign(mine)
     while seen < wanted and time.monotonic() - began < _TIMEOUT_S:
-        seen += _taken(consumer, 1.0)
+        seen += len(_messages(consumer, 1.0))
     ended = time.monotonic()
     consumer.close()
     if seen < wanted:
@@ -159,34 +159,14 @@ def fetch(load: Load) -> Answer:
 def group(load: Load) -> Answer:
     """To read all records as members of one group: from the first of them that anybody has; and
     until all partitions were given to somebody."""
-    counted = threading.Lock()
-    seen = {"records": 0, "assigned": 0}
-    times: dict[str, float] = {}
+    readers = Readers(load.partitions, load.records)
     began = time.monotonic()
-
-    def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
-        with counted:
-            seen["assigned"] += len(partitions)
-            if seen["assigned"] >= load.partitions:
-                times.setdefault("joined", time.monotonic() - began)
-
-    def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
-        with counted:
-            seen["assigned"] -= len(partitions)
-            times.pop("joined", None)
 
     def member() -> None:
         consumer = _consumer(load, **{"queued.max.messages.kbytes": 16_000})
-        consumer.subscribe([load.topic], on_assign=assigned, on_revoke=revoked)
-        while seen["records"] < load.records and time.monotonic() - began < _TIMEOUT_S:
-            taken = _taken(consumer, 0.2)
-            if taken:
-                with counted:
-                    times.setdefault("first", time.monotonic())
-                    seen["records"] += taken
-                    times["last"] = time.monotonic()
-        with counted:
-            times.setdefault("joined", time.monotonic() - began)
+        consumer.subscribe([load.topic], on_assign=readers.assigned, on_revoke=readers.revoked)
+        while not readers.have_all and time.monotonic() - began < _TIMEOUT_S:
+            readers.took(_messages(consumer, 0.2))
         consumer.close()
 
     threads = [threading.Thread(target=member) for _ in range(load.members)]
@@ -194,22 +174,68 @@ def group(load: Load) -> Answer:
         thread.start()
     for thread in threads:
         thread.join()
-    if seen["records"] < load.records:
-        raise SystemExit(f"only {seen['records']} of {load.records} records came back")
+    if not readers.have_all:
+        raise SystemExit(f"only {readers.records} of {load.records} records came back")
     return {
-        "began": times["first"],
-        "ended": times["last"],
-        "records": seen["records"],
-        "joined": times["joined"],
+        "began": readers.first,
+        "ended": readers.last,
+        "records": readers.records,
+        "joined": readers.joined - began,
     }
 
 
-def _taken(consumer: Consumer, timeout_s: float) -> int:
+class Readers:
+    """What the members of a group have together. Nothing is committed, so that they may read again
+    what another one has read before a rebalance: offsets are counted, not records."""
+
+    def __init__(self, partitions: int, records: int) -> None:
+        self._partitions, self._wanted = partitions, records
+        self._lock = threading.Lock()
+        self._assigned = 0
+        self._next_offsets = [0] * partitions
+        self.have_all = False
+        self.first = self.last = self.joined = 0.0
+
+    @property
+    def records(self) -> int:
+        """How many of them anybody has."""
+        return sum(self._next_offsets)
+
+    def assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        """All of them are, where that makes it so."""
+        with self._lock:
+            self._assigned += len(partitions)
+            if self._assigned >= self._partitions and not self.joined:
+                self.joined = time.monotonic()
+
+    def revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        """To be given out anew; or a member ends, as all do once everything is read."""
+        with self._lock:
+            self._assigned -= len(partitions)
+            if not self.have_all:
+                self.joined = 0.0
+
+    def took(self, messages: Sequence[Message]) -> None:
+        """One member did."""
+        if not messages:
+            return
+        with self._lock:
+            for message in messages:
+                number = message.partition()
+                self._next_offsets[number] = max(self._next_offsets[number], message.offset() + 1)
+            self.last = time.monotonic()
+            self.first = self.first or self.last
+            if self.records >= self._wanted:
+                self.have_all = True
+                self.joined = self.joined or self.last
+
+
+def _messages(consumer: Consumer, timeout_s: float) -> Sequence[Message]:
     messages = consumer.consume(10_000, timeout_s)
     for message in messages:
         if message.error() is not None:
             raise SystemExit(str(message.error()))
-    return len(messages)
+    return messages
 
 
 KINDS: dict[str, Callable[[Load], Answer]] = {

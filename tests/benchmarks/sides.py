@@ -49,7 +49,7 @@ class Side:
 def start_kafka(folder: Path, brokers: int) -> Side:
     """Apache Kafka, broker 1 its controller too."""
     started = kafka.start(kafka.ensure_jars(), folder, brokers=brokers)
-    admin = AdminClient({"bootstrap.servers": started.bootstrap})
+    admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
     _wait(lambda: len(admin.list_topics(timeout=30).brokers) == brokers, "all brokers")
 
     def create(name: str, partitions: int, replicas: int) -> None:

@@ -98,12 +98,44 @@ def test_a_static_member_comes_back(members: Members) -> None:
     assert members.all[0].assignment() == before
 
 
+@pytest.mark.parametrize(
+    "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.slow)]
+)
+def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) -> None:
+    """One by one, while the others go on."""
+    topic = filled(members.cluster, partitions=4)
+    for _ in range(2):
+        members.join(
+            topic,
+            **{
+                "group.protocol": "classic",
+                "partition.assignment.strategy": strategy,
+                "heartbeat.interval.ms": 300,
+                "session.timeout.ms": 6000,
+            },
+        )
+    got = take(members.all, 4 * COUNT)
+    assert len(got) == 4 * COUNT
+    wait(lambda: members.have(2, 2), "both to have their share", 60)
+    members.join(topic)
+    wait(lambda: members.have(1, 1, 2), "the new one to have its share", 60)
+    members.all.pop(0).close()
+    wait(lambda: members.have(2, 2), "the two that are left to have all of it", 60)
+    fill(members.cluster, topic, 4, range(COUNT, COUNT + 10))
+    more = take(members.all, 40)
+    assert len(set(more) - set(got)) == 40
+    members.all.pop().close()
+    wait(lambda: members.have(4), "the last one to have all of it", 60)
+
+
 @pytest.mark.slow
 def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
     cluster = members.cluster
-    topic = filled(cluster)
+    topic = cluster.new_topic(partitions=3)
     for _ in range(2):
         members.join(topic, **{"enable.auto.commit": False})
+    wait(lambda: members.have(1, 2), "both to have their share", 60)
+    fill(cluster, topic, 3, range(COUNT))
     got = take(members.all, 3 * COUNT)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     described = admin.describe_consumer_groups([group])[group].result(30)
@@ -144,6 +176,9 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
     assert sorted(row[2:6] for row in rows) == [
         [str(partition), str(COUNT), str(COUNT), "0"] for partition in range(2)
     ]
+    state = java(jars, command, *server, "--describe", "--group", group, "--state")
+    assert "Empty" in state
+    assert "uniform" in state
     listed = java(jars, command, *server, "--list", "--type", "consumer")
     assert group in listed.split()
     java(jars, command, *server, "--delete", "--group", group)

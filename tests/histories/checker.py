@@ -66,6 +66,7 @@ def check(events: Sequence[Event]) -> Report:
     for outcome in (COMMITTED, ABORTED, UNKNOWN):
         figures[f"transactions {outcome}"] = outcomes[outcome]
     figures["polls"] = len({poll.id for poll in facts.polls})
+    figures["clients that hung"] = sum(event.f == "hung" for event in events)
     return Report(
         figures,
         Counter(event.value["kind"] for event in events if event.f == "fault"),

@@ -19,6 +19,8 @@ from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, Client
 #: How long a call of the library may take before it is repeated or given up.
 CALL_S = 10.0
 REPEATED_S = 40.0
+#: A call that has not returned by then does not keep to its own time-out.
+HUNG_S = 3 * CALL_S
 #: A transaction that nobody ends is aborted by its coordinator after that.
 TRANSACTION_MS = 15_000
 
@@ -104,6 +106,18 @@ class Instances:
             self.failure = error
 
 
+#: Threads within a call of the library, and since when.
+_calling: dict[threading.Thread, float] = {}
+
+
+def is_hung(thread: threading.Thread) -> bool:
+    """Does it wait for a call that should have returned long ago? librdkafka's
+    ``send_offsets_to_transaction`` may wait for ever for a coordinator that is gone (its issues
+    5456 and 5511), whatever the time-out; so no round fails for that."""
+    since_s = _calling.get(thread)
+    return since_s is not None and time.monotonic() - since_s > HUNG_S
+
+
 def place_of(partition: TopicPartition) -> str:
     """As histories name it."""
     return f"{partition.topic}-{partition.partition}"
@@ -125,7 +139,9 @@ def repeated(call: Any, *arguments: Any, before: list[str] | None = None) -> Non
     """A call that its library says may be repeated, until it is done; ``before``: what was said
     then. Raises its last error: ``KafkaException``."""
     until_s = time.monotonic() + REPEATED_S
+    thread = threading.current_thread()
     while True:
+        _calling[thread] = time.monotonic()
         try:
             call(*arguments, CALL_S)
         except KafkaException as error:
@@ -136,6 +152,8 @@ def repeated(call: Any, *arguments: Any, before: list[str] | None = None) -> Non
             time.sleep(0.05)
         else:
             return
+        finally:
+            del _calling[thread]
 
 
 def error_of(exception: KafkaException) -> KafkaError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import KafkaException
 
-from tests.histories.clients import Instances, Run
+from tests.histories.clients import Instances, Run, is_hung
 from tests.histories.closing import close
 from tests.histories.consumers import GroupMember, OffsetReader
 from tests.histories.events import OK, Event, Recorder
@@ -62,7 +62,7 @@ def run_round(target: Target, plan: Plan, *, is_disturbed: bool = True) -> list[
             time.sleep(0.1)
         if is_disturbed:
             faults.stop()
-        idle = _await_progress(run, plan)
+        idle = _await_progress(run, plan, clients)
     finally:
         if is_disturbed:
             faults.stop()
@@ -98,23 +98,32 @@ def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
     return left
 
 
-def _await_progress(run: Run, plan: Plan) -> set[str]:
-    """Everybody gets on again, now that all is well; those who did not in time."""
+def _await_progress(run: Run, plan: Plan, clients: list[Instances]) -> set[str]:
+    """Everybody gets on again, now that all is well; those who did not in time, but for those who
+    wait for a client that hangs."""
     seen = len(run.recorder.events)
     until_s = time.monotonic() + RECOVERY_S
     while not run.recorder.is_full:
         idle = idle_units(plan, itertools.islice(run.recorder.events, seen, None))
+        idle -= {each.client.group or each.client.name for each in clients if is_hung(each.thread)}
         if not idle or time.monotonic() > until_s:
             return idle
         time.sleep(0.3)
     return set()
 
 
+def _is_at_work(client: Instances) -> bool:
+    return client.thread.is_alive() and not is_hung(client.thread)
+
+
 def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:
     until_s = time.monotonic() + ENDING_S
+    while time.monotonic() < until_s and any(map(_is_at_work, clients)):
+        time.sleep(0.1)
+    stuck = [client.client.name for client in clients if _is_at_work(client)]
     for client in clients:
-        client.thread.join(max(until_s - time.monotonic(), 0.0))
-    stuck = [client.client.name for client in clients if client.thread.is_alive()]
+        if is_hung(client.thread):
+            run.recorder.point(client.process, "hung")
     for client in clients:
         if client.failure is not None:
             why = f"{client.process} failed: {client.failure!r}"

@@ -138,7 +138,7 @@ SARAMA = GoSuite(
     wants=Wants(
         brokers=5,
         advertised=SARAMA_PORTS,
-        racks=True,
+        racks=("1", "2", "3", "4", "5"),
         stops_brokers=True,
         entries={
             "auto.create.topics.enable": "false",

@@ -30,7 +30,7 @@ from tests.suites.java_transactions import (
 from tests.suites.packages import Missing
 from tests.suites.targets import KAFKA_VERSION, Wants
 
-LIMIT_S = 150.0
+LIMIT_S = 300.0
 
 
 def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:

@@ -43,12 +43,21 @@ _ENVIRON = {"KAFKA_VERSION": KAFKA_VERSION.rpartition(".")[0], "COLUMNS": "200"}
 
 
 class KafkaPython:
-    """The suite. Its tests are given one broker, as its authors run them; those of SASL and TLS
-    want to start brokers themselves, and skip."""
+    """The suite. Its tests are given one broker with the settings that its authors start one with;
+    those of SASL and TLS want to start brokers themselves, and skip."""
 
     name = "kafka-python"
     title = f"kafka-python {VERSION}, test/integration"
-    wants = Wants(brokers=1)
+    wants = Wants(
+        brokers=1,
+        first_node=0,
+        entries={
+            "auto.create.topics.enable": "true",
+            "num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+        },
+    )
 
     def prepare(self) -> "ReadyKafkaPython":
         folder = packages.sdist(f"kafka-python=={VERSION}", _SHA256)
@@ -59,7 +68,8 @@ class KafkaPython:
             folder=folder,
             environ=_ENVIRON,
         )
-        return ReadyKafkaPython(folder, named_tests(listed))
+        codecs = packages.wheels(packages.MODULES / "kafka-python" / "requirements.txt")
+        return ReadyKafkaPython(folder, codecs, named_tests(listed))
 
 
 def named_tests(listed: str) -> list[str]:
@@ -69,9 +79,10 @@ def named_tests(listed: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadyKafkaPython:
-    """Unpacked, in ``folder``."""
+    """Unpacked, in ``folder``; ``codecs``: to import them from."""
 
     folder: Path
+    codecs: Path
     tests: Sequence[str]
 
     def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
@@ -83,6 +94,7 @@ class ReadyKafkaPython:
             folder=self.folder,
             environ={
                 **_ENVIRON,
+                "PYTHONPATH": str(self.codecs),
                 "KAFKA_URI": f"kafka://{target.listeners[0]}",
                 "KAFKA_ROOT": str(root),
             },

@@ -15,6 +15,7 @@ from tests.suites import batches, packages
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.outputs import Began, Event
 from tests.suites.targets import KAFKA_VERSION, Target, Wants, bootstrap
+from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
 
 VERSION = "2.15.1"
 _PACKAGE = "@confluentinc/kafka-javascript"
@@ -62,7 +63,9 @@ class LibrdkafkaTest:
 
 
 class Librdkafka:
-    """The suite. Topics come into being with four partitions where a test names a new one."""
+    """The suite, on brokers with the settings that its authors start them with: topics come into
+    being with four partitions where a test names a new one, and consumers may read from followers.
+    """
 
     name = "librdkafka"
     title = f"librdkafka {VERSION}, tests"
@@ -72,7 +75,10 @@ class Librdkafka:
             "auto.create.topics.enable": "true",
             "num.partitions": "4",
             "default.replication.factor": "3",
+            "replica.selector.class": RACK_AWARE_SELECTOR,
         },
+        kafka_entries={"group.share.min.record.lock.duration.ms": "1000"},
+        racks=("RACK1", "RACK2", "RACK3"),
     )
 
     def prepare(self) -> "ReadyLibrdkafka":
@@ -107,7 +113,13 @@ class ReadyLibrdkafka:
             command=command,
             reader=LibrdkafkaTest(),
             folder=self.folder,
-            environ={"RDKAFKA_TEST_CONF": str(settings), "TEST_KAFKA_VERSION": KAFKA_VERSION},
+            environ={
+                "RDKAFKA_TEST_CONF": str(settings),
+                "TEST_KAFKA_VERSION": KAFKA_VERSION,
+                "LD_LIBRARY_PATH": os.pathsep.join(
+                    str(self.folder.with_name(each)) for each in ("src", "src-cpp")
+                ),
+            },
         )
         batches.run(
             program,

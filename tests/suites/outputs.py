@@ -55,7 +55,7 @@ class Pytest:
     down."""
 
     _ENDED = re.compile(
-        r"^(\S+?::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \(.*\))?\s*(?:\[ *\d+%\])?$"
+        r"^(\S+?::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \(.*\))?\s*(?:\[ *\d+%\].*)?$"
     )
 
     def read(self, line: str) -> Iterator[Event]:

@@ -133,6 +133,22 @@ def sdist(requirement: str, sha256: str) -> Path:
     return next(path for path in folder.iterdir() if path.is_dir())
 
 
+def wheels(requirements: Path) -> Path:
+    """A folder to import from, with what a file of requirements names, each by its hashes. Raises
+    :class:`Missing`."""
+    folder = kept(
+        f"{requirements.parent.name}-packages",
+        {"requirements": requirements.read_bytes()},
+        lambda made: command(
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", requirements),
+            *("--target", made / "packages"),
+            folder=made,
+        ),
+    )
+    return folder / "packages"
+
+
 def npm_folder(folder: Path) -> Path:
     """A folder with the sources of ``folder`` and the packages that its lock file names."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

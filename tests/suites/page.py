@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.conformance.oracle.figures import FIGURES, section
+from tests.conformance.oracle.figures import load as load_figures
 from tests.suites import allowed
 from tests.suites.catalogue import SUITES
 from tests.suites.outcomes import Outcome
@@ -45,7 +47,9 @@ held by `tests/conformance/test_defaults.py`; a few tests of the suites are run 
 def page(records: Mapping[str, SuiteRecord], reasons: Mapping[str, Mapping[str, str]]) -> str:
     """``reasons``: suite → test → why it may fail."""
     parts = [_HEAD, "\n".join(_table(records, reasons)) + "\n", _HOW]
-    parts += ["\n".join(lines) + "\n" for lines in (_failing(records, reasons), _others()) if lines]
+    answers = section(load_figures(FIGURES.read_text("utf-8")))
+    lists = _failing(records, reasons), list(answers), _others()
+    parts += ["\n".join(lines) + "\n" for lines in lists]
     return "\n".join(parts)
 
 

@@ -19,11 +19,17 @@ _CARGO = ("cargo", "test", "--locked", "--tests", "--no-run", "--message-format=
 
 
 class RdkafkaRs:
-    """The suite. One broker, three partitions where nobody says how many, as its authors run it."""
+    """The suite. One broker, whose id and port its tests know, three partitions where nobody says
+    how many, as its authors run it."""
 
     name = "rdkafka-rs"
     title = f"rdkafka {VERSION} (Rust), tests"
-    wants = Wants(brokers=1, entries={"auto.create.topics.enable": "true", "num.partitions": "3"})
+    wants = Wants(
+        brokers=1,
+        first_node=0,
+        ports=(9092,),
+        entries={"auto.create.topics.enable": "true", "num.partitions": "3"},
+    )
 
     def prepare(self) -> "ReadyRdkafkaRs":
         folder = packages.crate("rdkafka", VERSION, _SHA256)
@@ -31,7 +37,7 @@ class RdkafkaRs:
         found = programs(packages.command(*_CARGO, folder=folder))
         tests = [
             f"{name}::{test}"
-            for name, program in found.items()
+            for name, program in sorted(found.items())
             for test in named_tests(
                 packages.command(program, "--list", "--format=terse", folder=folder)
             )

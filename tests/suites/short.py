@@ -12,7 +12,10 @@ from tests.suites.suite import Ready
 #: Suite → what the names of its tests have.
 SHORT = {
     "franz-go": r"^(TestPing|TestConsumeRegex|TestGroupSimple|TestIssue865|TestPooling)$",
-    "kafka-python": r"::test_(end_to_end\[zstd\]|idempotent_producer|group|create_delete_topics)$",
+    "kafka-python": (
+        r"::test_(create_delete_topics|delete_records|kafka_consumer__offset_commit_resume"
+        r"|kafka_consumer_offsets_for_time)$"
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from tests.benchmarks import kafka
 from tidemark.configuration import table
 from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.cluster import LOCAL_INTERVALS_MS, LocalCluster
 from tidemark_cli.local.layout import Layout, read_json, write_json
 from tidemark_cli.ports import HOST
 
@@ -25,19 +25,20 @@ KAFKA_VERSION = kafka.VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """``entries``: of the configuration, by Kafka's names. ``ports`` and ``advertised``: of
-    broker 1 first; none: free ones, and what is bound. ``host``: as clients are told it, of the
-    loopback. ``racks``: each broker in one of its own,
-    named by its id. ``stops_brokers``: the suite does, so that none of them may be the
+    """``entries``: of the configuration, by Kafka's names. ``first_node``: the id of the first
+    broker. ``ports`` and ``advertised``: of it first; none: free ones, and what is bound.
+    ``host``: as clients are told it, of the loopback. ``racks``: of the first broker first; none:
+    brokers are in none. ``stops_brokers``: the suite does, so that none of them may be the
     controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
 
     brokers: int = 3
+    first_node: int = 1
     entries: Mapping[str, str] = field(default_factory=dict)
     kafka_entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
     host: str = HOST
-    racks: bool = False
+    racks: Sequence[str] = ()
     stops_brokers: bool = False
 
 
@@ -50,7 +51,7 @@ class Target(Protocol):
 
     @property
     def listeners(self) -> Sequence[str]:
-        """Where each broker listens, broker 1 first; whatever it tells clients."""
+        """Where each broker listens, the first one first; whatever it tells clients."""
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
         """Of each replica."""
@@ -102,7 +103,7 @@ def tidemark(folder: Path, wants: Wants) -> Iterator[Target]:
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier="directory")
     local = LocalCluster(layout, settings, lambda _: None)
-    nodes = range(1, wants.brokers + 1)
+    nodes = range(wants.first_node, wants.first_node + wants.brokers)
     try:
         cluster, broker = divided(wants.entries)
         local.start(brokers=0)
@@ -139,13 +140,19 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
     """A broker that is not started yet, on the port that the suite needs; where it will listen."""
     local.declare_broker(node)
     path = local.layout.broker_config(node)
-    config = {**(read_json(path) or {}), **entries}
+    settings = read_json(path) or {}
+    # Suites expect Kafka's own: records that they date back to 1970 would be gone at once.
+    kept = {name: settings[name] for name in settings.keys() - LOCAL_INTERVALS_MS.keys()}
+    config = {**kept, **entries}
+    number = node - wants.first_node
     if wants.ports:
-        config["listeners"] = f"127.0.0.1:{wants.ports[node - 1]}"
-    if wants.advertised:
-        config["advertised.listeners"] = f"{wants.host}:{wants.advertised[node - 1]}"
+        config["listeners"] = f"127.0.0.1:{wants.ports[number]}"
+    # As Apache Kafka is started here: suites look whether the file says it.
+    config["advertised.listeners"] = (
+        f"{wants.host}:{wants.advertised[number]}" if wants.advertised else config["listeners"]
+    )
     if wants.racks:
-        config["broker.rack"] = str(node)
+        config["broker.rack"] = wants.racks[number]
     write_json(path, config)
     return str(config["listeners"])
 
@@ -170,7 +177,7 @@ class Oracle:
         ]
 
     def log_file(self, node: int) -> Path:
-        return self.kafka.folders[node - 1] / "kafka.log"
+        return self.kafka.folders[node - self.kafka.first_node] / "kafka.log"
 
     def stop_broker(self, node: int) -> None:
         self.kafka.stop_broker(node)
@@ -188,6 +195,7 @@ def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
         advertised=wants.advertised,
         host=wants.host,
         racks=wants.racks,
+        first_node=wants.first_node,
         own_controller=wants.stops_brokers,
     )
     started = kafka.start(kafka.ensure_jars(), folder, brokers=wants.brokers, setting=setting)

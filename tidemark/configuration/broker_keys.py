@@ -53,6 +53,7 @@ def _key(
     )
 
 
+_MIGRATION = ("bidirectional", "upgrade", "downgrade", "disabled")
 _CLIENT_AUTH = one_of({each: each for each in ("none", "requested", "required")})
 
 # fmt: off
@@ -207,6 +208,11 @@ BROKER_KEYS = (
         "How often members of consumer groups (KIP-848) are to be heard of."),
     _key(_BROKER, "group.consumer.max.size", integer(1), 2**31 - 1,
         "Members of a consumer group (KIP-848) at most; never more than 10,000."),
+    _key(_BROKER, "group.consumer.migration.policy", one_of({each: each for each in _MIGRATION}),
+        "bidirectional",
+        "Whether a group changes its protocol while it has members (KIP-848): upgrade, when the "
+        "first consumer joins that has group.protocol=consumer; downgrade, when the last one goes; "
+        "bidirectional, disabled."),
     _key(_BROKER, "group.consumer.assignment.interval.ms", integer(0, 15_000), 1000,
         "How long the targets of a consumer group (KIP-848) stay as they are, however many members "
         "come and go."),

@@ -37,6 +37,10 @@ CLUSTER = _by_name(
     )
 )
 
+#: Those of it that Kafka's clients may set: Kafka calls the defaults of topics dynamic, and nothing
+#: else that stands there.
+DYNAMIC = MappingProxyType({name: CLUSTER[name] for name in CLUSTER_DEFAULTS})
+
 #: Every key of the broker's file that is no default of topics.
 BROKER = _by_name(key for key in _OWN.values() if Scope.BROKER in key.scopes)
 

@@ -1,4 +1,5 @@
-"""What clients ask of topics through Kafka's admin API, as a broker passes it on to the controller.
+"""What clients ask of topics, and of the configuration of all brokers, through Kafka's admin API,
+as a broker passes it on to the controller.
 
 ``ChangeTopics`` is a request like those of :mod:`tidemark.wire.control`, over a connection of its
 own: what has to be written to the API server takes longer than a proposal for an ISR. One message
@@ -35,6 +36,8 @@ class ChangeKind(enum.IntEnum):
     CONFIGURE = 3
     ELECT = 4
     REASSIGN = 5
+    #: No topic's: the Cluster's configuration.
+    CONFIGURE_CLUSTER = 6
 
 
 class SettingOperation(enum.IntEnum):

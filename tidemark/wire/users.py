@@ -8,6 +8,7 @@ Numbers are Kafka's: ``ScramMechanism`` (KIP-554), ``ResourceType``, ``PatternTy
 """
 
 from kio.static.constants import EntityType
+from kio.static.primitive import i64
 
 from tidemark.wire.entity import entity, wire
 
@@ -53,14 +54,15 @@ class UserState:
 @entity(_nested, USER_STATES)
 class ClientQuota:
     """What those whom an entity names may use on each broker (KIP-55): ``user`` and ``client_id``
-    None: whichever, "": each that has no quota of its own. Bytes a second, and percents of one
-    thread's time; 0: not limited."""
+    None: whichever, "": each that has no quota of its own. Bytes a second, percents of one
+    thread's time, and partitions created or deleted a second (KIP-599); 0: not limited."""
 
     user: str | None = wire("string")
     client_id: str | None = wire("string")
     producer_byte_rate: int = wire("int64")
     consumer_byte_rate: int = wire("int64")
     request_percentage: int = wire("int32")
+    controller_mutation_rate: int = wire("int64", default=i64(0), tag=0)
 
 
 @entity(EntityType.request, USER_STATES)

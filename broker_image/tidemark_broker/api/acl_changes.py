@@ -51,9 +51,11 @@ class DeleteAclsResponse:
 
 
 def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
-    if call.client.may(Operation.ALTER, ResourceType.CLUSTER):
-        return ErrorCode.policy_violation, MESSAGE
-    return ErrorCode.cluster_authorization_failed, None
+    if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
+        return ErrorCode.cluster_authorization_failed, None
+    if not call.services.users.authorizer.decides:
+        return ErrorCode.security_disabled, "no ACLs decide in this cluster"
+    return ErrorCode.policy_violation, MESSAGE
 
 
 async def create(request: CreateAclsRequest, call: Call) -> CreateAclsResponse:

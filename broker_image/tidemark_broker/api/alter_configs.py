@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs (44) and AlterConfigs (33): a topic's keys, in its ``Topic`` object.
+"""IncrementalAlterConfigs (44) and AlterConfigs (33): a topic's keys, in its ``Topic`` object; what
+holds for all brokers (one without a name), in the ``Cluster`` object; the levels of a broker's log.
 
-ALTER_CONFIGS on the topic decides. Brokers have their configuration from their file and, what is
-the same for all, from the ``Cluster`` object: what a client wrote here would be lost with the next
-change there, so it is refused and told where to write it.
+ALTER_CONFIGS on the topic decides, else on the cluster. What one broker alone has stands in its
+file, which is read at its start: it is refused with Kafka's code.
 """
 
 from collections import Counter
@@ -15,7 +15,9 @@ from kio.schema.alter_configs.v2 import request as whole
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as incremental
 
+from tidemark.configuration.table import DYNAMIC, TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
+from tidemark_broker.api import broker_loggers
 from tidemark_broker.api.changed_topics import (
     AUTHORIZATION_FAILED,
     error_of,
@@ -27,9 +29,12 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
-_WHERE = (
-    "a broker's configuration is in its own file, what is the same for all brokers in spec.config "
-    "of the Cluster object (kubectl apply)"
+_IN_FILE = (
+    "a broker reads its own file at its start, and the rest is spec.config of the Cluster object"
+)
+_FOR_ALL = (
+    "this is the same for all brokers: set it for all of them (no broker's name, or "
+    "--entity-default), which is spec.config of the Cluster object"
 )
 _ASK_S = 30.0
 #: How long an answer waits for this broker to follow; it is no error if it does not.
@@ -64,61 +69,60 @@ async def alter_incrementally(
 ) -> AlterConfigsResponse:
     """Change the keys that are named."""
 
-    def change(resource: incremental.AlterConfigsResource) -> TopicChange:
-        settings = tuple(
+    def settings(resource: incremental.AlterConfigsResource) -> tuple[Setting, ...]:
+        return tuple(
             Setting(name=each.name, value=each.value, operation=each.config_operation)
             for each in resource.configs
         )
-        return _change(resource.resource_name, settings)
 
-    return await _altered(request.resources, change, call, validate_only=request.validate_only)
+    return await _altered(request.resources, settings, call, validate_only=request.validate_only)
 
 
 async def alter(request: whole.AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """Replace all keys by those that are named: the others go back to their defaults."""
 
-    def change(resource: whole.AlterConfigsResource) -> TopicChange:
-        settings = tuple(
+    def settings(resource: whole.AlterConfigsResource) -> tuple[Setting, ...]:
+        return tuple(
             Setting(name=each.name, value=each.value, operation=SettingOperation.SET)
             for each in resource.configs
         )
-        return _change(resource.resource_name, settings, is_whole=True)
 
-    return await _altered(request.resources, change, call, validate_only=request.validate_only)
-
-
-def _change(topic: str, settings: tuple[Setting, ...], *, is_whole: bool = False) -> TopicChange:
-    return TopicChange(
-        kind=ChangeKind.CONFIGURE, name=topic, topic_id=None, settings=settings, is_whole=is_whole
+    return await _altered(
+        request.resources, settings, call, validate_only=request.validate_only, is_whole=True
     )
 
 
 async def _altered(
     resources: Sequence[_Resource],
-    change: Callable[..., TopicChange],
+    settings_of: Callable[..., tuple[Setting, ...]],
     call: Call,
     *,
     validate_only: bool,
+    is_whole: bool = False,
 ) -> AlterConfigsResponse:
-    asked = Counter((each.resource_type, each.resource_name) for each in resources)
+    asked = Counter[_Key]((each.resource_type, each.resource_name) for each in resources)
     told: dict[_Key, _Told] = {}
-    for (kind, name), times in asked.items():
-        refused = _refusal(kind, name, times, call)
+    changes: dict[_Key, TopicChange] = {}
+    for resource in resources:
+        key: _Key = int(resource.resource_type), resource.resource_name
+        refused = _refusal(*key, asked[key], call)
         if refused is not None:
-            told[kind, name] = refused
+            told[key] = refused
+        elif key[0] == ConfigResource.BROKER_LOGGER:
+            told[key] = _alter_loggers(
+                settings_of(resource), validate_only=validate_only, is_whole=is_whole
+            )
+        elif key[0] == ConfigResource.BROKER and key[1]:
+            told[key] = _refusal_of_one_broker(settings_of(resource))
+        else:
+            changes[key] = _change(*key, settings_of(resource), is_whole=is_whole)
         if call.turns.over:
             await call.turns.give()
-    made = await call.turns.all_of(
-        change(resource)
-        for resource in resources
-        if (resource.resource_type, resource.resource_name) not in told
-    )
-    changes = {each.name: each for each in made if each.name is not None}
     results = await pass_on(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
-    for name, result in zip(changes, results, strict=True):
-        told[ConfigResource.TOPIC, name] = error_of(result.error_code), result.error_message
+    for key, result in zip(changes, results, strict=True):
+        told[key] = error_of(result.error_code), result.error_message
         if call.turns.over:
             await call.turns.give()
     if not validate_only:
@@ -132,37 +136,84 @@ async def _altered(
     return AlterConfigsResponse(responses=tuple(responses))
 
 
+def _change(kind: int, name: str, settings: tuple[Setting, ...], *, is_whole: bool) -> TopicChange:
+    of_topic = kind == ConfigResource.TOPIC
+    return TopicChange(
+        kind=ChangeKind.CONFIGURE if of_topic else ChangeKind.CONFIGURE_CLUSTER,
+        name=name,
+        topic_id=None,
+        settings=settings,
+        is_whole=is_whole,
+    )
+
+
 def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
-    """Why it is not passed on."""
+    """Why it is not looked at."""
     if times > 1:
-        return ErrorCode.invalid_request, "Duplicate resource."
+        return ErrorCode.invalid_request, "Each resource must appear at most once."
     if kind == ConfigResource.TOPIC:
         if call.client.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name):
             return None
         return ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED
-    if kind == ConfigResource.BROKER:
-        if call.client.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):
-            return ErrorCode.policy_violation, _WHERE
+    if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
+        return ErrorCode.invalid_request, f"Unsupported resource type: {kind}"
+    if not call.client.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):
         return ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED
-    return ErrorCode.invalid_request, f"Unsupported resource type: {kind}"
+    me = call.services.replicas.context.node_id
+    if name != str(me) and (name or kind == ConfigResource.BROKER_LOGGER):
+        text = f"Unexpected broker id, expected {me}, but received {name[:100]}"
+        return ErrorCode.invalid_request, text
+    return None
+
+
+def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
+    """Nothing is set for one broker alone, and so there is nothing to take away, either."""
+    added = {each.name for each in settings if each.operation != SettingOperation.DELETE}
+    static = sorted(added - DYNAMIC.keys())
+    if static:
+        text = f"Cannot update these configs dynamically: {', '.join(static)[:1000]}; {_IN_FILE}"
+        return ErrorCode.invalid_request, text
+    return (ErrorCode.policy_violation, _FOR_ALL) if added else (ErrorCode.none, None)
+
+
+def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole: bool) -> _Told:
+    if is_whole:
+        text = "AlterConfigs does not support the resource type BROKER_LOGGER"
+        return ErrorCode.invalid_request, text
+    try:
+        broker_loggers.alter(settings, validate_only=validate_only)
+    except broker_loggers.LoggerRefusal as refusal:
+        return refusal.code, refusal.message
+    return ErrorCode.none, None
 
 
 async def _follow(
-    changes: Mapping[str, TopicChange], told: Mapping[_Key, _Told], call: Call
+    changes: Mapping[_Key, TopicChange], told: Mapping[_Key, _Told], call: Call
 ) -> None:
     """Whoever asks this broker next finds what was set, but for a topic that is paused."""
-    topics = call.services.cluster.topics
+    cluster = call.services.cluster
 
-    def has_followed(name: str) -> bool:
-        view = topics.get(name)
-        return view is None or all(
-            view.config.get(setting.name, setting.value) == setting.value
-            for setting in changes[name].settings
+    def has_followed(key: _Key) -> bool:
+        kind, name = key
+        view = cluster.topics.get(name) if kind == ConfigResource.TOPIC else None
+        config = cluster.cluster_config if view is None else view.config
+        if view is None and kind == ConfigResource.TOPIC:
+            return True
+        return all(
+            _says(config, setting)
+            for setting in changes[key].settings
             if setting.operation == SettingOperation.SET
         )
 
-    made = [name for name in changes if told[ConfigResource.TOPIC, name][0] is ErrorCode.none]
+    made = [key for key in changes if told[key][0] is ErrorCode.none]
     await until_known(call, made, has_followed, _FOLLOW_S)
+
+
+def _says(config: Mapping[str, str], setting: Setting) -> bool:
+    """Some keys that have fields of their own in a manifest are not told to brokers as such."""
+    if setting.name in config:
+        return config[setting.name] == setting.value
+    return setting.name in TOPIC and bool(TOPIC[setting.name].field)
 
 
 INCREMENTAL = Api(

@@ -60,7 +60,9 @@ async def until_known(
             left.pop()
         return not left  # the rest is looked at when that one is there
 
-    await call.services.purgatory.wait([CHANGED], all_known, call.wait_s(wait_s))
+    await call.services.purgatory.wait(
+        [CHANGED], all_known, call.wait_s(wait_s), who=call.client.who
+    )
     return frozenset(name for name in left if not is_known(name))
 
 

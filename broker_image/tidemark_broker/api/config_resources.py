@@ -8,3 +8,4 @@ class ConfigResource(enum.IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8

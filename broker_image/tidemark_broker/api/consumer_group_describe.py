@@ -19,8 +19,8 @@ from tidemark_broker.groups.core.values import shown
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _BARE_BYTES = 300
-#: A member of KIP-848's protocol; classic ones are in groups of their own.
-_CONSUMER_MEMBER = 1
+#: Kinds of members.
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Member:
     subscribed_topic_regex: str | None
     assignment: AssignmentOfMember
     target_assignment: AssignmentOfMember
-    member_type: int = _CONSUMER_MEMBER
+    member_type: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +91,10 @@ async def handle(
         await call.turns.pause()
         if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             described.error_code = ErrorCode.group_authorization_failed
+            continue
+        if not group_id:
+            described.error_code = ErrorCode.invalid_group_id
+            described.error_message = "A group has a name."
             continue
         try:
             group = call.services.groups.consumer_group(group_id)
@@ -138,9 +142,10 @@ def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> Member:
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=metadata.subscribed_topic_names,
-        subscribed_topic_regex=metadata.subscribed_topic_regex,
+        subscribed_topic_regex=metadata.subscribed_topic_regex or "",
         assignment=_named(member.position.assigned, call),
         target_assignment=_named(group.target_of(member.member_id), call),
+        member_type=_CONSUMER_MEMBER if metadata.classic is None else _CLASSIC_MEMBER,
     )
 
 

@@ -19,9 +19,13 @@ from tidemark_broker.api.changed_topics import (
     until_known,
     with_each,
 )
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation
+
+#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+_KNOWS_QUOTA = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +56,12 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
     for name, times in asked.items():
         if times > 1:
             answers[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
+    if not request.validate_only:
+        for topic in request.topics:
+            if topic.name not in answers and not _may_grow(topic, call):
+                answers[topic.name] = _error(
+                    topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED
+                )
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
@@ -64,6 +74,12 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
         for name, result in results.items()
     )
     return CreatePartitionsResponse(results=(*answers.values(), *grown))
+
+
+def _may_grow(topic: CreatePartitionsTopic, call: Call) -> bool:
+    view = call.services.cluster.topics.get(topic.name)
+    added = 0 if view is None else topic.count - len(view.partitions)
+    return may_mutate(call, added, refused_since=_KNOWS_QUOTA)
 
 
 def _error(name: str, code: ErrorCode, message: str) -> CreatePartitionsTopicResult:

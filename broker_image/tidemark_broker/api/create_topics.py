@@ -9,7 +9,7 @@ may.
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,6 +17,8 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
+from tidemark.backoff import Backoff
+from tidemark.configuration.broker_keys import NUM_PARTITIONS
 from tidemark.logfiles.names import CLUSTER_METADATA_TOPIC
 from tidemark.wire.topics import (
     Assignment,
@@ -35,13 +37,17 @@ from tidemark_broker.api.changed_topics import (
     with_each,
 )
 from tidemark_broker.api.described_configs import topic_configs
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each is answered with dozens of keys.
 TOPICS_MAX = 1000
-_AGAIN_S = 0.2
+#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+_KNOWS_QUOTA = 6
+#: Between two looks at whether a topic of the same name has gone; twice as long after each.
+_AGAIN = Backoff(first_s=0.2, most_s=5.0)
 _EXISTS = int(ErrorCode.topic_already_exists)
 
 
@@ -82,6 +88,8 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     """Check who asks, pass on, wait for leaders, answer."""
     asked = Counter[str](topic.name for topic in request.topics)
     refused = await _refused(asked, call)
+    if not request.validate_only:
+        refused |= _over_quota(request, refused.keys(), call)
     creatable = [topic for topic in request.topics if topic.name not in refused]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _created(creatable, call, wait_s, validate_only=request.validate_only)
@@ -111,6 +119,21 @@ async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableT
     return refused
 
 
+def _over_quota(
+    request: CreateTopicsRequest, refused: Set[str], call: Call
+) -> dict[str, CreatableTopicResult]:
+    found: dict[str, CreatableTopicResult] = {}
+    for topic in request.topics:
+        if topic.name in refused:
+            continue
+        partitions = len(topic.assignments) or topic.num_partitions
+        if partitions == -1:
+            partitions = int(call.services.cluster.cluster_config.get(NUM_PARTITIONS) or 1)
+        if not may_mutate(call, partitions, refused_since=_KNOWS_QUOTA):
+            found[topic.name] = _error(topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED)
+    return found
+
+
 def _error(name: str, code: ErrorCode, message: str = AUTHORIZATION_FAILED) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message)
 
@@ -124,7 +147,7 @@ async def _created(
     made_of = await call.turns.all_of(_change(topic) for topic in topics)
     changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
     results: dict[str, TopicChangeResult] = {}
-    asked = list(changes)
+    asked, again = list(changes), _AGAIN
     while asked:
         left_s = until_s - loop.time()
         told = await pass_on(
@@ -132,9 +155,10 @@ async def _created(
         )
         results.update(with_each(asked, told))
         asked = [name for name in asked if _is_going(results[name], name, call)]
-        if not asked or until_s - loop.time() < _AGAIN_S:
+        again = again.failed(loop.time())
+        if not asked or until_s < again.until_s:
             break
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(again.until_s - loop.time())
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
         late = await until_known(
@@ -217,4 +241,5 @@ API = Api(
     answer=CreateTopicsResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

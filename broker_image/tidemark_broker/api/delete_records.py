@@ -75,6 +75,7 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
             ],
             lambda: _all_settled(pending, services),
             call.wait_s(milliseconds(request.timeout) / 1000),
+            who=call.client.who,
         )
     return await _answer(request, call, statuses)
 

@@ -21,12 +21,15 @@ from tidemark_broker.api.changed_topics import (
     pass_on,
     until_known,
 )
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Before that a client does not know the error.
 _DISABLED_SINCE = 3
+#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+_KNOWS_QUOTA = 5
 NOT_HOSTED = "This server does not host this topic-partition."
 
 
@@ -69,6 +72,7 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
     for each, times in asked.items():
         refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
+        refused = refused or _over_quota(each, names[each], call)
         if refused is not None:
             answers[each] = refused
         if call.turns.over:
@@ -140,6 +144,18 @@ def _refusal(
         return None
     return DeletableTopicResult(
         name=shown, topic_id=topic_id, error_code=code, error_message=message
+    )
+
+
+def _over_quota(asked: _Asked, name: str | None, call: Call) -> DeletableTopicResult | None:
+    view = None if name is None else call.services.cluster.topics.get(name)
+    if may_mutate(call, len(view.partitions) if view else 0, refused_since=_KNOWS_QUOTA):
+        return None
+    return DeletableTopicResult(
+        name=asked[0],
+        topic_id=asked[1],
+        error_code=ErrorCode.throttling_quota_exceeded,
+        error_message=EXCEEDED,
     )
 
 

@@ -61,23 +61,29 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
     wanted = {each.entity_type: each for each in request.components}
     problem = _problem(request, wanted)
     if problem is not None:
-        return DescribeClientQuotasResponse(
-            error_code=ErrorCode.invalid_request, error_message=problem
-        )
+        code, text = problem
+        return DescribeClientQuotasResponse(error_code=code, error_message=text)
     entries = await call.turns.all_of(_entries(request, wanted, call))
     return DescribeClientQuotasResponse(entries=tuple(each for each in entries if each is not None))
 
 
 def _problem(
     request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData]
-) -> str | None:
+) -> tuple[ErrorCode, str] | None:
+    """In Kafka's codes (``ClientQuotasImage.describe``)."""
+    invalid = ErrorCode.invalid_request
     if len(wanted) < len(request.components):
-        return "an entity type is asked for twice"
+        return invalid, "an entity type is asked for twice"
+    if "" in wanted:
+        return invalid, "an entity type is empty"
     unknown = wanted.keys() - {USER, CLIENT_ID, IP}
     if unknown:
-        return f"there are quotas of {USER} and {CLIENT_ID}, not of {', '.join(sorted(unknown))}"
+        text = f"there are quotas of {USER} and {CLIENT_ID}, not of {', '.join(sorted(unknown))}"
+        return ErrorCode.unsupported_version, text
     if any(not _EXACT <= each.match_type <= _ANY for each in request.components):
-        return "a match type that is not known"
+        return invalid, "a match type that is not known"
+    if any((each.match_type == _EXACT) is (each.match is None) for each in request.components):
+        return invalid, "an exact match has a name, and no other has one"
     return None
 
 

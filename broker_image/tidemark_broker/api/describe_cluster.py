@@ -11,7 +11,7 @@ from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,12 +29,12 @@ class DescribeClusterBroker:
 class DescribeClusterResponse:
     """``controller_id``: a broker to name as controller, -1 for none."""
 
-    error_code: ErrorCode
-    error_message: str | None
-    endpoint_type: int
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[DescribeClusterBroker, ...]
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    endpoint_type: int = _BROKERS
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: tuple[DescribeClusterBroker, ...] = ()
     cluster_authorized_operations: int = NOT_ASKED
     throttle_time: timedelta = ZERO
 
@@ -42,7 +42,13 @@ class DescribeClusterResponse:
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """Answer; the controllers' own endpoints are not to be had from a broker."""
     if request.endpoint_type != _BROKERS:
-        return _answer(call, request, ErrorCode.mismatched_endpoint_type, ())
+        is_known = request.endpoint_type == _CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.mismatched_endpoint_type
+            if is_known
+            else ErrorCode.unsupported_endpoint_type,
+            error_message="this is a broker: ask for brokers (1)",
+        )
     listener = call.client.listener
     brokers = []
     for node, row in sorted(call.services.cluster.brokers.items()):
@@ -52,23 +58,11 @@ async def handle(request: DescribeClusterRequest, call: Call) -> DescribeCluster
                 broker_id=node, host=end.host, port=end.port, rack=row.rack, is_fenced=row.fenced
             )
             brokers.append(made)
-    return _answer(call, request, ErrorCode.none, tuple(brokers))
-
-
-def _answer(
-    call: Call,
-    request: DescribeClusterRequest,
-    error: ErrorCode,
-    brokers: tuple[DescribeClusterBroker, ...],
-) -> DescribeClusterResponse:
     cluster = call.services.cluster
     return DescribeClusterResponse(
-        error_code=error,
-        error_message=None if error is ErrorCode.none else "this is a broker: ask for brokers (1)",
-        endpoint_type=request.endpoint_type,
         cluster_id=cluster.cluster_id,
-        controller_id=cluster.controller_id if error is ErrorCode.none else -1,
-        brokers=brokers,
+        controller_id=cluster.controller_id,
+        brokers=tuple(brokers),
         cluster_authorized_operations=(
             cluster_operations(call.client)
             if request.include_cluster_authorized_operations

@@ -1,9 +1,8 @@
 """DescribeConfigs (32): all keys of topics and of this broker, with their values and where these
 come from.
 
-DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Nothing of a broker is writable
-through Kafka's API: its file is read at its start, and what is the same for all brokers stands in
-the ``Cluster`` object.
+DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Of a broker's keys those are
+writable that are defaults of topics, for all brokers; its file is read at its start.
 """
 
 from collections.abc import Iterable
@@ -13,21 +12,26 @@ from datetime import timedelta
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api import broker_loggers
 from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
 from tidemark_broker.api.config_resources import ConfigResource
 from tidemark_broker.api.described_configs import (
     Described,
     broker_configs,
     cluster_configs,
+    logger_configs,
     tiering_config,
     topic_configs,
 )
+from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each has dozens of keys.
 RESOURCES_MAX = 1000
+#: What a resource, and a key of it, weigh in an answer, about.
+_BARE_BYTES, _KEY_BYTES = 200, 400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,12 +84,19 @@ class _Refused(Exception):
 
 
 async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Describe each."""
+    """Describe each, as far as there is memory: the others are to be asked for again."""
     if len(request.resources) > RESOURCES_MAX:
         return _too_many(request)
-    results = await call.turns.all_of(
-        _result(resource, request, call) for resource in request.resources
-    )
+    results: list[DescribeConfigsResult] = []
+    weight_bytes = 0
+    for resource in request.resources:
+        result = _result(resource, request, call)
+        weight_bytes += _BARE_BYTES + len(result.configs) * _KEY_BYTES
+        if not call.has_room(weight_bytes):
+            result.configs, result.error_code = (), ErrorCode.request_timed_out
+            result.error_message = "there is no memory for all of it at present: ask for less"
+        results.append(result)
+        await call.turns.pause()
     return DescribeConfigsResponse(results=tuple(results))
 
 
@@ -107,7 +118,7 @@ def _result(
     resource: DescribeConfigsResource, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResult:
     try:
-        found, read_only = _described(resource.resource_type, resource.resource_name, call)
+        found = _described(resource.resource_type, resource.resource_name, call)
     except _Refused as refused:
         return DescribeConfigsResult(
             error_code=refused.code,
@@ -115,22 +126,20 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    wanted = set(resource.configuration_keys or ()) or None  # none: all, as Kafka has it
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _key(each, request, read_only=read_only)
-            for each in found
-            if wanted is None or each.name in wanted
+            _key(each, request) for each in found if wanted is None or each.name in wanted
         ),
     )
 
 
-def _described(kind: int, name: str, call: Call) -> tuple[Iterable[Described], bool]:
-    """The keys of a resource, and whether they are read-only. Raises ``_Refused``."""
+def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
+    """The keys of a resource. Raises ``_Refused``."""
     services, client = call.services, call.client
     cluster = services.cluster
     if kind == ConfigResource.TOPIC:
@@ -138,30 +147,34 @@ def _described(kind: int, name: str, call: Call) -> tuple[Iterable[Described], b
             raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
         view = cluster.topics.get(name)
         if view is None:
-            raise _Refused(ErrorCode.unknown_topic_or_partition)
+            missing = missing_topic(name)
+            is_legal = missing is ErrorCode.unknown_topic_or_partition
+            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is no topic name")
         config = {**view.config, **tiering_config(view.tiering)}
-        return topic_configs(config, cluster.cluster_config, services.entries), False
-    if kind != ConfigResource.BROKER:
+        return topic_configs(config, cluster.cluster_config, services.entries)
+    if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
         raise _Refused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
     if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         raise _Refused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
+    if kind == ConfigResource.BROKER_LOGGER and not name:
+        raise _Refused(ErrorCode.invalid_request, "Broker id must not be empty")
     if not name:
-        return cluster_configs(cluster.cluster_config), True
+        return cluster_configs(cluster.cluster_config)
     me = services.replicas.context.node_id
     if name != str(me):
         text = f"Unexpected broker id, expected {me} or empty string, but received {name[:100]}"
         raise _Refused(ErrorCode.invalid_request, text)
-    return broker_configs(cluster.cluster_config, services.entries), True
+    if kind == ConfigResource.BROKER_LOGGER:
+        return logger_configs(broker_loggers.levels())
+    return broker_configs(cluster.cluster_config, services.entries)
 
 
-def _key(
-    key: Described, request: DescribeConfigsRequest, *, read_only: bool
-) -> DescribeConfigsResourceResult:
+def _key(key: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = key.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=key.name,
         value=key.value,
-        read_only=read_only,
+        read_only=key.read_only,
         config_source=key.source,
         config_type=key.type,
         documentation=key.documentation if request.include_documentation else None,

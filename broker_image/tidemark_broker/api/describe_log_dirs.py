@@ -112,4 +112,5 @@ API = Api(
     answer=DescribeLogDirsResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

@@ -9,6 +9,7 @@ from datetime import timedelta
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 from kio.schema.errors import ErrorCode
 
+from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.log import ActiveProducer
@@ -16,6 +17,7 @@ from tidemark_broker.security.acls import Operation
 
 #: Of an answer that tells of more partitions than one.
 _PRODUCERS_MAX = 50_000
+_SHOWN_MAX = 249
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,8 +89,14 @@ async def _partition(
     replicas = call.services.replicas
     partition = replicas.get(topic, index)
     error = replicas.error_of(topic, index) if partition is None else partition.check_replica()
+    if topic not in call.services.cluster.topics:
+        error = missing_topic(topic)
     if partition is None or error is not ErrorCode.none:
-        return PartitionResponse(partition_index=index, error_code=error)
+        return PartitionResponse(
+            partition_index=index,
+            error_code=error,
+            error_message=f"{topic[:_SHOWN_MAX]}-{index} is not on this broker",
+        )
     found = await call.turns.all_of(_states(partition.log.active_producers()))
     return PartitionResponse(
         partition_index=index, error_code=ErrorCode.none, active_producers=tuple(found)

@@ -140,6 +140,7 @@ class _Page:
                         error_code=missing_topic(name),
                         name=name,
                         is_internal=name in INTERNAL_TOPICS,
+                        topic_authorized_operations=topic_operations(self._call.client, name),
                     )
                 )
             return True

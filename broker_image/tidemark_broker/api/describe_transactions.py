@@ -1,7 +1,6 @@
 """DescribeTransactions (65, KIP-664): what is under way under transactional ids, by whose
 coordinator it is asked. Of topics that the client may not describe nothing is said."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +14,8 @@ from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import TransactionMetadata
 
 _EPOCH = datetime.fromtimestamp(0, tz=UTC)
+#: What an id, and a partition of its transaction, weigh in an answer, about.
+_BARE_BYTES, _PARTITION_BYTES = 500, 40
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,18 +49,21 @@ class DescribeTransactionsResponse:
 
 
 async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
-    """Look each up."""
-    states = await call.turns.all_of(_states(request, call))
-    return DescribeTransactionsResponse(transaction_states=tuple(states))
-
-
-def _states(request: DescribeTransactionsRequest, call: Call) -> Iterator[TransactionState]:
+    """Look each up, as far as there is memory: the others are to be asked for again."""
+    states: list[TransactionState] = []
+    weight_bytes = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
         found = _found(transactional_id, call)
+        partitions = 0 if isinstance(found, ErrorCode) else len(found.partitions)
+        weight_bytes += _BARE_BYTES + partitions * _PARTITION_BYTES
+        if not call.has_room(weight_bytes):
+            found = ErrorCode.coordinator_load_in_progress
         if isinstance(found, ErrorCode):
-            yield TransactionState(error_code=found, transactional_id=transactional_id)
+            states.append(TransactionState(error_code=found, transactional_id=transactional_id))
         else:
-            yield _state(transactional_id, found, call)
+            states.append(_state(transactional_id, found, call))
+        await call.turns.pause()
+    return DescribeTransactionsResponse(transaction_states=tuple(states))
 
 
 def _found(transactional_id: str, call: Call) -> TransactionMetadata | ErrorCode:

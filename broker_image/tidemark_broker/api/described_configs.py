@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.layers import topic_defaults
-from tidemark.configuration.table import BROKER, CLUSTER, TOPIC
+from tidemark.configuration.table import BROKER, CLUSTER, DYNAMIC, TOPIC
 from tidemark.tiering import DisablePolicy, Tiering
 
 
@@ -24,6 +24,7 @@ class Source(enum.IntEnum):
     CLUSTER = 3
     BROKER_FILE = 4
     DEFAULT = 5
+    LOGGER = 6
 
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
@@ -41,7 +42,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One key. ``synonyms`` from the strongest, the one that counts first."""
+    """One key. ``synonyms`` from the strongest, the one that counts first. ``read_only``: no client
+    can set it."""
 
     name: str
     value: str | None
@@ -49,6 +51,7 @@ class Described:
     type: int
     documentation: str
     synonyms: tuple[Synonym, ...]
+    read_only: bool = False
 
 
 def topic_configs(
@@ -72,14 +75,29 @@ def broker_configs(
             unset = replace(topic_key, name=synonym.name, default=None, field="", synonyms=())
             keys.setdefault(synonym.name, unset)
     for name, key in sorted(keys.items()):
-        yield _described(key, tuple(_broker_synonyms(key, name, cluster_config, entries)))
+        described = _described(key, tuple(_broker_synonyms(key, name, cluster_config, entries)))
+        yield described if name in DYNAMIC else replace(described, read_only=True)
 
 
 def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[Described]:
     """What is set for all brokers: Kafka's dynamic defaults."""
     for name in sorted(cluster_config.keys() & CLUSTER.keys()):
         value = Synonym(name=name, value=cluster_config[name], source=Source.CLUSTER)
-        yield _described(CLUSTER[name], (value,))
+        described = _described(CLUSTER[name], (value,))
+        yield described if name in DYNAMIC else replace(described, read_only=True)
+
+
+def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[Described]:
+    """The levels of a broker's log, by logger."""
+    for name, level in levels:
+        yield Described(
+            name=name,
+            value=level,
+            source=Source.LOGGER,
+            type=_TYPES["string"],
+            documentation="",
+            synonyms=(),
+        )
 
 
 def tiering_config(tiering: Tiering) -> dict[str, str]:

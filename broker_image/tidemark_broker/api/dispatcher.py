@@ -64,6 +64,7 @@ from tidemark_broker.api import (
     sasl_handshake,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
@@ -72,7 +73,9 @@ from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.api.throttle import Throttle
 from tidemark_broker.api.turns import InOrder
+from tidemark_broker.fair_turns import FairTurns
 from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.shares import asking
 
 #: Topics, partitions and all other elements that one request of a client may name.
 _CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
@@ -129,11 +132,32 @@ APIS: tuple[Api[Any, Any], ...] = (
     elect_leaders.API,
     partition_reassignments.ALTER,
     partition_reassignments.LIST,
+    update_features.API,
 )
+
+
+#: Open-ended answers that are made at once: of all topics, say, which may be a hundred thousand
+#: elements.
+TOLD_AT_ONCE = 32
 
 
 def _ignore(_: float) -> None:
     """Nobody is limited."""
+
+
+async def _encoded(
+    api: Api[Any, Any], call: Call, answer: Any, correlation_id: int, throttle: Throttle | None
+) -> Sequence[bytes] | None:
+    if throttle is not None:
+        throttle.tell(answer)
+    if answer is None:
+        return None
+    answer_type = api.answer_type(call.version)
+    if call.is_large or (api.open_ended and large.is_large(answer)):
+        threads = large.in_request_thread if call.is_large else large.in_answer_thread
+        spent = _ignore if throttle is None else throttle.add
+        return await large.encoded(threads, answer, correlation_id, answer_type, spent=spent)
+    return encode_response_pieces(answer, correlation_id, answer_type)
 
 
 class Dispatcher:
@@ -148,6 +172,7 @@ class Dispatcher:
         self._services = services
         self._metrics = metrics
         self._large = LargeRequests()
+        self._telling = FairTurns(TOLD_AT_ONCE)
         table = dict(by_key(APIS))
         table[api_versions.KEY] = api_versions.api_of(table)
         self._table = table
@@ -160,6 +185,15 @@ class Dispatcher:
         Raises FrameError for what is no request, an unknown Api or a version that is not served;
         CloseConnection where the protocol's answer is to end the connection.
         """
+        asked = asking.set(client.who)
+        try:
+            return await self._limited(frame, memory, client)
+        finally:
+            asking.reset(asked)
+
+    async def _limited(
+        self, frame: Frame, memory: AnswerMemory, client: Client
+    ) -> Sequence[bytes] | None:
         quotas = client.quotas(peek_client_id(frame)) if client.has_quotas else None
         if quotas is None:
             return await self._serve(frame, memory, client, None)
@@ -187,17 +221,14 @@ class Dispatcher:
             client_id=peek_client_id(frame) if api.by_client_id else "",
         )
         spent = _ignore if throttle is None else throttle.add
-        answer = await self._handle(api, frame, call, spent)
-        self._answered(api, version, began_s)
-        if throttle is not None:
-            throttle.tell(answer)
-        if answer is None:
-            return None
-        answer_type = api.answer_type(version)
-        if call.is_large or (api.open_ended and large.is_large(answer)):
-            threads = large.in_request_thread if call.is_large else large.in_answer_thread
-            return await large.encoded(threads, answer, correlation_id, answer_type, spent=spent)
-        return encode_response_pieces(answer, correlation_id, answer_type)
+        if not api.open_ended or api.waits:
+            answer = await self._handle(api, frame, call, spent)
+            self._answered(api, version, began_s)
+            return await _encoded(api, call, answer, correlation_id, throttle)
+        async with self._telling.turn(1, client.who):
+            answer = await self._handle(api, frame, call, spent)
+            self._answered(api, version, began_s)
+            return await _encoded(api, call, answer, correlation_id, throttle)
 
     def _answered(self, api: Api[Any, Any], version: int, began_s: float) -> None:
         if self._metrics is not None:

@@ -1,7 +1,7 @@
 """ElectLeaders (43): preferred leaders (KIP-183), or unclean ones where nobody leads (KIP-460).
 
-ALTER on the cluster decides. Without partitions in the request all are meant, and those are
-answered for which something was to be done.
+ALTER on the cluster decides. Without partitions in the request all are meant, all topics are in the
+answer, and of their partitions those for which something was to be done.
 """
 
 import asyncio
@@ -81,8 +81,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
         _result(topic, asked[topic], found[topic], is_all=request.topic_partitions is None)
         for topic in asked
     )
-    shown = tuple(each for each in answers if each.partition_result)
-    return ElectLeadersResponse(replica_election_results=shown)
+    return ElectLeadersResponse(replica_election_results=tuple(answers))
 
 
 def _asked(request: ElectLeadersRequest, call: Call) -> Mapping[str, Sequence[int]]:
@@ -156,4 +155,5 @@ API = Api(
     answer=ElectLeadersResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

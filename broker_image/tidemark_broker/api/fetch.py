@@ -15,6 +15,7 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as v18
 
+from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark_broker.api.endpoints import (
     NO_LEADER,
     LeaderIdAndEpoch,
@@ -195,7 +196,8 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
                 partition=part.partition,
                 offset=part.fetch_offset,
                 max_bytes=part.partition_max_bytes,
-                current_leader_epoch=part.current_leader_epoch,
+                # Whatever is below zero is none (Kafka's ``FetchRequest.optionalEpoch``).
+                current_leader_epoch=max(part.current_leader_epoch, UNKNOWN_EPOCH),
                 last_fetched_epoch=part.last_fetched_epoch,
             )
             named[made.key] = made

@@ -106,7 +106,7 @@ async def _wait_for(watched: Sequence[_Before], missing: int, call: Call, left_s
             purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
             if turns.over:
                 await turns.give()
-        return await purgatory.wait([watch], enough, left_s)
+        return await purgatory.wait([watch], enough, left_s, who=call.client.who)
     finally:
         for each in watched:
             purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))

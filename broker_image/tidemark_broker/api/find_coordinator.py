@@ -60,7 +60,7 @@ class Coordinator:
     host: str = ""
     port: int = -1
     error_code: ErrorCode = ErrorCode.none
-    error_message: str | None = "NONE"
+    error_message: str | None = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
     (one,) = found
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message,
+        error_message=one.error_message or "NONE",
         node_id=one.node_id,
         host=one.host,
         port=one.port,

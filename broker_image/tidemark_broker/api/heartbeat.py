@@ -29,7 +29,7 @@ async def handle(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=ErrorCode.invalid_group_id)
     who = Identity(request.member_id, request.group_instance_id)
     try:
-        error = call.services.groups.heartbeat(request.group_id, who, request.generation_id)
+        error = await call.services.groups.heartbeat(request.group_id, who, request.generation_id)
     except CoordinatorError as failed:
         # A member that hears of loading would only ask again: it is heard of anew once loaded.
         loads = failed.error_code is ErrorCode.coordinator_load_in_progress

@@ -134,5 +134,6 @@ API = Api(
     answer=JoinGroupResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
     by_client_id=True,
 )

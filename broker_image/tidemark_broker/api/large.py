@@ -9,13 +9,10 @@ in service have not used up a budget, and none of them waits for long for someth
 next one has to get its turn.
 """
 
-import asyncio
-import collections
 import dataclasses
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
 from tidemark.wire.framing import FrameTooManyElements, decode_request, encode_response_pieces
 from tidemark.wire.receiver import Frame
+from tidemark_broker.fair_turns import FairTurns
 from tidemark_broker.replication.threads import Threads
 
 E = TypeVar("E")
@@ -47,80 +45,17 @@ in_answer_thread = Threads("large answers", threads=1)
 #: For what brokers ask of each other: no client delays that.
 in_peer_thread = Threads("brokers' large messages", threads=1)
 
-#: Bytes, and what is told that it has begun.
-_Waiting = tuple[int, "asyncio.Future[None]"]
-
 
 class LargeRequests:
     """Those of one broker that are in service. Belongs to its loop."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._budget_bytes = self._left_bytes = budget_bytes
-        self._used: Counter[Hashable] = Counter()
-        #: By who asks; whose turn is next stands first.
-        self._waiting: dict[Hashable, collections.deque[_Waiting]] = {}
+        self._most_bytes = budget_bytes // 4
+        self._turns = FairTurns(budget_bytes)
 
-    @asynccontextmanager
-    async def turn(self, frame: Frame, who: Hashable) -> AsyncIterator[None]:
-        """From before it is read until it is answered. Those who ask have their turns one after
-        another, each its own in the order in which they came, and nobody more than half of all."""
-        size = min(len(frame), self._budget_bytes // 4)
-        await self._wait(size, who)
-        try:
-            yield
-        finally:
-            self._give(size, who)
-
-    async def _wait(self, size: int, who: Hashable) -> None:
-        begun = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(who, collections.deque()).append((size, begun))
-        self._begin_next()
-        try:
-            await begun
-        except asyncio.CancelledError:
-            if begun.done() and not begun.cancelled():
-                self._give(size, who)
-            else:
-                self._forget(begun, who)
-            raise
-
-    def _forget(self, begun: "asyncio.Future[None]", who: Hashable) -> None:
-        """It has not begun, and is not to."""
-        waiting = self._waiting.get(who, collections.deque())
-        left = collections.deque(each for each in waiting if each[1] is not begun)
-        if left:
-            self._waiting[who] = left
-        else:
-            self._waiting.pop(who, None)
-        self._begin_next()
-
-    def _give(self, size: int, who: Hashable) -> None:
-        self._left_bytes += size
-        self._used[who] -= size
-        if not self._used[who]:
-            del self._used[who]
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        while (following := self._following()) is not None:
-            who, (size, begun) = following
-            if not begun.done():
-                if size > self._left_bytes:
-                    return  # nobody who needs less goes before it for ever
-                self._left_bytes -= size
-                self._used[who] += size
-                begun.set_result(None)
-            mine = self._waiting.pop(who)
-            mine.popleft()
-            if mine:  # the others' turn first
-                self._waiting[who] = mine
-
-    def _following(self) -> "tuple[Hashable, _Waiting] | None":
-        for who, waiting in self._waiting.items():
-            size, begun = waiting[0]
-            if begun.done() or self._used[who] + size <= self._budget_bytes // 2:
-                return who, waiting[0]
-        return None
+    def turn(self, frame: Frame, who: Hashable) -> AbstractAsyncContextManager[None]:
+        """From before it is read until it is answered."""
+        return self._turns.turn(min(len(frame), self._most_bytes), who)
 
 
 def small(request_type: type[E], frame: Frame) -> E | None:

@@ -54,7 +54,7 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
     errors: list[ErrorCode] = []
     try:
         for part in some(members) if members else ((),):
-            errors += call.services.groups.leave(request.group_id, part)
+            errors += await call.services.groups.leave(request.group_id, part)
             await call.turns.pause()
     except CoordinatorError as error:
         return LeaveGroupResponse(error_code=error.error_code)

@@ -16,6 +16,9 @@ from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import STATES_BY_LABEL, TransactionMetadata
 
+#: What an id weighs in an answer, about.
+_ID_BYTES = 200
+
 
 @dataclass(slots=True, kw_only=True)
 class TransactionState:
@@ -39,6 +42,8 @@ class ListTransactionsResponse:
 async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
     """Go through all."""
     if call.services.transactions.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    if not call.has_room(call.services.transactions.count * _ID_BYTES):
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
         matches = await _matcher(request.transactional_id_pattern)

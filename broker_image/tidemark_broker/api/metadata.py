@@ -146,7 +146,7 @@ def _names_too_early(request: MetadataRequest, call: Call) -> bool:
 
 def _refused(topic: v13.MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=ErrorCode.invalid_request, name=topic.name or "", topic_id=None
+        error_code=ErrorCode.invalid_request, name=topic.name or "", topic_id=topic.topic_id
     )
 
 
@@ -183,10 +183,10 @@ def _one(
     call: Call,
     live: frozenset[int],
 ) -> MetadataResponseTopic:
-    """A topic that was asked for by name or by id."""
+    """A topic that was asked for by name or by id; where it has both the id counts."""
     cluster, client = call.services.cluster, call.client
-    if name is None:
-        view = None if topic_id is None else cluster.by_id(topic_id)
+    if name is None or topic_id is not None:
+        name, view = None, None if topic_id is None else cluster.by_id(topic_id)
         missing = ErrorCode.unknown_topic_id
         if view is not None and not client.may(*_DESCRIBE, view.name):
             view = None

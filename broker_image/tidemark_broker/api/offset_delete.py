@@ -44,6 +44,8 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
     """Some at a time."""
     if not call.client.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed)
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.invalid_group_id)
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     errors: dict[TopicPartition, ErrorCode] = {}
     wanted = []

@@ -268,4 +268,5 @@ API = Api(
     answer=OffsetFetchResponse,
     handler=handle,
     open_ended=True,
+    waits=True,
 )

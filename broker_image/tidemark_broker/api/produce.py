@@ -9,7 +9,7 @@ Before the first records of a transaction are appended its coordinator is asked
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -187,15 +187,18 @@ async def _append_some(
 ) -> Sequence[ProduceResult]:
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     begun: list[_Begun | ProduceResult] = []
+    who = call.client.who
     try:
         for entry in entries:
             begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
         if order is not None:
             order.begun()
         if request.acks != ACKS_ALL or len(begun) == 1:  # nothing to wait for, or for one only
-            return [await _acknowledged(each, request.acks, timeout_ms) for each in begun]
+            return [await _acknowledged(each, request.acks, timeout_ms, who) for each in begun]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_acknowledged(each, ACKS_ALL, timeout_ms)) for each in begun]
+            tasks = [
+                group.create_task(_acknowledged(each, ACKS_ALL, timeout_ms, who)) for each in begun
+            ]
         return [task.result() for task in tasks]
     finally:
         for each in begun:
@@ -204,12 +207,12 @@ async def _append_some(
 
 
 async def _acknowledged(
-    begun: "_Begun | ProduceResult", acks: int, timeout_ms: int
+    begun: "_Begun | ProduceResult", acks: int, timeout_ms: int, who: Hashable
 ) -> ProduceResult:
     if isinstance(begun, ProduceResult):
         return begun
     return await produce.acknowledged(
-        begun.partition, begun.append, acks=acks, timeout_ms=timeout_ms
+        begun.partition, begun.append, acks=acks, timeout_ms=timeout_ms, who=who
     )
 
 

@@ -33,10 +33,10 @@ async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     """Wait for the leader."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.group_authorization_failed)
-    if not request.group_id:
-        return SyncGroupResponse(error_code=ErrorCode.invalid_group_id)
     if call.version >= _NAMED_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.inconsistent_group_protocol)
+    if not request.group_id:
+        return SyncGroupResponse(error_code=ErrorCode.invalid_group_id)
     try:
         answer = await call.services.groups.sync(
             lambda tell: _asked(request, tell), call.wait_s(_WAIT_MAX_S)

@@ -81,7 +81,8 @@ class Api(Generic[Q, A]):
     and ``answer`` have the fields of all these versions (see :mod:`tidemark_broker.api.schema`); a
     ``handler`` gives None where the protocol has no answer. ``in_order``: several requests of a
     connection may be under way at once, and are begun in their order. ``open_ended``:
-    the answer may have many more elements than the request. ``by_client_id``: the handler asks how
+    the answer may have many more elements than the request; ``waits``: such a handler waits for
+    something to happen all the same. ``by_client_id``: the handler asks how
     the client calls itself."""
 
     key: int
@@ -93,6 +94,7 @@ class Api(Generic[Q, A]):
     handler: Callable[[Q, Call], Awaitable[A | None]]
     in_order: bool = False
     open_ended: bool = False
+    waits: bool = False
     by_client_id: bool = False
     advertised_min: int | None = None
 

@@ -106,6 +106,8 @@ def _entries(request: TxnOffsetCommitRequest, denied: Set[str], call: Call) -> I
 async def _committed(
     request: TxnOffsetCommitRequest, new: list[NewOffset], call: Call
 ) -> list[ErrorCode]:
+    if not request.group_id:
+        return [ErrorCode.invalid_group_id] * len(new)
     groups = call.services.groups
     producer = TransactionalProducer(request.producer_id, request.producer_epoch)
     log = groups.log_of(request.group_id)

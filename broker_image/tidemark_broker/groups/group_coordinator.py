@@ -27,6 +27,7 @@ from tidemark.lru import Lru
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
+from tidemark_broker.groups.answers import Answers
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
@@ -97,8 +98,9 @@ class GroupCoordinator:
                 room=self.room,
                 clock=clock,
                 topic=self._topic,
+                name=self._name,
                 offload=self._offload,
-                due=self._assign_soon,
+                due=self._due,
             ),
             cluster=cluster,
             purgatory=purgatory,
@@ -108,6 +110,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._assigning: set[asyncio.Task[None]] = set()
         self._patterns: Lru[str, Callable[[str], bool]] = Lru(_PATTERNS_MAX)
+        self._answers = Answers()
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
         cluster.deleted.append(self._deleted)
@@ -120,9 +123,15 @@ class GroupCoordinator:
         """Once the next generation begins; who waits longer than ``timeout_s`` is to ask again.
         ``request`` is given where the answer goes."""
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
-        shard.join(asked, self._clock())
+        async with shard.turn(asked.group_id):
+            steps = shard.join(asked, self._cluster.topics_version, self._clock())
+            joined = await _driven(steps)
+            end_offset = shard.recorded_below(asked.group_id)
+        if joined is not None:
+            await self._committed(shard, end_offset)
+            return joined
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -134,24 +143,32 @@ class GroupCoordinator:
     ) -> SyncAnswer:
         """Once the leader has said what everybody does."""
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(_into(answer))
+        asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
-        shard.rebalancing.sync(asked, self._clock())
+        async with shard.turn(asked.group_id):
+            synced = await _driven(shard.sync(asked, self._clock()))
+            end_offset = shard.recorded_below(asked.group_id)
+        if synced is not None:
+            await self._committed(shard, end_offset)
+            return synced
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
             return SyncAnswer(error=ErrorCode.rebalance_in_progress)
 
-    def heartbeat(self, group_id: str, who: Identity, generation_id: int) -> ErrorCode:
+    async def heartbeat(self, group_id: str, who: Identity, generation_id: int) -> ErrorCode:
         """See :meth:`Rebalancing.heartbeat`."""
         shard = self.coordinators.shard_of(group_id)
-        return shard.rebalancing.heartbeat(group_id, who, generation_id, self._clock())
+        async with shard.turn(group_id):
+            steps = shard.classic_heartbeat(group_id, who, generation_id, self._clock())
+            return await _driven(steps)
 
-    def leave(self, group_id: str, members: Sequence[Identity]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, members: Sequence[Identity]) -> list[ErrorCode]:
         """See :meth:`Rebalancing.leave`."""
         shard = self.coordinators.shard_of(group_id)
-        return shard.rebalancing.leave(group_id, members, self._clock())
+        async with shard.turn(group_id):
+            return shard.leave(group_id, members, self._clock())
 
     # ------------------------------------------------------------ KIP-848's protocol
 
@@ -213,20 +230,24 @@ class GroupCoordinator:
         view = self._cluster.topics.get(name)
         return None if view is None else Topic(view.topic_id, len(view.partitions))
 
+    def _name(self, topic_id: uuid.UUID) -> str | None:
+        view = self._cluster.by_id(topic_id)
+        return None if view is None else view.name
+
     def _offload(self, shard: GroupShard, made: Offload) -> None:
         self._begin(self._assign(shard, made))
 
-    def _assign_soon(self, shard: GroupShard, group_id: str) -> None:
-        self._begin(self._assign_in_turn(shard, group_id))
+    def _due(self, shard: GroupShard, group_id: str) -> None:
+        self._begin(self._due_in_turn(shard, group_id))
 
     def _begin(self, assigning: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(assigning)
         self._assigning.add(task)
         task.add_done_callback(self._assigning.discard)
 
-    async def _assign_in_turn(self, shard: GroupShard, group_id: str) -> None:
+    async def _due_in_turn(self, shard: GroupShard, group_id: str) -> None:
         async with shard.turn(group_id):
-            await _driven(shard.consumers.assign(group_id, self._clock()))
+            await _driven(shard.due(group_id, self._clock()))
 
     async def _assign(self, shard: GroupShard, made: Offload) -> None:
         """Make the targets of a large group, one after another, while its members go on."""
@@ -412,13 +433,3 @@ async def _driven(steps: Steps[A]) -> A:
         return made
     finally:
         steps.close()
-
-
-def _into(answer: "asyncio.Future[A]") -> Callable[[A], None]:
-    """Whoever asked may have gone."""
-
-    def tell(value: A) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    return tell

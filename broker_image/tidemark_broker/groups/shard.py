@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -16,8 +19,10 @@ from tidemark_broker.coordinators.log import (
     TransactionalProducer,
 )
 from tidemark_broker.groups.core import consumer_records as records
+from tidemark_broker.groups.core import migration
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.consumer_effects import effect_of
+from tidemark_broker.groups.core.classic_members import ClassicMembers
+from tidemark_broker.groups.core.consumer_effects import effect_of, records_of, size_of
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.consumer_targets import Offload
@@ -42,8 +47,15 @@ from tidemark_broker.groups.core.records import (
     record_of,
 )
 from tidemark_broker.groups.core.settings import GroupSettings, Now
-from tidemark_broker.groups.core.steps import Steps
-from tidemark_broker.groups.core.values import JoinAnswer, JoinRequest, shown
+from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.values import (
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+    shown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +76,7 @@ class GroupShard:
         room: Room,
         clock: Callable[[], Now],
         topic: Callable[[str], Topic | None],
+        name: Callable[[uuid.UUID], str | None],
         offload: Callable[["GroupShard", Offload], None],
         due: Callable[["GroupShard", str], None],
     ) -> None:
@@ -72,6 +85,9 @@ class GroupShard:
         self._room = room
         self._journal = _Journal(log, clock)
         self._deadlines = deadlines
+        self._settings = settings
+        self._topic = topic
+        self._name = name
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
@@ -86,6 +102,9 @@ class GroupShard:
             topic=topic,
             offload=lambda made: offload(self, made),
             due=lambda group_id: due(self, group_id),
+        )
+        self._classic_members = ClassicMembers(
+            self.consumers, deadlines, settings, room, topic=topic, name=name
         )
         self.group_offsets = GroupOffsets(
             self.groups,
@@ -102,6 +121,11 @@ class GroupShard:
         """Of both protocols, as they are now."""
         yield from tuple(self.groups.values())
         yield from tuple(self.consumer_groups.values())
+
+    def recorded_below(self, group_id: str) -> int:
+        """Behind the last record of the group or of its offsets."""
+        group = self.group_offsets.find(group_id)
+        return 0 if group is None else group.recorded_below
 
     @asynccontextmanager
     async def turn(self, group_id: str) -> AsyncIterator[None]:
@@ -199,40 +223,63 @@ class GroupShard:
         self._room.used_bytes -= self.offsets.weight_bytes
         for group in self.all_groups():
             self._room.forget(group)
+            self._room.leave(group.group_id)
 
-    # ------------------------------------------------------------ from one protocol to the other
+    # ------------------------------------------------------------ members of both protocols
 
-    def join(self, request: JoinRequest, now: Now) -> None:
-        """A member of the classic protocol. A group of the other one makes way for it once it is
-        empty, as with Kafka's ``group.consumer.migration.policy=disabled``."""
+    def join(self, request: JoinRequest, topics_version: int, now: Now) -> Steps[JoinAnswer | None]:
+        """A member of the classic protocol. None: ``request.answer`` is told later, or was. An
+        empty group of the other protocol makes way for it."""
         group = self.consumer_groups.get(request.group_id)
         if group is not None and not group.is_empty:
-            error, member_id = ErrorCode.inconsistent_group_protocol, request.who.member_id
-            request.answer(JoinAnswer(error=error, member_id=member_id))
-            return
+            return (yield from self._classic_members.join(group, request, topics_version, now))
         if group is not None:
-            try:
-                end_offset = self.consumers.forget(group)
-            except CoordinatorError as error:
-                refused = JoinAnswer(error=error.error_code, member_id=request.who.member_id)
-                request.answer(refused)
-                return
+            end_offset = self.consumers.forget(group)
             classic = self.groups[request.group_id] = ClassicGroup(request.group_id, now.ms)
             classic.recorded_below = end_offset
         self.rebalancing.join(request, now)
+        return None
+
+    def sync(self, request: SyncRequest, now: Now) -> Steps[SyncAnswer | None]:
+        """A member of the classic protocol asks what it is to do; None as above."""
+        group = self.consumer_groups.get(request.group_id)
+        if group is not None:
+            return (yield from self._classic_members.sync(group, request, now))
+        self.rebalancing.sync(request, now)
+        return None
+
+    def classic_heartbeat(
+        self, group_id: str, who: Identity, generation_id: int, now: Now
+    ) -> Steps[ErrorCode]:
+        """A member of the classic protocol is there."""
+        group = self.consumer_groups.get(group_id)
+        if group is not None:
+            beat = self._classic_members.heartbeat(group, who, generation_id, now)
+            return (yield from beat)
+        return self.rebalancing.heartbeat(group_id, who, generation_id, now)
+
+    def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+        """Members go, or are sent away; what came of each."""
+        group = self.consumer_groups.get(group_id)
+        if group is not None:
+            return self._classic_members.leave(group, members, now)
+        return self.rebalancing.leave(group_id, members, now)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
-        """A member of KIP-848's protocol; an empty group of the classic one makes way for it.
-        Raises :class:`CoordinatorError`."""
+        """A member of KIP-848's protocol; a group of the classic one makes way for the first, or
+        becomes one of this protocol with the members that it has. Raises
+        :class:`CoordinatorError`."""
         group_id = request.group_id
         is_known, end_offset = group_id in self.consumer_groups, 0
-        if group_id in self.groups:
-            end_offset = self._make_way(self.groups[group_id], request)
+        classic = self.groups.get(group_id)
+        if classic is not None:
+            end_offset = yield from self._make_way(classic, request, now)
         try:
             answer = yield from self.consumers.heartbeat(request, now)
         finally:
             if not is_known and group_id in self.consumer_groups:
                 self.rebalancing.check_later(group_id, now)
+                self.consumers.downgrade_later(self.consumer_groups[group_id], now)
             elif end_offset and group_id not in self.consumer_groups:  # nobody took its place
                 classic = self.groups[group_id] = ClassicGroup(group_id, now.ms)
                 classic.recorded_below = end_offset
@@ -240,15 +287,69 @@ class GroupShard:
                 self.rebalancing.check_later(group_id, now)
         return answer
 
-    def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest) -> int:
-        if not classic.is_empty or classic.pending_join or request.member_epoch != JOIN:
+    def _make_way(self, classic: ClassicGroup, request: HeartbeatRequest, now: Now) -> Steps[int]:
+        if request.member_epoch != JOIN:
             wrong = f"Group {shown(request.group_id)} is not a consumer group."
             raise CoordinatorError(ErrorCode.group_id_not_found, wrong)
         self.consumers.check(request)
-        key = GroupMetadataKey(group=request.group_id)
-        end_offset = self._journal.append([record_of(key, None)])
+        tombstone = record_of(GroupMetadataKey(group=classic.group_id), None)
+        if classic.is_empty:
+            end_offset = self._journal.append([tombstone])
+            self.rebalancing.forget(classic)
+            return end_offset
+        migration.check_upgrade(classic, self._settings)
+        made = yield from elsewhere(_size_of(classic), partial(self._upgraded, classic))
+        end_offset = self._journal.append([tombstone, *made.records])
+        made.group.recorded_below = end_offset
         self.rebalancing.forget(classic)
+        self.consumers.adopt(made.group, now)
+        logger.info("group %s: is of KIP-848's protocol now", shown(classic.group_id))
         return end_offset
+
+    def _upgraded(self, classic: ClassicGroup) -> "_Upgraded":
+        entries = migration.upgraded(classic, self._topic)
+        group = ConsumerGroup(classic.group_id)
+        for key, effect in entries:
+            group.apply(key, effect)
+        return _Upgraded(group, records_of(entries))
+
+    def due(self, group_id: str, now: Now) -> Steps[None]:
+        """The group may be one of the classic protocol again, or its targets are to be made."""
+        group = self.consumer_groups.get(group_id)
+        if group is None:
+            return
+        if migration.may_downgrade(group, self._settings):
+            try:
+                yield from self._downgrade(group, now)
+            except CoordinatorError as error:
+                logger.warning("group %s: keeps its protocol: %s", shown(group_id), error)
+            else:
+                return
+        yield from self.consumers.assign(group, now)
+
+    def _downgrade(self, group: ConsumerGroup, now: Now) -> Steps[None]:
+        def made() -> tuple[list[CoordinatorRecord], GroupMetadataValue]:
+            value = migration.downgraded(group, self._name, now.ms)
+            key = GroupMetadataKey(group=group.group_id)
+            return [*records_of(migration.tombstones(group)), record_of(key, value)], value
+
+        size = sum(size_of(each) for each in group.targets.values()) + 100 * len(group.members)
+        written, value = yield from elsewhere(size, made)
+        end_offset = self._journal.append(written)
+        self.consumers.forgotten(group)
+        classic = ClassicGroup.of(group.group_id, value)
+        classic.recorded_below = end_offset
+        self.rebalancing.adopt(classic, now)
+        logger.info("group %s: is of the classic protocol now", shown(group.group_id))
+
+
+class _Upgraded(NamedTuple):
+    group: ConsumerGroup
+    records: list[CoordinatorRecord]
+
+
+def _size_of(classic: ClassicGroup) -> int:
+    return 100 * len(classic.members)
 
 
 class _Journal:

@@ -25,7 +25,7 @@ from tidemark.records.control import EndMarker, build_end_marker
 from tidemark.records.rewriting import Gap
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import BatchContents
-from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.errors import CorruptRecords, InvalidRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.producer_entry import (
@@ -112,6 +112,8 @@ def append_marker(
     now_ms: int,
 ) -> AppendInfo:
     """See :meth:`PartitionLog.append_marker`."""
+    if producer_id <= NO_PRODUCER_ID:
+        raise InvalidRecords(f"a marker of the producer {producer_id}, which is none")
     data = bytearray(
         build_end_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms

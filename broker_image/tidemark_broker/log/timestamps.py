@@ -48,9 +48,7 @@ def _is_plausible(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
 
 def _check_times(contents: BatchContents, config: LogConfig, now_ms: int) -> None:
     smallest_ms, largest_ms = contents.smallest_ms, contents.largest_ms
-    if smallest_ms < NO_TIMESTAMP:
-        raise _invalid(contents.smallest_at, f"a record has the timestamp {smallest_ms}")
-    if largest_ms == NO_TIMESTAMP:
+    if smallest_ms == NO_TIMESTAMP:
         return
     if now_ms - smallest_ms > config.message_timestamp_before_max_ms:
         raise _invalid(

@@ -88,7 +88,7 @@ class RequestQuotas:
         return kind in self._limits
 
     def use(self, kind: QuotaKind, amount: float) -> None:
-        """It has used so much more: bytes, or percents of a second."""
+        """It has used so much more: bytes, partitions, or percents of a second."""
         limit = self._limits.get(kind)
         if limit is not None:
             rest_s = min(self._quotas.use(kind, limit, amount), REST_MAX_S)

@@ -22,13 +22,14 @@ class QuotaKind(enum.Enum):
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
     REQUEST = "request_percentage"
+    MUTATION = "controller_mutation_rate"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """``value``: bytes a second, or percent of a thread's time; ``shared_by``: (user, client id) of
-    those who use it together, None for any; ``by_any_name``: each client id has one of its own,
-    whatever it calls itself."""
+    """``value``: bytes or partitions a second, or percent of a thread's time; ``shared_by``: (user,
+    client id) of those who use it together, None for any; ``by_any_name``: each client id has one
+    of its own, whatever it calls itself."""
 
     value: float
     shared_by: tuple[str | None, str | None]

@@ -25,8 +25,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResult:
+class ProduceResult(NamedTuple):
     """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none, but for the
     log start, which is told with some errors, too; ``records``: those at fault. It is committed
     once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""

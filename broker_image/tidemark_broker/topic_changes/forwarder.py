@@ -24,13 +24,14 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
+from tidemark_broker.fair_turns import FairTurns
 
 logger = logging.getLogger(__name__)
 
 #: Of one message. The controller ends the connection over which a message of 16 MiB comes, and with
 #: it what others have asked.
 MESSAGE_BYTES_MAX = 1024 * 1024
-#: Messages under way at once; more wait for their turn.
+#: Messages under way at once; more wait for their turn, nobody has more than half of them.
 _AT_ONCE = 16
 #: What the operator is given at least: a client that gives no time wants it done all the same.
 _LEAST_S = 5.0
@@ -53,6 +54,11 @@ class Asker:
 
     principal: str
     host: str
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """As those are told apart who share what there is: without the port."""
+        return self.principal, self.host.rpartition(":")[0]
 
 
 _NOBODY = Asker("", "")
@@ -79,7 +85,7 @@ class Forwarder(ChangeForwarder):
         self._link = link
         self._connected: tuple[ControllerLink, KafkaConnection] | None = None
         self._dialling = asyncio.Lock()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._turns = FairTurns(_AT_ONCE)
 
     async def change(
         self,
@@ -108,7 +114,7 @@ class Forwarder(ChangeForwarder):
         validate_only: bool,
     ) -> Sequence[TopicChangeResult]:
         try:
-            async with asyncio.timeout_at(until_s), self._slots:
+            async with asyncio.timeout_at(until_s), self._turns.turn(1, asker.who):
                 answer = await self._ask(changes, asker, until_s, validate_only=validate_only)
         except TimeoutError:
             return _all(changes, ErrorCode.request_timed_out, "the controller did not answer")

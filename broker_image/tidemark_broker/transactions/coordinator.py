@@ -26,6 +26,7 @@ from tidemark_broker.producer_ids import (
 )
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.shares import Shares
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
 from tidemark_broker.transactions.core.metadata import (
     EPOCH_BUMP_LEVEL,
@@ -67,6 +68,7 @@ class TransactionCoordinator:
         write_markers: Callable[[Sequence[WireMarker]], Awaitable[Sequence[ErrorCode]]],
     ) -> None:
         self.limits = limits
+        self.room = Shares(limits.bytes_max)
         self._context = context
         self._producer_ids = producer_ids
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,6 +143,11 @@ class TransactionCoordinator:
         return replace(known, partitions=known.partitions & left)
 
     @property
+    def count(self) -> int:
+        """How many transactional ids there are."""
+        return sum(each.count for each in self.shards())
+
+    @property
     def is_loading(self) -> bool:
         """Is any partition of those led here still being read?"""
         return self.coordinators.loading
@@ -153,9 +160,6 @@ class TransactionCoordinator:
 
     def now_s(self) -> float:
         return self._context.monotonic()
-
-    def has_room(self) -> bool:
-        return sum(each.weight_bytes for each in self.shards()) < self.limits.bytes_max
 
     async def fresh_producer_id(self) -> int:
         fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)

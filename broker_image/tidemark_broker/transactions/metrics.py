@@ -20,7 +20,7 @@ class TransactionsCollector(Collector):
         yield GaugeMetricFamily(
             "tidemark_broker_transactional_ids",
             "Transactional ids that this broker coordinates.",
-            value=sum(each.count for each in shards),
+            value=self._coordinator.count,
         )
         yield GaugeMetricFamily(
             "tidemark_broker_transactions_bytes",

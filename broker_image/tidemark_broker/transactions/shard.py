@@ -24,6 +24,7 @@ from tidemark_broker.coordinators.log import (
     TransactionalProducer,
 )
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.shares import Shares
 from tidemark_broker.transactions.core import rules
 from tidemark_broker.transactions.core.markers import Marker
 from tidemark_broker.transactions.core.metadata import (
@@ -80,8 +81,9 @@ class Around(Protocol):
     def now_s(self) -> float:
         """Seconds, as deadlines count them."""
 
-    def has_room(self) -> bool:
-        """May anything be added to the ids, or to what they hold?"""
+    @property
+    def room(self) -> Shares:
+        """What the ids and what they hold take of memory, and may."""
 
     async def fresh_producer_id(self) -> int:
         """One that nobody has had. Raises CoordinatorError."""
@@ -138,6 +140,7 @@ class TransactionShard:
 
     def loaded(self, now_s: float) -> None:
         """What a former coordinator decided is brought to its end."""
+        self._around.room.used_bytes += self._table.weight_bytes
         self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
         self._around.spawn(self._take_over())
 
@@ -166,6 +169,9 @@ class TransactionShard:
 
     def resigned(self) -> None:
         """Another broker goes on from what is committed."""
+        self._around.room.used_bytes -= self._table.weight_bytes
+        for transactional_id in self._table.ids():
+            self._around.room.leave(transactional_id)
         self._around.resigned(self)
         for settling in self._settling.values():
             settling.cancel()
@@ -277,14 +283,16 @@ class TransactionShard:
             return True
         size = len(transactional_id.encode()) + value_bytes + _MARGIN_BYTES
         is_small = size <= self.log.partition.log.config.max_message_bytes
-        return is_small and self._around.has_room()
+        return is_small and not self._around.room.lacks(0)
 
     def _append(
         self, transactional_id: str, change: TransactionMetadata | None, value: bytes | None
     ) -> "asyncio.Future[None]":
         """From here on it is never taken back. ``value``: of the change, None of a tombstone."""
         end_offset = self.log.append([CoordinatorRecord(key_of(transactional_id), value)])
+        before = self._table.weight_bytes
         self._table.appended(transactional_id, change)
+        self._around.room.add(transactional_id, self._table.weight_bytes - before)
         committed = self.log.committed(end_offset)
         committed.add_done_callback(partial(self._committed, transactional_id))
         return committed
@@ -292,7 +300,9 @@ class TransactionShard:
     def _committed(self, transactional_id: str, committed: "asyncio.Future[None]") -> None:
         if self.log.ended or committed.cancelled() or committed.exception() is not None:
             return
+        before = self._table.weight_bytes
         metadata = self._table.committed(transactional_id)
+        self._around.room.add(transactional_id, self._table.weight_bytes - before)
         self._deadlines.cancel(transactional_id)
         if metadata is not None:
             self._follow_up(transactional_id, metadata)

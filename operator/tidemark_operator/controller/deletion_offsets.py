@@ -33,10 +33,14 @@ Answers: TypeAlias = Mapping[tuple[int, int], ListedOffset]
 
 
 def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
-    """The point of each partition that the spec names."""
+    """The point of each partition that the spec names. A time that had not come when the object was
+    made is that of its making: what is written later was never meant."""
     points: dict[int, DeletionTarget] = {}
     for target in view.targets:
         named = range(topic.partitions_placed) if target.partition is None else (target.partition,)
+        time_ms = target.before_time_ms
+        if time_ms is not None:
+            target = dataclasses.replace(target, before_time_ms=min(time_ms, view.created_ms))
         points.update(dict.fromkeys(named, target))
     return points
 

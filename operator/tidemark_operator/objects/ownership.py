@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from tidemark_operator.kube.kinds import TOPIC, Json
+from tidemark_operator.kube.kinds import TOPIC, Json, Kind
 
 MANAGER = "tidemark-kafka-clients"
 
@@ -30,15 +30,15 @@ def held(body: Json) -> Json:
     return {name: kept[name] for name in ("metadata", "spec") if kept.get(name)}
 
 
-def patch_of(body: Json) -> Json:
-    """What Kafka's clients hold of a Topic, to be changed and applied; with the uid, so that no
-    other object is made, and the resourceVersion, so that what was applied since this one was read
-    is not undone."""
+def patch_of(body: Json, kind: Kind = TOPIC) -> Json:
+    """What Kafka's clients hold of an object, to be changed and applied; with the uid, so that no
+    other one is made, and the resourceVersion, so that what was applied since this one was read is
+    not undone."""
     kept = deepcopy(held(body))
     own = {name: body["metadata"][name] for name in _IDENTITY}
     return {
-        "apiVersion": TOPIC.api_version,
-        "kind": TOPIC.kind,
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
         "metadata": {**kept.get("metadata", {}), **own},
         "spec": kept.get("spec", {}),
     }

@@ -20,7 +20,12 @@ def user_quotas(quotas: UserQuotas | None, user: str = _DEFAULT) -> tuple[Client
     if quotas is None:
         return ()
     own = _quota(quotas, user, None)
-    is_any = own.producer_byte_rate or own.consumer_byte_rate or own.request_percentage
+    is_any = (
+        own.producer_byte_rate
+        or own.consumer_byte_rate
+        or own.request_percentage
+        or own.controller_mutation_rate
+    )
     return *((own,) if is_any else ()), *_by_client(quotas.clients, user)
 
 
@@ -45,4 +50,5 @@ def _quota(rates: Rates, user: str | None, client_id: str | None) -> ClientQuota
         producer_byte_rate=rates.producer_byte_rate or 0,
         consumer_byte_rate=rates.consumer_byte_rate or 0,
         request_percentage=rates.request_percentage or 0,
+        controller_mutation_rate=rates.controller_mutation_rate or 0,
     )

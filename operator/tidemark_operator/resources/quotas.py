@@ -1,5 +1,5 @@
 """Client quotas in manifests: those of a User, and a Cluster's for whoever has none of their own
-(KIP-13, KIP-55, KIP-124).
+(KIP-13, KIP-55, KIP-124, KIP-599).
 
 Of one kind the most precise holds: of the user with the client id, of the user, of every user, then
 of the client id, whoever uses it.
@@ -18,7 +18,8 @@ CLIENTS_MAX = 64
 
 _Rate = Annotated[int, Field(ge=1), Kube(format="int64")]
 _ANY_RATE = (
-    "has(self.producerByteRate) || has(self.consumerByteRate) || has(self.requestPercentage)"
+    "has(self.producerByteRate) || has(self.consumerByteRate) || has(self.requestPercentage) || "
+    "has(self.controllerMutationRate)"
 )
 
 
@@ -32,6 +33,9 @@ class Rates(SpecModel):
         Field(ge=1, le=100_000, description="Percent of the time of a broker's one thread."),
         Kube(format="int32"),
     ] = None
+    controller_mutation_rate: Annotated[
+        _Rate | None, Field(description="Partitions created or deleted a second (KIP-599).")
+    ] = None
 
 
 class ClientIdQuotas(Rates):
@@ -40,7 +44,10 @@ class ClientIdQuotas(Rates):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=_ANY_RATE,
-            message="give a producerByteRate, a consumerByteRate or a requestPercentage",
+            message=(
+                "give a producerByteRate, a consumerByteRate, a requestPercentage or a "
+                "controllerMutationRate"
+            ),
         ),
     )
 
@@ -67,7 +74,10 @@ class UserQuotas(Rates):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=f"{_ANY_RATE} || (has(self.clients) && size(self.clients) > 0)",
-            message="give a producerByteRate, a consumerByteRate, a requestPercentage or clients",
+            message=(
+                "give a producerByteRate, a consumerByteRate, a requestPercentage, a "
+                "controllerMutationRate or clients"
+            ),
         ),
     )
 

@@ -59,7 +59,12 @@ class PartitionPoint(SpecModel):
     ] = None
     before_time: Annotated[
         RecordTime | None,
-        Field(description="Records before the first one that has this timestamp or a later go."),
+        Field(
+            description=(
+                "Records before the first one that has this timestamp or a later go; a time in the "
+                "future counts as that at which the object was made."
+            )
+        ),
     ] = None
 
     @model_validator(mode="after")
@@ -88,7 +93,9 @@ class AllPartitions(SpecModel):
             format="int64",
         ),
     ] = None
-    before_time: RecordTime | None = None
+    before_time: Annotated[RecordTime | None, Field(description="As for a single partition.")] = (
+        None
+    )
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:
@@ -115,12 +122,13 @@ class RecordDeletionSpec(SpecModel):
         ),
         Rule(
             rule=(
-                "!has(self.ttlAfterFinished) || !has(self.all) || !has(self.all.beforeOffset) || "
-                "self.all.beforeOffset != -1"
+                "!has(self.ttlAfterFinished) || "
+                "((!has(self.all) || !has(self.all.beforeOffset)) && (!has(self.partitions) || "
+                "self.partitions.all(p, !has(p.beforeOffset) || p.beforeOffset != -1)))"
             ),
             message=(
-                "ttlAfterFinished cannot be combined with all.beforeOffset -1: a GitOps tool would "
-                "make the object again and delete whatever came since; use all.beforeTime"
+                "ttlAfterFinished cannot be combined with beforeOffset -1: a GitOps tool would "
+                "make the object again and delete whatever came since; use beforeTime"
             ),
             field_path=".ttlAfterFinished",
         ),

@@ -1,5 +1,6 @@
-"""CreatePartitions, AlterConfigs and DeleteTopics: what they ask of a Topic that is there, as what
-Kafka's clients are to hold of its object from now on (:mod:`ownership`), or Kafka's refusal.
+"""CreatePartitions, AlterConfigs and DeleteTopics: what they ask of a Topic that is there, or of
+the Cluster, as what Kafka's clients are to hold of the object from now on (:mod:`ownership`), or
+Kafka's refusal.
 """
 
 import dataclasses
@@ -8,6 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.configuration.problems import problems
+from tidemark.configuration.table import DYNAMIC
 from tidemark.wire.topics import (
     DISABLEMENT_IN_PROGRESS,
     Assignment,
@@ -15,7 +18,7 @@ from tidemark.wire.topics import (
 )
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.kube.kinds import Json
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 from tidemark_operator.objects.ownership import Path, holder, patch_of
 from tidemark_operator.resources.assignments import assignments_text, parse_assignments
 from tidemark_operator.resources.names import ASSIGNMENT_ANNOTATION
@@ -25,10 +28,16 @@ from tidemark_operator.topic_changes.creation import (
     check_brokers,
     check_configuration,
     check_count,
+    check_legal,
     known_as,
 )
 from tidemark_operator.topic_changes.refusal import Refusal, refused
-from tidemark_operator.topic_changes.settings import Described, changed
+from tidemark_operator.topic_changes.settings import (
+    Described,
+    changed,
+    check_names,
+    new_value,
+)
 
 
 def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
@@ -94,7 +103,26 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
         raise Refusal(DISABLEMENT_IN_PROGRESS, text)
     spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
     check_configuration(state, known_as(state, {**body, "spec": spec | _as_spec(after)}))
-    return _with_leaves(body, _as_spec(before), _as_spec(after))
+    return _with_leaves(TOPIC, body, _as_spec(before), _as_spec(after))
+
+
+def cluster_configured(body: Json, change: TopicChange) -> Json | None:
+    """What is to be applied for other settings of all brokers: of the Cluster's ``spec.config``
+    what is dynamic in Kafka. None: it is as it should be."""
+    before = {name: str(value) for name, value in (body["spec"].get("config") or {}).items()}
+    static = "Cannot update these configs dynamically"
+    check_names(change.settings, DYNAMIC, ErrorCode.invalid_request, static)
+    after: dict[str, str | None] = dict(before)
+    if change.is_whole:
+        after = {name: value for name, value in before.items() if name not in DYNAMIC}
+    after |= {each.name: new_value(before, each, DYNAMIC) for each in change.settings}
+    kept = {name: value for name, value in after.items() if value is not None}
+    given = {name: kept[name] for name in kept if kept[name] != before.get(name)}
+    for problem in problems(given, DYNAMIC):  # Kafka's code for what is about brokers
+        raise refused(ErrorCode.invalid_request, problem)
+    if kept == before:
+        return None
+    return _with_leaves(CLUSTER, body, {"config": before}, {"config": kept})
 
 
 _DESCRIBED = ("config", "tiering")
@@ -125,6 +153,14 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
         raise refused(ErrorCode.policy_violation, text)
 
 
+def check_configurable(name: str) -> None:
+    """Could a topic of that name have a configuration? As Kafka's ``ConfigurationControlManager``
+    asks before it looks for the topic. Raises :class:`Refusal`."""
+    if not name:
+        raise refused(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+    check_legal(name)
+
+
 def _check_present(topic: TopicInfo) -> None:
     if topic.deletion_ms is not None:
         text = f"Topic {topic.key} is being deleted"
@@ -134,10 +170,10 @@ def _check_present(topic: TopicInfo) -> None:
 # ---------------------------------------------------------------- what is to be applied
 
 
-def _with_leaves(body: Json, before: Json, after: Json) -> Json:
+def _with_leaves(kind: Kind, body: Json, before: Json, after: Json) -> Json:
     """With the fields that differ. One that is to go, and stands in somebody else's manifest, stays
     whatever is applied here."""
-    patch = patch_of(body)
+    patch = patch_of(body, kind)
     old, new = dict(_leaves(before)), dict(_leaves(after))
     for path, value in new.items():
         if old.get(path) != value:

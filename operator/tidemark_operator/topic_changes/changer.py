@@ -29,7 +29,7 @@ from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topics import owner_of
 from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError
-from tidemark_operator.kube.kinds import TOPIC, Json, Key, key_of
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key, Kind, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.replication_factor import with_factor
@@ -95,6 +95,8 @@ class TopicChanger:
     ) -> TopicChangeResult:
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)
+        if change.kind == ChangeKind.CONFIGURE_CLUSTER:
+            return await self._configure_cluster(request, change)
         topic = self._found(change)
         if change.kind == ChangeKind.ELECT:
             return await self._elect(topic, change)
@@ -114,11 +116,21 @@ class TopicChanger:
             what = f"{topic.partitions} partitions become {change.partitions}"
         elif change.kind == ChangeKind.CONFIGURE:
             patch = alteration.configured(state, topic, body, change)
-            what = f"configuration: {', '.join(each.name for each in change.settings)[:300]}"
+            what = _keys(change)
         else:
             raise refused(ErrorCode.invalid_request, f"{change.kind} is no change of a topic")
-        written = await self._apply(request, patch, "ChangedByClient", what)
+        written = await self._apply(request, TOPIC, patch, "ChangedByClient", what)
         return _done(topic.id, written)
+
+    async def _configure_cluster(
+        self, request: ChangeTopicsRequest, change: TopicChange
+    ) -> TopicChangeResult:
+        key = self._services.cluster_key
+        body = await self._services.client.api.get(CLUSTER, key.namespace, key.name)
+        patch = alteration.cluster_configured(body, change)
+        if patch is not None:
+            await self._apply(request, CLUSTER, patch, "ChangedByClient", _keys(change))
+        return TopicChangeResult(error_code=int(ErrorCode.none), error_message=None, topic_id=None)
 
     def _known(self, change: TopicChange) -> TopicInfo | None:
         state = self._services.state
@@ -133,6 +145,8 @@ class TopicChanger:
         unknown = ErrorCode.unknown_topic_id
         if change.name is not None:
             unknown = ErrorCode.unknown_topic_or_partition
+            if change.kind == ChangeKind.CONFIGURE:
+                alteration.check_configurable(change.name)
         raise refused(unknown, "This server does not host this topic.")
 
     # ------------------------------------------------------------ one each
@@ -147,7 +161,7 @@ class TopicChanger:
 
         name = object_name(cluster, topic, is_taken)
         body = creation.manifest(services.state, change, namespace=namespace, name=name)
-        written = await self._apply(request, body, "CreatedByClient", f"topic {topic}")
+        written = await self._apply(request, TOPIC, body, "CreatedByClient", f"topic {topic}")
         topic_id = None if request.validate_only else uuid.UUID(written["metadata"]["uid"])
         return _done(topic_id, written)
 
@@ -198,18 +212,18 @@ class TopicChanger:
             raise refused(ErrorCode.not_controller, _NOT_STORED)
         if patch is not None and moves.replication_factor == wanted.replication_factor:
             what = f"{topic.replication_factor} replicas become {moves.replication_factor}"
-            await self._apply(request, patch, "ChangedByClient", what)
+            await self._apply(request, TOPIC, patch, "ChangedByClient", what)
         self._tell(request, key, "ReassignedByClient", f"partitions {sorted(asked)}"[:300])
         services.queue.add(key)
         none = ErrorCode.none, None
         return _in_parts(topic, {part: found or none for part, found in moves.results.items()})
 
     async def _apply(
-        self, request: ChangeTopicsRequest, patch: Json, reason: str, what: str
+        self, request: ChangeTopicsRequest, kind: Kind, patch: Json, reason: str, what: str
     ) -> Json:
         services = self._services
         written = await services.client.apply(
-            TOPIC, patch, manager=MANAGER, dry_run=request.validate_only
+            kind, patch, manager=MANAGER, dry_run=request.validate_only
         )
         if not request.validate_only:
             key = key_of(written)
@@ -220,7 +234,11 @@ class TopicChanger:
     def _tell(self, request: ChangeTopicsRequest, key: Key, reason: str, what: str) -> None:
         """The audit: who did what, from where."""
         text = f"{what}, by {request.principal} at {request.host} through Kafka's API"
-        self._services.events.emit(normal(TOPIC.kind, key.namespaced_name, reason, text))
+        self._services.events.emit(normal(key.kind, key.namespaced_name, reason, text))
+
+
+def _keys(change: TopicChange) -> str:
+    return f"configuration: {', '.join(each.name for each in change.settings)[:300]}"
 
 
 def _describes(body: Json, cluster: str, topic: str) -> bool:

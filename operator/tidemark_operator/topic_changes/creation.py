@@ -52,6 +52,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
     if change.automatic and topic not in INTERNAL_TOPICS:
         _check_automatic(state)
     partitions, replicas = counts(state, change)
+    _check_given(change)
     described = changed(Described({}, None), change.settings, is_whole=False)
     spec: dict[str, Any] = {
         "clusterRef": {"name": state.cluster.key.rpartition("/")[2]},
@@ -130,10 +131,15 @@ def as_map(assignments: Iterable[Assignment]) -> Mapping[int, tuple[int, ...]]:
 # ---------------------------------------------------------------- checks
 
 
-def _check_name(state: ControllerState, topic: str) -> None:
+def check_legal(topic: str) -> None:
+    """Can a topic have that name? Raises :class:`Refusal`."""
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
         text = f"{topic[:300]!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
         raise refused(ErrorCode.invalid_topic_exception, text)
+
+
+def _check_name(state: ControllerState, topic: str) -> None:
+    check_legal(topic)
     if topic in INTERNAL_TOPICS - COORDINATORS_TOPICS:
         text = f"{topic} is an internal topic that is not served here"
         raise refused(ErrorCode.invalid_topic_exception, text)
@@ -146,6 +152,14 @@ def _check_name(state: ControllerState, topic: str) -> None:
         if collision_key(other.name) == key:
             text = f"Topic '{topic}' collides with existing topic: {other.name}"
             raise refused(ErrorCode.invalid_topic_exception, text)
+
+
+def _check_given(change: TopicChange) -> None:
+    """A new topic has nothing that null could take away (Kafka's ``createTopics``)."""
+    for setting in change.settings:
+        if setting.value is None:
+            text = f"{setting.name} has no value: leave it out for its default"
+            raise refused(ErrorCode.invalid_config, text)
 
 
 def _check_automatic(state: ControllerState) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.problems import problems
 from tidemark.configuration.table import TOPIC
 from tidemark.wire.topics import Setting, SettingOperation
@@ -54,10 +55,10 @@ class Described:
 def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -> Described:
     """What a spec is to have after a client's settings; ``is_whole``: all others go back to their
     defaults (AlterConfigs). Raises :class:`Refusal`."""
-    _check_names(settings)
+    check_names(settings, TOPIC, ErrorCode.invalid_config, "Unknown topic config name")
     if is_whole:
         before = _emptied(before, settings)
-    values = {setting.name: _value(before, setting) for setting in settings}
+    values = {setting.name: new_value(before.config, setting, TOPIC) for setting in settings}
     plain = {name: value for name, value in values.items() if name not in TYPED}
     typed = {name: value for name, value in values.items() if name in TYPED}
     config = {name: plain.get(name, value) for name, value in {**before.config, **plain}.items()}
@@ -74,18 +75,24 @@ def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
     return Described({}, None if before.tiering is None else {"enabled": before.is_tiered})
 
 
-def _check_names(settings: Iterable[Setting]) -> None:
+def check_names(
+    settings: Iterable[Setting], keys: Mapping[str, ConfigKey], code: ErrorCode, unknown: str
+) -> None:
+    """Each is one of ``keys``, or is not to be there; and named once: Kafka looks at the
+    configuration that results. Raises :class:`Refusal`."""
     seen: set[str] = set()
     for setting in settings:
         if setting.name in seen:
             raise refused(ErrorCode.invalid_request, f"{setting.name} is named twice")
         seen.add(setting.name)
-        if setting.name not in TOPIC:
-            raise refused(ErrorCode.invalid_config, f"Unknown topic config name: {setting.name}")
+        if setting.name not in keys and setting.operation != SettingOperation.DELETE:
+            raise refused(code, f"{unknown}: {setting.name}")
 
 
-def _value(before: Described, setting: Setting) -> str | None:
-    """What the key is to have; None: its default."""
+def new_value(
+    before: Mapping[str, str], setting: Setting, keys: Mapping[str, ConfigKey]
+) -> str | None:
+    """What the key is to have; None: its default. Raises :class:`Refusal`."""
     name = setting.name
     try:
         operation = SettingOperation(setting.operation)
@@ -98,10 +105,10 @@ def _value(before: Described, setting: Setting) -> str | None:
         raise refused(ErrorCode.invalid_request, f"{name} has no value")
     if operation is SettingOperation.SET:
         return setting.value
-    if TOPIC[name].type.name != "list":
+    if keys[name].type.name != "list":
         text = f"{name} is no list: nothing can be appended to it or taken from it"
         raise refused(ErrorCode.invalid_config, text)
-    present = _parts(before.config.get(name, TOPIC[name].default or ""))
+    present = _parts(before.get(name, keys[name].default or ""))
     given = _parts(setting.value)
     added = given if operation is SettingOperation.APPEND else []
     taken = given if operation is SettingOperation.SUBTRACT else []

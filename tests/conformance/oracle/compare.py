@@ -1,23 +1,35 @@
 """One case after another to both sides: what differs, and what of it is explained."""
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tests.conformance.oracle import cases, on_purpose
-from tests.conformance.oracle.cases import Case
+from tests.conformance.oracle import case, on_purpose, produced
+from tests.conformance.oracle.case import Case
+from tests.conformance.oracle.entities import Here, request
+from tests.conformance.oracle.figures import Figures
 from tests.conformance.oracle.normal import differences, normal
 from tests.conformance.oracle.on_purpose import Difference
-from tests.conformance.oracle.sides import CLOSED, SILENT, Side
+from tests.conformance.oracle.sides import CLOSED, PATIENCE_S, SILENT, Side
 from tests.unit.api import api_requests as kafka
+from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.wire.framing import FrameError, decode_response
 
 Say = Callable[[str], None]
 #: A topic that was made is in the metadata before its leader leads.
-LEADS_WITHIN_S = 30.0
+LEADS_WITHIN_S = 60.0
+SAYS_EVERY_S = 5.0
+#: For what is known to have no answer.
+SILENCE_S = 1.0
+COMING = {
+    ErrorCode.not_leader_or_follower, ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
+}  # fmt: skip
+UNDER_WAY = {ErrorCode.concurrent_transactions}
 
 
 @dataclass(slots=True)
@@ -35,26 +47,45 @@ class Verdict:
         return [each for each in on_purpose.ON_PURPOSE if each not in self.used]
 
     @property
-    def figures(self) -> str:
-        """One line."""
-        explained = self.sent - self.same - len(self.unexplained)
-        return (
-            f"{self.sent} requests to both: {self.same} answered alike, {explained} otherwise on "
-            f"purpose, {len(self.unexplained)} otherwise"
-        )
+    def figures(self) -> Figures:
+        """How many of each."""
+        left = len(self.unexplained)
+        return Figures(self.sent, self.same, self.sent - self.same - left, left)
 
 
 def prepare(side: Side) -> None:
-    """Make its topics, and fill the one that is read."""
-    side.create(cases.TOPICS)
+    """Make its topics, fill those that are read, and have its coordinators at work."""
+    side.create(case.TOPICS)
+    for topic in case.FILLED:
+        _until(side, produced.filling(topic)(side.world, 9), kafka.PRODUCE, 9)
+    # The coordinators' topics are made when somebody asks for them.
+    for kind, key, version, asked in (
+        (0, 15, 5, {"groups": ("warm",)}),
+        (1, 65, 0, {"transactional_ids": ("warm",)}),
+    ):
+        found = {"key": "warm", "key_type": kind}
+        _until(side, request(10, 3, found, Here(side.world, "")), 10, 3)
+        _until(side, request(key, version, asked, Here(side.world, "")), key, version)
+    _until(side, request(22, 1, {"transactional_id": None}, Here(side.world, "")), 22, 1)
+    side.learn((*case.TOPICS, *COORDINATORS_TOPICS))
+
+
+def _until(side: Side, asked: Any, api_key: int, version: int) -> None:
+    """Ask until nothing has still to come."""
     until_s = time.monotonic() + LEADS_WITHIN_S
-    while True:
-        answer = side.ask(cases.preload(side.world, 9), kafka.PRODUCE, 9)
-        part = answer.responses[0].partition_responses[0]
-        if part.error_code is not ErrorCode.not_leader_or_follower or time.monotonic() > until_s:
-            break
+    while COMING.intersection(errors_in(answer := side.ask(asked, api_key, version))):
+        assert time.monotonic() < until_s, (side.name, answer)
         time.sleep(0.1)
-    assert part.error_code is ErrorCode.none, (side.name, part)
+
+
+def errors_in(answer: Any) -> Iterator[ErrorCode]:
+    """All that an answer tells of."""
+    for name in getattr(answer, "__dataclass_fields__", ()):
+        value = getattr(answer, name)
+        if isinstance(value, ErrorCode):
+            yield value
+        for each in value if isinstance(value, tuple) else (value,):
+            yield from errors_in(each)
 
 
 def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
@@ -70,21 +101,21 @@ def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
     }
 
 
-def run(ours: Side, theirs: Side, table: Iterable[Case], say: Say) -> Verdict:
-    """Send all of the table."""
-    verdict, api = Verdict(), ""
-    for case in table:
-        if case.name.partition(" ")[0] != api:
-            api = case.name.partition(" ")[0]
-            say(f"{api}: {verdict.sent} sent so far")
-        found = _differences(case, ours, theirs)
+def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
+    """Send all of the table, and say how far it is every few seconds."""
+    verdict, said_s = Verdict(), -math.inf
+    for each in table:
+        if time.monotonic() - said_s > SAYS_EVERY_S:
+            said_s = time.monotonic()
+            say(f"{verdict.sent} of {len(table)}: {each.name}")
+        found = _differences(each, ours, theirs)
         verdict.sent += 1
         verdict.same += not found
         unexplained = []
         for path, one, other in found:
-            line = on_purpose.explained(case.name, path)
+            line = on_purpose.explained(each.name, path, one, other)
             if line is None:
-                unexplained.append(f"{case.name}: {path}: ours {one}, Kafka's {other}")
+                unexplained.append(f"{each.name}: {path}: ours {one}, Kafka's {other}")
             else:
                 verdict.used.add(line)
         if unexplained:
@@ -93,16 +124,37 @@ def run(ours: Side, theirs: Side, table: Iterable[Case], say: Say) -> Verdict:
     return verdict
 
 
-def _differences(case: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, Any]]:
-    return list(differences(_answer(case, ours), _answer(case, theirs)))
+def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, Any]]:
+    for side in (ours, theirs):
+        if each.fresh:
+            side.close()
+        side.send(each.frame(side.world))
+    patience_s = SILENCE_S if on_purpose.is_silent(each.name) else PATIENCE_S
+    return list(differences(_answer(each, ours), _answer(each, theirs, patience_s)))
 
 
-def _answer(case: Case, side: Side) -> Any:
-    frame = side.exchange(case.frame(side.world))
-    if frame in (CLOSED, SILENT):
-        return frame.decode()
-    try:
-        _, read = decode_response(kafka.answer_type(case.api_key, case.version), frame)
-    except FrameError as error:
-        return f"unreadable: {error}"
+def _is_under_way(answer: Any) -> bool:
+    states = [each.transaction_state for each in getattr(answer, "transaction_states", ())]
+    if any(isinstance(each, str) and each.startswith("Prepare") for each in states):
+        return True
+    return not UNDER_WAY.isdisjoint(errors_in(answer))
+
+
+def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
+    """Where a transaction's markers are under way the request is sent again, as clients do."""
+    until_s = time.monotonic() + LEADS_WITHIN_S
+    while True:
+        frame = side.receive(patience_s)
+        if frame in (CLOSED, SILENT):
+            return frame.decode()
+        try:
+            _, read = decode_response(kafka.answer_type(each.api_key, each.version), frame)
+        except FrameError as error:
+            return f"unreadable: {error}"
+        if not _is_under_way(read) or time.monotonic() > until_s:
+            break
+        time.sleep(0.02)
+        side.send(each.frame(side.world))
+    if each.learn is not None:
+        each.learn(side.world, read)
     return normal(read, side.world)

@@ -5,11 +5,13 @@ import dataclasses
 import datetime
 import enum
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from tests.conformance.oracle.sides import World
+from tidemark.records.batch import HEADER_BYTES, MAGIC
 
 #: Fields that hold a broker's id, or several.
 _NODES = frozenset(
@@ -24,11 +26,17 @@ _OWN = frozenset(
     {
         "cluster_id", "error_message", "batch_index_error_message", "host", "port", "rack",
         "log_append_time", "base_offset", "log_dir", "session_id", "producer_id", "total_bytes",
-        "usable_bytes", "coordinator_epoch", "message",
+        "usable_bytes", "coordinator_epoch", "message", "last_timestamp", "transaction_start_time",
+        "transaction_start_time_ms",
     }
 )  # fmt: skip
-_ABSENT = (None, "", 0, -1)
-_LEADER_EPOCH_AT = 12
+_ABSENT = (None, "", -1)
+#: 0 is none as well.
+_NUMBERS_FROM_1 = frozenset({"session_id", "port"})
+#: What a coordinator puts behind a client's or an instance's id.
+_MEMBER = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_CRC, _LEADER_EPOCH, _PRODUCER_ID, _TIMES = (17, 21), (12, 16), (43, 51), (27, 43)
+_CONTROL = 0x20
 
 
 def normal(value: Any, world: World, name: str = "") -> Any:
@@ -42,17 +50,19 @@ def normal(value: Any, world: World, name: str = "") -> Any:
         }
     if isinstance(value, tuple):
         made = [normal(each, world, name) for each in value]
+        if name == "configs":
+            return {each["name"]: each for each in made}
         is_open = any(isinstance(each, dict) for each in made)
         return sorted(made, key=lambda each: json.dumps(each, sort_keys=True)) if is_open else made
     if isinstance(value, uuid.UUID):
         names = {topic_id: topic for topic, topic_id in world.topic_ids.items()}
-        return f"<id of {names[value]}>" if value in names else str(value)
+        return f"<id of {names.get(value, 'another topic')}>"
     return _scalar(value, world, name)
 
 
 def _scalar(value: Any, world: World, name: str) -> Any:
     if name in _OWN:
-        return "<absent>" if value in _ABSENT and name != "base_offset" else _told(value, name)
+        return _told(value, name)
     if name in _NODES and value == world.node_id:
         return "<node>"
     if name in _EPOCHS and value == world.leader_epoch:
@@ -63,22 +73,32 @@ def _scalar(value: Any, world: World, name: str) -> Any:
         return value // datetime.timedelta(milliseconds=1)
     if isinstance(value, datetime.datetime):
         return value.isoformat()
+    if isinstance(value, str):
+        return _MEMBER.sub("-<member>", value)
     return _bytes(value) if isinstance(value, bytes) else value
 
 
 def _told(value: Any, name: str) -> Any:
     if name == "base_offset" and value < 0:
         return value
-    return f"<{name}>"
+    is_absent = value in _ABSENT or (value == 0 and name in _NUMBERS_FROM_1)
+    return "<absent>" if is_absent else f"<{name}>"
 
 
 def _bytes(data: bytes) -> str:
-    """Record batches without the epoch that a leader writes into them."""
+    """Record batches without what a leader writes into them, and without the producer's id; of a
+    marker that ends a transaction without its time."""
     made, position = bytearray(data), 0
-    while position + 61 <= len(made) and made[position + 16] == 2:
-        at = position + _LEADER_EPOCH_AT
-        made[at : at + 4] = bytes(4)
-        position += 12 + int.from_bytes(made[position + 8 : position + 12], "big")
+    while position + HEADER_BYTES <= len(made) and made[position + 16] == MAGIC:
+        end = position + 12 + int.from_bytes(made[position + 8 : position + 12], "big")
+        others = [_LEADER_EPOCH]
+        if made[position + 43 : position + 51] != b"\xff" * 8:
+            others += [_CRC, _PRODUCER_ID]
+        if made[position + 22] & _CONTROL:
+            others += [_TIMES, (end - position - 5, end - position - 1)]  # its coordinator's epoch
+        for first, last in others:
+            made[position + first : position + last] = bytes(last - first)
+        position = end
     return made.hex()
 
 

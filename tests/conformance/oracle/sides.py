@@ -1,9 +1,11 @@
 """One of the two brokers that are asked, and what is particular to it: where it listens, the ids
 that it has given to the topics, its own."""
 
+import contextlib
 import socket
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,20 +14,29 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import LENGTH_BYTES, decode_response, encode_request
 
-_TIMEOUT_S = 20.0
+#: Long enough for a machine that has other work; what takes so long has no answer.
+PATIENCE_S = 30.0
 _API_VERSIONS = 18
 _END = 0x7FFF_0000
 CLOSED = b"closed"
 SILENT = b"no answer"
+#: A topic's id that no topic has.
+NOBODY = uuid.UUID(int=0xDEAD)
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What requests name and answers bear that is another thing on each side."""
+    """What requests name and answers bear that is another thing on each side; ``heard``: of answers
+    of this run."""
 
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
     node_id: int = 0
     leader_epoch: int = 0
+    heard: dict[str, Any] = field(default_factory=dict)
+
+    def id_of(self, topic: str) -> uuid.UUID:
+        """Nobody's where there is no such topic."""
+        return self.topic_ids.get(topic, NOBODY)
 
 
 class Side:
@@ -56,14 +67,25 @@ class Side:
         return decode_response(kafka.answer_type(api_key, version), frame)[1]
 
     def exchange(self, frame: bytes) -> bytes:
-        """The frame that answers one, :data:`CLOSED` or :data:`SILENT`. Another request goes behind
-        it: once that is answered the first will not be any more."""
+        """:meth:`send` and :meth:`receive`."""
+        self.send(frame)
+        return self.receive()
+
+    def send(self, frame: bytes) -> None:
+        """Another request goes behind it: once that is answered the first will not be any more."""
         if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=_TIMEOUT_S)
+            self._socket = socket.create_connection(self._address, timeout=PATIENCE_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         behind = encode_request(kafka.request(_API_VERSIONS, 0), _END, "oracle")
-        found = SILENT
-        try:
+        with contextlib.suppress(OSError):  # what was closed meanwhile is seen by who reads
             self._socket.sendall(frame + behind)
+
+    def receive(self, patience_s: float = PATIENCE_S) -> bytes:
+        """The frame that answers what was sent, :data:`CLOSED` or :data:`SILENT`."""
+        found = SILENT
+        assert self._socket is not None
+        self._socket.settimeout(patience_s)
+        try:
             while True:
                 answer = self._read()
                 if int.from_bytes(answer[:4], "big") == _END:
@@ -102,15 +124,17 @@ class Side:
         )
         for each in made.values():
             each.result(60)
-        self._learn(list(topics))
+        self.learn(topics)
 
-    def _learn(self, names: list[str]) -> None:
+    def learn(self, names: Iterable[str]) -> None:
+        """Their ids, once they are led; and the broker's own."""
         asked = kafka.metadata(12, tuple((name, None) for name in names))
         for _ in range(600):
             answer = self.ask(asked, kafka.METADATA, 12)
             parts = [part for topic in answer.topics for part in topic.partitions]
             if parts and all(part.leader_id >= 0 for part in parts):
                 break
+            time.sleep(0.05)
         self.world = World(
             topic_ids={topic.name: topic.topic_id for topic in answer.topics},
             node_id=answer.brokers[0].node_id,

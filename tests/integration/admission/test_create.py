@@ -68,7 +68,7 @@ ACCEPTED: dict[str, Object] = {
     "deletion in some partitions": record_deletion(
         partitions=[
             {"partition": 0, "beforeOffset": 7},
-            {"partition": 1, "beforeOffset": -1},
+            {"partition": 1, "beforeOffset": 0},
             {"partition": 2, "beforeTime": "2013-07-01T00:00:00Z"},
         ],
         timeout="5m",
@@ -79,6 +79,9 @@ ACCEPTED: dict[str, Object] = {
         all={"beforeTime": "2013-07-01T00:00:00.123+02:00"}, ttlAfterFinished="24h"
     ),
     "deletion of everything": record_deletion(all={"beforeOffset": -1}),
+    "deletion of everything of one partition": record_deletion(
+        partitions=[{"partition": 1, "beforeOffset": -1}]
+    ),
     "slice": partition_slice(),
 }
 
@@ -342,7 +345,17 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "TTL with everything": (
         record_deletion(all={"beforeOffset": -1}, ttlAfterFinished="1h"),
-        "ttlAfterFinished cannot be combined with all.beforeOffset -1",
+        "ttlAfterFinished cannot be combined with beforeOffset -1",
+    ),
+    "TTL with everything of one partition": (
+        record_deletion(
+            partitions=[
+                {"partition": 0, "beforeOffset": 7},
+                {"partition": 1, "beforeOffset": -1},
+            ],
+            ttlAfterFinished="1h",
+        ),
+        "ttlAfterFinished cannot be combined with beforeOffset -1",
     ),
     "bad timeout": (
         record_deletion(all={"beforeOffset": -1}, timeout="soon"),

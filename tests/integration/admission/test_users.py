@@ -52,6 +52,7 @@ ACCEPTED: dict[str, Object] = {
             "producerByteRate": 1,
             "consumerByteRate": 2**40,
             "requestPercentage": 250,
+            "controllerMutationRate": 5,
             "clients": [{"clientId": "etl", "producerByteRate": 5}],
         }
     ),
@@ -150,11 +151,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "quotas without any": (
         user(quotas={}),
-        "give a producerByteRate, a consumerByteRate, a requestPercentage or clients",
+        "a requestPercentage, a controllerMutationRate or clients",
     ),
     "a client id without any": (
         user(quotas={"clients": [{"clientId": "etl"}]}),
-        "give a producerByteRate, a consumerByteRate or a requestPercentage",
+        "a requestPercentage or a controllerMutationRate",
     ),
     "a client id twice": (
         cluster(quotas={"clients": [{"clientId": "etl", "producerByteRate": n} for n in (1, 2)]}),

@@ -187,6 +187,7 @@ async def test_quotas_are_described_as_kafkas_tools_ask_for_them(
             "producer_byte_rate": each.producer_byte_rate,
             "consumer_byte_rate": each.consumer_byte_rate,
             "request_percentage": each.request_percentage,
+            "controller_mutation_rate": each.controller_mutation_rate,
         }
         expected.append((entity, {key: float(value) for key, value in rates.items() if value}))
     assert [

@@ -9,7 +9,7 @@ from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tests.unit.topic_changes.requests import change, create, settings
 from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, ChangeKind, TopicChange
-from tidemark_operator.kube.kinds import TOPIC, Json
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 
 GIT = "argocd-controller"
 POLICY_VIOLATION = int(ErrorCode.policy_violation)
@@ -36,6 +36,10 @@ def _configure(topic: str, **values: str | None) -> TopicChange:
     return change(ChangeKind.CONFIGURE, topic, settings=settings(**values))
 
 
+def _for_all_brokers(**values: str | None) -> TopicChange:
+    return change(ChangeKind.CONFIGURE_CLUSTER, "", settings=settings(**values))
+
+
 async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
 
@@ -58,6 +62,11 @@ async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     assert await ask(_configure("Orders_EU", segment_ms=None)) == [0]
     assert not (await world.get(TOPIC, name))["spec"].get("config")
     await world.until(lambda: ("Orders_EU", 3) in peer.rows, "the added partitions are told")
+    assert await ask(_for_all_brokers(log_retention_ms="60000")) == [0]
+    config = (await world.get(CLUSTER, "demo"))["spec"]["config"]
+    assert config == {"remote.log.storage.system.enable": "true", "log.retention.ms": "60000"}
+    assert await ask(_for_all_brokers(log_retention_ms=None)) == [0]
+    assert "log.retention.ms" not in (await world.get(CLUSTER, "demo"))["spec"]["config"]
     assert await ask(change(ChangeKind.DELETE, "Orders_EU")) == [0]
     await world.until(lambda: world.gone(TOPIC, name), "the object is gone")
 
@@ -71,7 +80,16 @@ async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
         (told,) = await peer.change_topics(operator.control, asked)
         return told
 
+    manifest = {
+        "apiVersion": CLUSTER.api_version,
+        "kind": CLUSTER.kind,
+        "metadata": {"name": "demo"},
+        "spec": {"config": {"message.max.bytes": "60000"}},
+    }
+    await world.api.apply(CLUSTER, world.namespace, "demo", manifest, manager=GIT)
     for refused in (
+        _for_all_brokers(message_max_bytes="70000"),
+        _for_all_brokers(message_max_bytes=None),
         change(ChangeKind.GROW, "t", partitions=3),
         _configure("t", retention_ms="1"),
         _configure("t", retention_ms=None),

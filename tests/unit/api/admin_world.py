@@ -19,6 +19,7 @@ from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.purgatory import Purgatory
+from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.topic_changes.creations import Creations
@@ -74,6 +75,8 @@ class AdminWorld:
             entries=entries or {},
         )
         self.client = Client("10.0.0.7:4000", "CLIENTS")
+        #: What limits the next request.
+        self.quotas: RequestQuotas | None = None
         self._epoch = 0
         self._config: tuple[control.ConfigEntry, ...] = ()
 
@@ -168,7 +171,13 @@ class AdminWorld:
 
     async def handled(self, api: Api[Any, Any], version: int, **fields: Any) -> Any:
         """The handler's answer to a request of a version, made as it would be read."""
-        call = Call(self.services, version, self.client, AnswerMemory(AnswerBudget(1 << 20)))
+        call = Call(
+            self.services,
+            version,
+            self.client,
+            AnswerMemory(AnswerBudget(1 << 20)),
+            quotas=self.quotas,
+        )
         request = api.request_type(version)
         names = {field.name for field in dataclasses.fields(request)}
         made = request(**{name: value for name, value in fields.items() if name in names})

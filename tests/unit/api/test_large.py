@@ -23,7 +23,8 @@ async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
     may_end.set()
     await asyncio.gather(*tasks)
     assert begun == [0, 1, 2, 3, 4, 5]
-    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
 
 
 async def test_who_asks_for_much_waits_only_for_itself() -> None:
@@ -58,7 +59,8 @@ async def test_who_gives_up_takes_nobodys_turn() -> None:
     for each in tasks:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (large._left_bytes, large._used, large._waiting) == (400, {}, {})
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
     async with asyncio.timeout(5), large.turn(b"x", "somebody"):
         pass
 

@@ -129,6 +129,25 @@ async def test_a_topic_that_still_goes_is_waited_for() -> None:
     assert told(await asking) == {"t": "none"}
 
 
+async def test_the_operator_is_not_asked_ever_so_often_for_a_topic_that_does_not_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def sleep(for_s: float) -> None:
+        if for_s:
+            slept.append(for_s)
+
+    monkeypatch.setattr(loop, "time", lambda: began_s + sum(slept))
+    monkeypatch.setattr(create_topics.asyncio, "sleep", sleep)
+    world = AdminWorld()
+    world.operator.answer = lambda _: result(ErrorCode.topic_already_exists)
+    assert told(await create(world, topic(), timeout_ms=30_000)) == {"t": "topic_already_exists"}
+    assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 5])
+
+
 async def test_a_topic_that_is_there_is_told_at_once() -> None:
     world = AdminWorld()
     world.topic("t")
@@ -347,6 +366,8 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     found = await describe(world, TOPIC, "t", version=version, include_synonyms=True)
     keys = {each.name: each for each in found.configs}
     assert set(keys) == set(table.TOPIC)
+    named_none = await describe(world, TOPIC, "t", keys=(), version=version)
+    assert {each.name for each in named_none.configs} == set(keys)
     assert [(s.name, s.value, s.source) for s in keys["max.message.bytes"].synonyms] == [
         ("max.message.bytes", "5", 1),
         ("message.max.bytes", "1048588", 5),
@@ -401,7 +422,7 @@ async def test_a_broker_tells_of_itself_and_of_the_cluster() -> None:
         4,
     )
     assert keys["fetch.max.bytes"].config_source == 5
-    assert all(each.read_only for each in found.configs)
+    assert {each.name for each in found.configs if not each.read_only} == set(table.DYNAMIC)
     cluster = await describe(world, BROKER, "")
     assert [(each.name, each.value) for each in cluster.configs] == [("num.partitions", "4")]
 
@@ -441,6 +462,23 @@ async def test_resources_of_one_request_have_a_limit() -> None:
     assert {each.error_code.name for each in answer.results} == {"invalid_request"}
 
 
+async def test_no_more_is_described_than_there_is_memory_for() -> None:
+    """Of the one megabyte here half is given to one answer; each topic has dozens of keys."""
+    world = AdminWorld()
+    world.topic("t")
+    many = tuple(
+        description.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=None
+        )
+        for _ in range(200)
+    )
+    answer = await world.ask(describe_configs.API, 4, resources=many)
+    errors = [each.error_code.name for each in answer.results]
+    assert 10 < errors.index("request_timed_out") < 100
+    assert errors[-1] == "request_timed_out"
+    assert answer.results[-1].configs == ()
+
+
 def _incremental(kind: int, name: str, **values: str) -> incremental.AlterConfigsResource:
     configs = tuple(
         incremental.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
@@ -456,9 +494,10 @@ async def alter(world: AdminWorld, *resources: Any, api: Any = None) -> dict[str
     return {each.resource_name: each for each in answer.responses}
 
 
-async def test_a_key_is_answered_once_the_broker_has_it() -> None:
+@pytest.mark.parametrize("before", [{"retention.ms": "1"}, {}], ids=["another value", "unset"])
+async def test_a_key_is_answered_once_the_broker_has_it(before: dict[str, str]) -> None:
     world = AdminWorld()
-    world.topic("t", config={"retention.ms": "1"})
+    world.topic("t", config=before)
     asking = asyncio.create_task(alter(world, _incremental(TOPIC, "t", retention_ms="5")))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -477,13 +516,46 @@ async def test_the_old_request_replaces_all_keys() -> None:
     assert [(each.name, each.operation) for each in change.settings] == [("retention.ms", 0)]
 
 
-async def test_a_brokers_configuration_is_written_elsewhere() -> None:
+@pytest.mark.parametrize("version", [0, 1])
+async def test_what_is_set_for_all_brokers_is_passed_on(version: int) -> None:
+    world = AdminWorld()
+    asked = _incremental(BROKER, "", log_retention_ms="2")
+    asking = asyncio.create_task(
+        world.ask(alter_configs.INCREMENTAL, version, resources=(asked,), validate_only=False)
+    )
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done(), "this broker has not followed"
+    world.set_cluster(log_retention_ms="2")
+    (response,) = (await asking).responses
+    assert response.error_code is ErrorCode.none
+    (change,) = world.operator.asked
+    assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_CLUSTER, "", False)
+    assert [(each.name, each.value) for each in change.settings] == [("log.retention.ms", "2")]
+
+
+async def test_nothing_is_set_for_one_broker() -> None:
     world = AdminWorld()
     answers = await alter(
-        world, _incremental(BROKER, "1", num_partitions="2"), _incremental(16, "m")
+        world,
+        _incremental(BROKER, "1", log_retention_ms="2"),
+        _incremental(BROKER, "2", log_retention_ms="2"),
+        _incremental(16, "m"),
     )
-    assert told(answers) == {"1": "policy_violation", "m": "invalid_request"}
-    assert "spec.config of the Cluster object" in answers["1"].error_message
+    assert told(answers) == {
+        "1": "policy_violation",
+        "2": "invalid_request",
+        "m": "invalid_request",
+    }
+    assert "set it for all of them" in answers["1"].error_message
+    static = (await alter(world, _incremental(BROKER, "1", node_id="2")))["1"]
+    assert static.error_code is ErrorCode.invalid_request
+    assert "Cannot update these configs dynamically: node.id" in static.error_message
+    nothing = incremental.AlterableConfig(name="node.id", config_operation=1, value=None)
+    resource = incremental.AlterConfigsResource(
+        resource_type=BROKER, resource_name="1", configs=(nothing,)
+    )
+    assert told(await alter(world, resource)) == {"1": "none"}
     assert world.operator.asked == []
 
 
@@ -538,6 +610,8 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     # All are meant: what needs nothing is not told.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
+    world.operator.answer = lambda _: result(parts=parts[1:])
+    assert _by_topic(await elect(world, version)) == [("t", {})]
 
 
 def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:

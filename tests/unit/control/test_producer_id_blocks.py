@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire import control
 from tidemark_broker.control import producer_id_blocks
 from tidemark_broker.control.errors import NotController, SessionEnded
-from tidemark_broker.control.producer_id_blocks import allocate_blocks
+from tidemark_broker.control.producer_id_blocks import Pace, allocate_blocks
 from tidemark_broker.control.session import Session
 from tidemark_broker.producer_ids import ProducerIds
 
@@ -84,3 +84,13 @@ async def test_a_refusal_ends_the_session_and_the_next_one_asks(
     asking = asyncio.create_task(allocate_blocks(ids, next_session, SESSION))  # type: ignore[arg-type]
     assert await waiting == 2000
     asking.cancel()
+
+
+def test_a_client_that_asks_for_ids_without_end_costs_the_api_server_four_writes_a_second() -> None:
+    pace, now_s, asked = Pace(), 0.0, []
+    while len(asked) < 100:
+        now_s += pace.wait_s(now_s)
+        pace.asked(now_s)
+        asked.append(now_s)
+    assert asked[:20] == [0.0] * 20, "many that begin at once do not wait"
+    assert asked[-1] == 20.0

@@ -124,6 +124,12 @@ def test_points_become_numbers(target: DeletionTarget, found: dict[int, int], of
     assert frozen.topic_id == numbered_uuid(1)
 
 
+def test_a_time_in_the_future_is_that_of_the_objects_making() -> None:
+    target = DeletionTarget(partition=1, before_time_ms=T0 + 1)
+    frozen = _frozen(_world(), _view(target), {T0: 61})
+    assert _offsets(frozen) == {1: 61}
+
+
 def test_what_is_frozen_is_never_resolved_again() -> None:
     world = _world()
     frozen = _frozen(world, _view(ALL_TO_HW))

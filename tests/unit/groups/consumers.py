@@ -2,7 +2,7 @@
 dict, and clients that do what they are told."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -50,6 +50,8 @@ class ListLog:
     def __init__(self, records: Sequence[CoordinatorRecord] = ()) -> None:
         self.records = list(records)
         self.refuses: ErrorCode | None = None
+        #: Those that wait for a commit.
+        self.waiting: list[Callable[[Any], None]] = []
 
     def append(
         self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
@@ -60,7 +62,7 @@ class ListLog:
         return len(self.records)
 
     def committed(self, _: int) -> Any:
-        return SimpleNamespace(add_done_callback=lambda _: None)
+        return SimpleNamespace(add_done_callback=self.waiting.append)
 
 
 def topics(**partitions: int) -> dict[str, Topic]:
@@ -92,7 +94,10 @@ class World:
             clock=lambda: self.now,
             topic=self._topic,
             offload=lambda _, made: self.offloaded.append(made),
-            due=lambda shard, group_id: taken(shard.consumers.assign(group_id, self.now)),
+            name=lambda topic_id: next(
+                (name for name, each in self.topics.items() if each.topic_id == topic_id), None
+            ),
+            due=lambda shard, group_id: taken(shard.due(group_id, self.now)),
         )
 
     def _topic(self, name: str) -> Topic | None:
@@ -109,6 +114,13 @@ class World:
 
     def _at(self, now_s: float) -> None:
         self.now = Now(now_s, T0_MS + round(now_s * 1000))
+
+    def commit_all(self) -> None:
+        """All that is on record."""
+        waiting, self.log.waiting = self.log.waiting, []
+        done = SimpleNamespace(cancelled=lambda: False, exception=lambda: None)
+        for each in waiting:
+            each(done)
 
     def make_offloaded(self) -> None:
         """What was to be made elsewhere is made."""

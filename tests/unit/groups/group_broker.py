@@ -81,6 +81,7 @@ class Broker:
         self.dispatcher = Dispatcher(services)
         self.users = users
         self.answer_bytes = 1 << 30
+        self.peer = "10.0.0.1:1"
 
     async def leads(self, epoch: int, **more: Any) -> None:
         """Epoch of ``__consumer_offsets``; there is a topic ``t`` of one partition."""
@@ -104,7 +105,7 @@ class Broker:
         version = VERSIONS[name][-1] if version is None else version
         request = kafka.request(KEYS[name], version, **fields)
         frame = encode_request(request, 5, "client")[4:]
-        client = Client("10.0.0.1:1", LISTENER, self.users)
+        client = Client(self.peer, LISTENER, self.users)
         pieces = await self.dispatcher.serve(memoryview(frame), room(self.answer_bytes), client)
         assert pieces is not None
         answer_type = kafka.answer_type(KEYS[name], version)
@@ -168,6 +169,7 @@ class Broker:
         partition: int = 0,
         topic: str = "t",
         topic_id: uuid.UUID = TOPIC_ID,
+        group_id: str = "g",
     ) -> ErrorCode:
         part = kafka.nested(
             8,
@@ -189,7 +191,7 @@ class Broker:
         answer = await self.ask(
             "OffsetCommit",
             version,
-            group_id="g",
+            group_id=group_id,
             generation_id_or_member_epoch=generation_id,
             member_id=member_id,
             group_instance_id=None,

@@ -23,7 +23,7 @@ from tidemark_broker.groups.core.records import (
     OffsetCommitKey,
     read_record,
 )
-from tidemark_broker.groups.core.settings import GroupSettings, Now
+from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
 from tidemark_broker.groups.core.values import (
     GroupState,
     Identity,
@@ -53,6 +53,7 @@ SETTINGS = GroupSettings(
     consumer_heartbeat_interval_ms=5000,
     consumer_size_max=2**31 - 1,
     consumer_assignment_interval_ms=1000,
+    migration=Migration.BIDIRECTIONAL,
     consumer_assignors=("uniform", "range"),
     regex_refresh_ms=600_000,
 )

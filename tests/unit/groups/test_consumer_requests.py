@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states, topic_state
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, TOPIC_ID, VERSIONS, Broker, broker, row
+from tidemark_broker.groups.core.settings import Migration
 
 MEMBER = "member-1"
 
@@ -64,10 +65,16 @@ async def test_a_member_comes_stays_and_goes(tmp_path: Path, version: int) -> No
         assert (member.member_id, member.member_epoch, member.client_id) == (MEMBER, 1, "client")
         assert [t.topic_name for t in member.assignment.topic_partitions] == ["t"]
         assert member.target_assignment == member.assignment
+        assert member.subscribed_topic_regex == ""  # as Kafka has it for those with names
         if version >= 1:
             assert member.member_type == 1
         assert (await beat(made, -1, version)).member_epoch == -1
         assert (await describe(made, version)).group_state == "Empty"
+
+
+async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
+    async with broker(tmp_path) as made:
+        assert (await describe(made, group_id="")).error_code is ErrorCode.invalid_group_id
 
 
 async def test_a_member_without_an_id_is_given_one_in_version_0(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ async def test_who_may_not(tmp_path: Path) -> None:
 
 
 async def test_the_other_protocol(tmp_path: Path) -> None:
-    async with broker(tmp_path) as made:
+    async with broker(tmp_path, migration=Migration.DISABLED) as made:
         await join(made)
         listed = (await made.ask("ListGroups", states_filter=(), types_filter=("Consumer",))).groups
         assert [(g.group_id, g.group_type, g.group_state) for g in listed] == [
@@ -166,7 +173,7 @@ async def test_the_other_protocol(tmp_path: Path) -> None:
         classic_member = await made.member()
         refused = await join(made)
         assert refused.error_code is ErrorCode.group_id_not_found
-        assert refused.error_message == "Group g is not a consumer group."
+        assert "because online upgrade is disabled" in refused.error_message
         offset = (await made.fetch()).topics[0].partitions[0].committed_offset
         assert offset == 7
         leaving = kafka.nested(

@@ -48,6 +48,19 @@ async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
         assert (await made.ask("ListGroups")).groups == ()
 
 
+async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
+    """Which protocol is meant is asked for before (KIP-559)."""
+    async with broker(tmp_path) as made:
+        deleted = await made.ask("OffsetDelete", group_id="", topics=())
+        assert deleted.error_code is ErrorCode.invalid_group_id
+        member = {"group_id": "", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+        for name, error in ((None, "inconsistent_group_protocol"), ("range", "invalid_group_id")):
+            synced = await made.ask(
+                "SyncGroup", **member, protocol_type="consumer", protocol_name=name, assignments=()
+            )
+            assert synced.error_code.name == error
+
+
 async def test_a_new_leader_of_the_partition_goes_on(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         member = await made.member()
@@ -359,3 +372,19 @@ async def test_requests_without_a_group(tmp_path: Path) -> None:
         assert (await made.ask("Heartbeat", **beat)).error_code is invalid
         left = await made.ask("LeaveGroup", group_id="", members=())
         assert left.error_code is invalid
+
+
+async def test_one_client_that_makes_up_groups_leaves_room_for_others(tmp_path: Path) -> None:
+    async with broker(tmp_path, bytes_max=100_000) as made:
+
+        async def commit(peer: str, group_id: str) -> ErrorCode:
+            made.peer = peer
+            return await made.commit(group_id=group_id)
+
+        errors = [await commit("10.0.0.1:1", f"g{number}") for number in range(200)]
+        refused = errors.index(ErrorCode.group_max_size_reached)
+        assert set(errors[:refused]) == {NONE}
+        assert made.groups.room.used_bytes < 60_000
+        assert await commit("10.0.0.1:2", "more") is ErrorCode.group_max_size_reached
+        assert await commit("10.0.0.2:1", "other") is NONE
+        assert await commit("10.0.0.1:1", "g0") is NONE, "what is there goes on"

@@ -4,7 +4,7 @@ import pytest
 
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 
-NAMES = ("orders", "orders.eu", "orders_1", "a+b", "O", "aaa", "x", "yx")
+NAMES = ("orders", "orders.eu", "orders_1", "a+b", "O", "aaa", "x", "yx", "a{2", "a{,2}")
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,19 @@ NAMES = ("orders", "orders.eu", "orders_1", "a+b", "O", "aaa", "x", "yx")
         ("[[:upper:]]", ("O",)),
         ("(?:a|b)*", ("aaa",)),
         ("^x$", ("x",)),
+        # As RE2J has them, other engines of its kind have not.
+        ("a{2", ("a{2",)),
+        ("a{,2}", ("a{,2}",)),
+        ("[x&&y]+", ("x", "yx")),
+        ("[x[]+", ("x",)),
+        (r"\<x", ()),
+        (r"[\d]", ()),
+        ("[^a-z]", ("O",)),
+        ("(?P<name>x)", ("x",)),
+        (r"\x78", ("x",)),
+        (r"[]x]", ("x",)),
+        ("[+-Z]", ("O",)),
+        ("a{3}?", ("aaa",)),
     ],
 )
 def test_a_name_is_matched_as_a_whole(pattern: str, expected: tuple[str, ...]) -> None:
@@ -31,10 +44,11 @@ def test_a_name_is_matched_as_a_whole(pattern: str, expected: tuple[str, ...]) -
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("(", ")", "a)(b", "[a", "a\\", "{3}", "(?=a)", r"(a)\1", r"\pL", "a{2", "a" * 1001),
+        *("(", ")", "a)(b", "[a", "a\\", "{3}", "(?=a)", r"(a)\1", r"\pL", "a" * 1001),
         *("a{1001}", "(a{40}){40}", "((a{9}){9}){99}", "a{99999999999999999999}"),
+        *("a**", "a+{2}", "(?x)a b", "(?R)", "[a--b]", r"\u0061", r"\Z", "[a", "[", r"[\pL]", "*"),
     ],
-    ids=range(15),
+    ids=range(25),
 )
 def test_what_is_refused(pattern: str) -> None:
     with pytest.raises(BadPattern) as refused:

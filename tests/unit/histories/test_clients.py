@@ -2,6 +2,7 @@
 a poll and a rebalance in the middle of it are written down."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.histories.clients import (
     Restart,
     Run,
     error_of,
+    is_hung,
     next_topic,
     partition_of,
     place_of,
@@ -69,6 +71,18 @@ def test_nothing_is_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "REPEATED_S", -1.0)
     with pytest.raises(KafkaException):
         repeated(_answers(_error(retriable=True), None), "x")
+
+
+def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, seen = threading.current_thread(), []
+
+    def call(timeout_s: float) -> None:
+        seen.append(is_hung(thread))
+        monkeypatch.setattr(clients, "HUNG_S", -1.0)
+        seen.append(is_hung(thread))
+
+    repeated(call)
+    assert [*seen, is_hung(thread)] == [False, True, False]
 
 
 class Message:

@@ -119,7 +119,6 @@ struct.pack_into(">i", EMPTY, 8, HEADER_BYTES - LENGTH_OVERHEAD)
             build_batch([Record(b"k", b"v", (), T0)], timestamp_type=TimestampType.LOG_APPEND_TIME),
             InvalidTimestamp,
         ),
-        (build_batch([Record(b"k", b"v", (), -5)]), InvalidTimestamp),
         (build_batch([Record(b"k", b"v", (), T0 + 3_600_001)]), InvalidTimestamp),
         (build_batch([Record(b"k", bytes(2000), (), T0)]), BatchTooLarge),
     ],

@@ -53,6 +53,13 @@ def known(log: PartitionLog) -> list[ActiveProducer]:
     return sorted(log.active_producers())
 
 
+def test_who_is_no_producer_has_no_marker(bench: LogBench) -> None:
+    log = bench.create()
+    with pytest.raises(InvalidRecords):
+        finish(log, -1, commit=True)
+    assert log.next_offset == 0
+
+
 def test_a_duplicate_is_answered_with_its_offset_and_not_appended(bench: LogBench) -> None:
     log = bench.create()
     assert [produce(log, 1, 0, 2), produce(log, 1, 2)] == [0, 2]

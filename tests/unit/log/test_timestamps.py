@@ -122,6 +122,13 @@ def test_timestamps_that_are_not_allowed(bench: Bench) -> None:
     bench.append(log, _headed(_batch(T0 - 1000, -1, T0 + 3_600_000), largest=-1))
 
 
+def test_times_before_1970_are_taken_as_kafka_takes_them(bench: Bench) -> None:
+    """Only ``message.timestamp.before.max.ms`` forbids them; they count as no time at all."""
+    log = bench.create()
+    assert bench.append(log, _batch(-5)).max_timestamp_ms == -1
+    assert bench.append(log, _batch(-5, 7)).max_timestamp_ms == 7
+
+
 def test_log_append_time_needs_no_look(bench: Bench) -> None:
     bench.config = LogConfig.of({"message.timestamp.type": "LogAppendTime"})
     log = bench.create()

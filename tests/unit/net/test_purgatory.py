@@ -201,3 +201,23 @@ async def test_who_waits_under_a_watch_is_woken_by_each_of_its_keys() -> None:
     assert not waiting.done()
     purgatory.notify("b")
     assert await waiting is True
+
+
+async def test_no_client_has_more_than_half_of_the_room() -> None:
+    """One whose requests wait for a follower that stands still; others wait all the same."""
+    purgatory = Purgatory(operations_max=4)
+
+    def waiting(who: str | None) -> asyncio.Task[bool]:
+        return asyncio.create_task(purgatory.wait(["k"], lambda: False, 30, who=who))
+
+    tasks = [waiting("ann"), waiting("ann")]
+    await _until_waiting(purgatory, 2)
+    assert await purgatory.wait(["k"], lambda: False, 30, who="ann") is False
+    tasks += [waiting("bob"), waiting(None)]
+    await _until_waiting(purgatory, 4)
+    assert purgatory.cancel(["k"]) == 4
+    assert await asyncio.gather(*tasks) == [False] * 4
+    tasks = [waiting("ann")]
+    await _until_waiting(purgatory, 1)
+    assert purgatory.cancel(["k"]) == 1
+    await asyncio.gather(*tasks)

@@ -104,14 +104,16 @@ def test_hosts_and_permissions_and_doubles() -> None:
 
 def test_quotas_are_of_the_user_and_of_its_clients() -> None:
     rates = {"producerByteRate": 5, "consumerByteRate": 6, "requestPercentage": 7}
+    rates["controllerMutationRate"] = 4
     clients = [{"clientId": "etl", "producerByteRate": 8}, {"clientId": "*", "consumerByteRate": 9}]
     found = info(quotas={**rates, "clients": clients}).quotas
     assert found == (
-        quota("alice", None, produce=5, fetch=6, request=7),
+        quota("alice", None, produce=5, fetch=6, request=7, mutation=4),
         quota("alice", "etl", produce=8),
         quota("alice", "", fetch=9),
     )
     assert info(quotas={"clients": clients[:1]}).quotas == found[1:2]
+    assert info(quotas={"controllerMutationRate": 4}).quotas == (quota("alice", None, mutation=4),)
 
 
 def test_a_clusters_quotas_are_of_whoever_has_none() -> None:

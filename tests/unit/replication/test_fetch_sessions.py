@@ -273,7 +273,7 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
             leader = hosted(one, number).leader
             assert leader is not None
             known = leader.progress()
-            assert replace(known[2], broker_epoch=0) == replace(known[3], broker_epoch=0)
+            assert known[2]._replace(broker_epoch=0) == known[3]._replace(broker_epoch=0)
 
 
 # ---------------------------------------------------------------- what ends a session

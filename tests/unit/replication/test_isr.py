@@ -80,7 +80,7 @@ def test_the_high_watermark_stands_still_below_min_isr() -> None:
 
 def test_the_high_watermark_stands_still_while_the_row_has_eligible_leaders() -> None:
     """Whatever the leader believes min.insync.replicas to be (KIP-966)."""
-    looked_at = replace(view(hw=10, members=(1,), min_isr=1), has_eligible_leaders=True)
+    looked_at = view(hw=10, members=(1,), min_isr=1)._replace(has_eligible_leaders=True)
     assert isr.high_watermark(looked_at) == 10
 
 
@@ -92,7 +92,7 @@ def test_a_member_being_added_holds_the_high_watermark_back() -> None:
     late = follower(60, caught_up_s=float("-inf"))
     looked_at = view(members=(1,), followers={2: late}, eligible=frozenset())
     assert isr.high_watermark(looked_at) == 100
-    assert isr.high_watermark(replace(looked_at, maximal_isr=frozenset({1, 2}))) == 60
+    assert isr.high_watermark(looked_at._replace(maximal_isr=frozenset({1, 2}))) == 60
 
 
 def test_a_caught_up_follower_outside_the_isr_is_waited_for() -> None:
@@ -107,12 +107,12 @@ def test_a_fenced_follower_outside_the_isr_is_not_waited_for() -> None:
 def test_a_follower_joins_only_at_the_high_watermark_and_in_the_current_epoch() -> None:
     looked_at = view(members=(1,), hw=90, followers={2: follower(90)}, epoch_start=90)
     assert isr.may_join(looked_at, 2)
-    assert not isr.may_join(replace(looked_at, high_watermark=91), 2)
-    assert not isr.may_join(replace(looked_at, epoch_start_offset=91), 2)
-    assert not isr.may_join(replace(looked_at, eligible=frozenset({3})), 2)
-    assert not isr.may_join(replace(looked_at, maximal_isr=frozenset({1, 2})), 2)
-    assert isr.may_join(replace(looked_at, log_start_offset=5), 2)
-    assert not isr.may_join(replace(looked_at, log_start_offset=6), 2)
+    assert not isr.may_join(looked_at._replace(high_watermark=91), 2)
+    assert not isr.may_join(looked_at._replace(epoch_start_offset=91), 2)
+    assert not isr.may_join(looked_at._replace(eligible=frozenset({3})), 2)
+    assert not isr.may_join(looked_at._replace(maximal_isr=frozenset({1, 2})), 2)
+    assert isr.may_join(looked_at._replace(log_start_offset=5), 2)
+    assert not isr.may_join(looked_at._replace(log_start_offset=6), 2)
 
 
 def test_a_follower_that_lags_too_long_is_out_of_sync() -> None:
@@ -137,7 +137,7 @@ def test_caught_up_time_follows_the_previous_fetch() -> None:
 
 
 def test_a_new_epoch_forgets_offsets_and_keeps_log_starts() -> None:
-    before = replace(follower(80), log_start_offset=7)
+    before = follower(80)._replace(log_start_offset=7)
     fresh = isr.at_new_epoch(before, in_isr=True, now_s=5.0)
     assert (fresh.next_offset, fresh.log_start_offset, fresh.last_caught_up_s) == (-1, 7, 5.0)
     assert isr.at_new_epoch(None, in_isr=False, now_s=5.0).last_caught_up_s == float("-inf")

@@ -29,7 +29,8 @@ PYTEST = [
     "test/integration/test_a.py::test_two SKIPPED (needs a JVM)            [ 40%]",
     "test/integration/test_a.py::TestX::test_three FAILED                  [ 60%]",
     "test/integration/test_a.py::test_four ERROR                           [ 80%]",
-    "test/integration/test_a.py::test_five XFAIL (known)                   [100%]",
+    "test/integration/test_a.py::test_five XFAIL (known)                   [ 90%]",
+    "test/integration/test_a.py::test_six PASSED                           [100%]Done!",
     "FAILED test/integration/test_a.py::TestX::test_three - assert 0",
 ]
 RUST = [
@@ -76,6 +77,7 @@ def test_pytests_verbose_lines() -> None:
         Result(f"{ROOT}::TestX::test_three", FAILED),
         Result(f"{ROOT}::test_four", FAILED),
         Result(f"{ROOT}::test_five", SKIPPED),
+        Result(f"{ROOT}::test_six", PASSED),
     ]
 
 

@@ -163,7 +163,7 @@ REFUSED = {
     ),
     "null value": (
         create(settings=(Setting(name="retention.ms", value=None, operation=0),)),
-        "invalid_request",
+        "invalid_config",
         "has no value",
     ),
     "lags that contradict each other": (
@@ -331,6 +331,15 @@ async def test_what_is_not_there_is_not_changed(changes: Changes) -> None:
         assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
 
 
+@pytest.mark.parametrize(
+    ("name", "error"), [("a b", "invalid_topic_exception"), ("", "invalid_request")]
+)
+async def test_what_can_be_no_topic_has_no_configuration(
+    changes: Changes, name: str, error: str
+) -> None:
+    assert (await changes.one(change(ChangeKind.CONFIGURE, name=name)))[0] == error
+
+
 # ---------------------------------------------------------------- who else describes it
 
 
@@ -387,6 +396,92 @@ async def test_the_old_request_replaces_all_settings(changes: Changes) -> None:
     asked = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="8"), is_whole=True)
     assert await changes.one(asked) == ("none", "")
     assert changes.spec()["config"] == {"segment.ms": "8"}
+
+
+def _for_all_brokers(**fields: Any) -> TopicChange:
+    asked = {"settings": (), "is_whole": False} | fields
+    return change(ChangeKind.CONFIGURE_CLUSTER, "", **asked)
+
+
+async def test_what_is_set_for_all_brokers_is_the_clusters_configuration(changes: Changes) -> None:
+    await changes(create())
+    asked = settings(log_retention_ms="5", message_max_bytes="3")
+    changes.world.journal.clear()
+    assert await changes.one(_for_all_brokers(settings=asked)) == ("none", "")
+    body = changes.world.server.find(CLUSTER, "main")
+    assert body is not None
+    assert body["spec"]["config"] == {"log.retention.ms": "5", "message.max.bytes": "3"}
+    assert "published brokers" in changes.world.journal, "brokers are told"
+    (topic,) = changes.world.services.state.topics.values()
+    assert topic.config["retention.ms"] == "5"
+    event = changes.world.events.emitted[-1]
+    assert (event.kind, event.reason) == ("Cluster", "ChangedByClient")
+    assert "by User:alice at 10.0.0.7" in event.message
+
+    less = settings(message_max_bytes=None)
+    assert await changes.one(_for_all_brokers(settings=less), validate_only=True) == ("none", "")
+    assert dict(changes.world.services.state.cluster.config) == body["spec"]["config"]
+    only = settings(message_max_bytes="4")
+    assert await changes.one(_for_all_brokers(settings=only, is_whole=True)) == ("none", "")
+    assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "4"}
+
+
+async def test_the_old_request_leaves_what_kafka_cannot_change(changes: Changes) -> None:
+    changes.world.edit(CLUSTER, "main", config={"num.partitions": "3", "log.retention.ms": "5"})
+    asked = _for_all_brokers(settings=settings(message_max_bytes="4"), is_whole=True)
+    changes.world.server.hold(CLUSTER, "main", MANAGER, ("spec", "config", "log.retention.ms"))
+    assert await changes.one(asked) == ("none", "")
+    assert dict(changes.world.services.state.cluster.config) == {
+        "num.partitions": "3",
+        "message.max.bytes": "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        (
+            settings(node_id="7"),
+            "invalid_request",
+            "Cannot update these configs dynamically: node.id",
+        ),
+        (settings(retention_ms="7"), "invalid_request", "dynamically: retention.ms"),
+        (settings(log_retention_ms="soon"), "invalid_request", "must be a whole number"),
+        (settings(log_preallocate="true"), "invalid_request", "is not served"),
+        (settings(num_partitions="1"), "invalid_request", "dynamically: num.partitions"),
+        (settings(log_retention_ms="1") * 2, "invalid_request", "named twice"),
+        (settings(message_max_bytes="7"), "policy_violation", GIT),
+        (settings(message_max_bytes=None), "policy_violation", GIT),
+    ],
+    ids=[
+        "static",
+        "a topic's",
+        "bad value",
+        "not served",
+        "the Cluster's",
+        "twice",
+        "git's",
+        "git's, to go",
+    ],
+)
+async def test_what_is_not_set_for_all_brokers(
+    changes: Changes, asked: tuple[Setting, ...], error: str, message: str
+) -> None:
+    changes.world.edit(CLUSTER, "main", config={"message.max.bytes": "6"})
+    held = ("spec", "config", "message.max.bytes")
+    changes.world.server.hold(CLUSTER, "main", GIT, held)
+    told, text = await changes.one(_for_all_brokers(settings=asked))
+    assert told == error
+    assert message in text
+    assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "6"}
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.CONFIGURE, ChangeKind.CONFIGURE_CLUSTER])
+async def test_what_is_not_set_may_be_taken_away(changes: Changes, kind: ChangeKind) -> None:
+    """As Kafka's own tool does with the throttles of replication once a partition has moved."""
+    await changes(create())
+    less = settings(leader_replication_throttled_rate=None)
+    assert await changes.one(change(kind, settings=less)) == ("none", "")
 
 
 async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:

@@ -169,3 +169,30 @@ async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -
         "none", "policy_violation", "none",
     ]  # fmt: skip
     assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]
+
+
+async def test_who_asks_for_much_leaves_room_for_others(world: World) -> None:
+    """A hundred connections of one client; the controller is slow."""
+    await world.codes()
+    may_end, asked = asyncio.Event(), world.asked
+    asked.clear()
+
+    async def slowly(request: Any, response_type: Any, timeout_s: float) -> Any:
+        asked.append(request)
+        await may_end.wait()
+        return _done(request)
+
+    world.connections[0].request = slowly  # type: ignore[method-assign]
+
+    def asks(principal: str, port: int) -> asyncio.Task[Any]:
+        asker = Asker(principal, f"10.0.0.7:{port}")
+        return asyncio.create_task(world.forwarder.change([create()], asker, timeout_s=60))
+
+    tasks = [asks("User:ann", port) for port in range(100)]
+    await asyncio.sleep(0.01)
+    assert [each.principal for each in asked] == ["User:ann"] * 8
+    tasks.append(asks("User:bob", 1))
+    await asyncio.sleep(0.01)
+    assert asked[-1].principal == "User:bob"
+    may_end.set()
+    assert len(await asyncio.gather(*tasks)) == 101

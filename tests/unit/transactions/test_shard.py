@@ -20,6 +20,7 @@ from tidemark.wire import control
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.shares import asking
 from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState
@@ -372,6 +373,33 @@ async def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert refused_id.error is ErrorCode.policy_violation
         ended = await shard.end(ID, producer=producer, commit=True, version=2)
         assert ended.error is ErrorCode.none  # what is there can always be ended
+
+
+async def test_one_client_that_makes_up_ids_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch, bytes_max=6000) as made:
+        await made.leads(3)
+        shard = await made.shard()
+
+        async def begin(who: str, transactional_id: str) -> ErrorCode:
+            asking.set(who)
+            decision = await shard.init_producer_id(
+                transactional_id, expected=None, timeout_ms=TIMEOUT_MS
+            )
+            return decision.error
+
+        async def told(who: str, transactional_id: str) -> ErrorCode:
+            return await asyncio.create_task(begin(who, transactional_id))
+
+        errors = [await told("ann", f"id{number}") for number in range(10)]
+        assert errors.count(ErrorCode.none) == 5
+        assert set(errors[5:]) == {ErrorCode.policy_violation}
+        assert await told("bob", "bob's") is ErrorCode.none
+        assert await told("ann", "id0") is ErrorCode.none, "what is there goes on"
+        await made.leads(4)
+        await made.shard()
+        assert made.coordinator.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")
 
 
 async def test_a_marker_goes_to_whoever_leads_by_now(

@@ -249,6 +249,8 @@ async def test_offsets_count_once_their_transaction_is_committed(
         assert await made.commit_offset(version, 7, partition=9) is (
             ErrorCode.unknown_topic_or_partition
         )
+        nameless = await made.commit_offset(version, 7, group="")
+        assert nameless is ErrorCode.invalid_group_id
         assert await made.commit_offset(version, 7) is OK
         assert await made.commit_offset(version, 8) is OK
         assert await made.committed_offset() == -1

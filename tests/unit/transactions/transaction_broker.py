@@ -178,9 +178,9 @@ class TransactionBroker:
         return answer.responses[0].partition_responses[0].error_code  # type: ignore[no-any-return]
 
     async def commit_offset(
-        self, version: int, offset: int, epoch: int = 0, *, partition: int = 0
+        self, version: int, offset: int, epoch: int = 0, *, partition: int = 0, group: str = "g"
     ) -> ErrorCode:
-        """TxnOffsetCommit of group ``g``, of who is no member."""
+        """TxnOffsetCommit of a group, of who is no member."""
         part = kafka.nested(
             COMMIT_OFFSETS, version, "TxnOffsetCommitRequestPartition", partition_index=partition,
             committed_offset=offset, committed_leader_epoch=-1, committed_metadata="",
@@ -189,7 +189,7 @@ class TransactionBroker:
             COMMIT_OFFSETS, version, "TxnOffsetCommitRequestTopic", name=DATA, partitions=(part,)
         )
         answer = await self.ask(
-            COMMIT_OFFSETS, version, transactional_id=ID, group_id="g", producer_id=1000,
+            COMMIT_OFFSETS, version, transactional_id=ID, group_id=group, producer_id=1000,
             producer_epoch=epoch, generation_id=-1, member_id="", group_instance_id=None,
             topics=(topic,),
         )  # fmt: skip

@@ -66,7 +66,7 @@ def known_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMem
         if request.member_epoch == JOIN:
             if named is None:
                 return member
-            is_free = named.position.epoch == LEAVE_FOR_NOW
+            is_free = named.position.epoch == LEAVE_FOR_NOW or named.metadata.classic is not None
             if is_free or named.member_id == request.member_id:
                 return named
             owner = shown(named.member_id)

@@ -53,6 +53,9 @@ class Described(NamedTuple):
         names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
         texts = len(metadata.client_id) + len(metadata.client_host) + len(regex or "")
         weight_bytes = _MEMBER_BYTES + texts + names_weigh(names)
+        if metadata.classic is not None:
+            protocols = metadata.classic.supported_protocols
+            weight_bytes += sum(len(each.name) + len(each.metadata) for each in protocols)
         return cls(metadata, Subscription(frozenset(names), regex), weight_bytes)
 
 

@@ -8,7 +8,7 @@ are kept as these change, since a group may have thousands of them.
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,10 @@ from tidemark_broker.groups.core.consumer_effects import (
 )
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
+from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
+#: The type of the classic protocol that consumers speak.
+CONSUMER = "consumer"
 _GROUP_BYTES = 1500
 _NO_ASSIGNMENT: Assignment = {}
 
@@ -86,10 +89,14 @@ class ConsumerGroup:
         #: By topic and partition, as of before ``_moves``: members, with where each was and is.
         self._holders: dict[uuid.UUID, dict[int, str]] = {}
         self._moves: list[tuple[str, Position, Position]] = []
+        self.moves_size = 0
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
+        #: Of members of the classic protocol: how many there are, and can do which protocol.
+        self.classic_count = 0
+        self._classic_protocols: Counter[str] = Counter()
         #: In how many different subscriptions a topic is named.
         self._names: dict[str, int] = {}
 
@@ -156,6 +163,17 @@ class ConsumerGroup:
         """How many members have that expression."""
         return self._regex_counts[regex]
 
+    @property
+    def is_all_classic(self) -> bool:
+        """Has it members, and none of KIP-848's protocol?"""
+        return bool(self.members) and self.classic_count == len(self.members)
+
+    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Has a member of the classic protocol one of ``protocols`` in common with all others?"""
+        return protocol_type == CONSUMER and any(
+            self._classic_protocols[name] == self.classic_count for name in protocols
+        )
+
     def preferred_assignor(self, default: str) -> str:
         """The one that most members ask for, of those that ask."""
         if not self._assignors:
@@ -210,11 +228,17 @@ class ConsumerGroup:
     # ------------------------------------------------------------ who may commit and fetch
 
     def validate(self, member_id: str, epoch: int) -> ErrorCode:
-        """Is it a member, and in that epoch?"""
+        """Is it a member, and in that epoch? One of the classic protocol: in that generation?"""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        return ErrorCode.none if epoch == member.position.epoch else ErrorCode.stale_member_epoch
+        if epoch == member.position.epoch:
+            return ErrorCode.none
+        return (
+            ErrorCode.stale_member_epoch
+            if member.metadata.classic is None
+            else ErrorCode.illegal_generation
+        )
 
     def may_commit(self, member_id: str, epoch: int, topic_id: uuid.UUID | None, of: int) -> bool:
         """Is the partition the member's, and was it already in the epoch in which that commits
@@ -224,7 +248,7 @@ class ConsumerGroup:
             return False
         if epoch == member.position.epoch:
             return True
-        if topic_id is None:
+        if topic_id is None or member.metadata.classic is not None:
             return False
         for held in (member.position.assigned, member.position.revoking):
             since = held.get(topic_id, {}).get(of)
@@ -292,6 +316,10 @@ class ConsumerGroup:
             _add(self._regex_counts, regex, sign)
         if member.metadata.server_assignor is not None:
             _add(self._assignors, member.metadata.server_assignor, sign)
+        if member.metadata.classic is not None:
+            self.classic_count += sign
+            for name in {each.name for each in member.metadata.classic.supported_protocols}:
+                _add(self._classic_protocols, name, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:
         counts, before = self._names, len(self._names)
@@ -322,16 +350,19 @@ class ConsumerGroup:
         before, member.position = member.position, position
         self.weight_bytes += _weight(position) - _weight(before)
         self._moves.append((member_id, before, position))
+        self.moves_size += before.size + position.size
+        if self.moves_size <= AT_ONCE_MAX:
+            self.follow_moves()
 
     @property
-    def moves_size(self) -> int:
-        """About how long :meth:`follow_moves` takes, in partitions."""
-        return sum(before.size + after.size for _, before, after in self._moves)
+    def moves_pending(self) -> int:
+        """How many members' moves are not followed yet."""
+        return len(self._moves)
 
     def follow_moves(self) -> None:
-        """Who holds what since members have moved: asked for seldom, and it takes a while where
-        they have thousands of topics."""
-        moves, self._moves = self._moves, []
+        """Who holds what since members have moved. Where that is much it is left to whoever asks,
+        since it takes a while (:attr:`moves_size`, in partitions)."""
+        moves, self._moves, self.moves_size = self._moves, [], 0
         for member_id, before, after in moves:
             self._let_go(member_id, before.assigned, after.assigned)
             self._let_go(member_id, before.revoking, after.revoking)

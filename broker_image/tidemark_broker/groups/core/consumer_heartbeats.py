@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -64,7 +65,7 @@ from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_S = 1.0
+_AGAIN_S, _SOON_S = 1.0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,44 @@ class RevocationDeadline:
     member_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class RejoinDeadline:
+    """A member of the classic protocol that was to join again, or to ask for its assignment, and
+    has not, is gone."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeDeadline:
+    """No member is of KIP-848's protocol any more."""
+
+    group_id: str
+
+
+_MemberDeadline: TypeAlias = ConsumerSessionDeadline | RevocationDeadline | RejoinDeadline
+_OVERDUE: dict[type[_MemberDeadline], str] = {
+    ConsumerSessionDeadline: "it was not heard of in time",
+    RevocationDeadline: "it did not give up its partitions in time",
+    RejoinDeadline: "it did not take part in a rebalance in time",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Which member says what of itself; ``takes_over``: as the successor of a static one."""
+
+    member_id: str
+    described: Described
+    takes_over: bool
+
+
 class ConsumerGroups:
     """All groups of KIP-848's protocol of one partition of ``__consumer_offsets``. ``topic``: by
     its name, None where there is none; ``offload`` takes targets that are to be made elsewhere,
-    ``due`` the name of a group whose targets are due (:meth:`assign`). What goes wrong is a
+    ``due`` the name of a group whose targets are due (:meth:`assign`), or
+    that may be one of the classic protocol again. What goes wrong is a
     :class:`CoordinatorError`, with which nothing has changed. Pure."""
 
     def __init__(
@@ -118,17 +153,18 @@ class ConsumerGroups:
         """Every member that is on record is heard of anew."""
         for group in self._groups.values():
             for member in group.members.values():
-                self._hear_of(group, member.member_id, now)
+                self.hear_of(group, member, now)
                 if member.position.state == UNREVOKED_PARTITIONS:
                     self._await_revocation(group, member, now)
             self.targets.make_later(group, now)
+            self.downgrade_later(group, now)
 
     def expired(self, key: object, now: Now) -> bool:
         """What was due is; is it one of these?"""
-        if isinstance(key, AssignmentDeadline):
+        if isinstance(key, AssignmentDeadline | DowngradeDeadline):
             self._due(key.group_id)
             return True
-        if not isinstance(key, ConsumerSessionDeadline | RevocationDeadline):
+        if not isinstance(key, _MemberDeadline):
             return False
         group = self._groups.get(key.group_id)
         if group is None:
@@ -140,9 +176,7 @@ class ConsumerGroups:
             self._deadlines.schedule(key, now.s + _AGAIN_S)
         return True
 
-    def _overdue(
-        self, group: ConsumerGroup, key: ConsumerSessionDeadline | RevocationDeadline, now: Now
-    ) -> None:
+    def _overdue(self, group: ConsumerGroup, key: "_MemberDeadline", now: Now) -> None:
         member = group.members.get(key.member_id)
         if member is None:
             return
@@ -150,23 +184,25 @@ class ConsumerGroups:
             "group %s: %s is gone, for %s",
             shown(key.group_id),
             shown(key.member_id),
-            "it was not heard of in time"
-            if isinstance(key, ConsumerSessionDeadline)
-            else "it did not give up its partitions in time",
+            _OVERDUE[type(key)],
         )
-        self._fence(group, member, now)
+        self.fence(group, member, now)
 
-    def assign(self, group_id: str, now: Now) -> Steps[None]:
+    def assign(self, group: ConsumerGroup, now: Now) -> Steps[None]:
         """Targets are due."""
-        group = self._groups.get(group_id)
-        if group is None:
-            return
         try:
             yield from self._see_topics(group, group.topics_seen.version, is_new=False)
             yield from self.targets.make_if_due(group, now)
         except CoordinatorError as error:
-            logger.warning("group %s: nothing is on record: %s", shown(group_id), error)
-            self._deadlines.schedule(AssignmentDeadline(group_id), now.s + _AGAIN_S)
+            logger.warning("group %s: nothing is on record: %s", shown(group.group_id), error)
+            self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + _AGAIN_S)
+
+    def adopt(self, group: ConsumerGroup, now: Now) -> None:
+        """A group that was one of the classic protocol until now, with its members."""
+        self._groups[group.group_id] = group
+        self._room.weigh(group)
+        for member in group.members.values():
+            self.hear_of(group, member, now)
 
     def forget(self, group: ConsumerGroup) -> int:
         """Take an empty group off the record; the offset behind that."""
@@ -174,10 +210,16 @@ class ConsumerGroups:
         entries = [regex_entry(group_id, regex, None) for regex in tuple(group.regexes)]
         entries += [target_entry(group_id, each, None) for each in tuple(group.targets)]
         self._journal.record_now(group, [*entries, *group_tombstones(group_id)])
-        del self._groups[group_id]
-        self._room.forget(group)
-        self._deadlines.cancel(AssignmentDeadline(group_id))
+        self.forgotten(group)
         return group.recorded_below
+
+    def forgotten(self, group: ConsumerGroup) -> None:
+        """Nothing is on record of it any more."""
+        self._groups.pop(group.group_id, None)
+        self._room.forget(group)
+        self._deadlines.cancel(AssignmentDeadline(group.group_id))
+        for member_id in group.members:
+            self._forget_deadlines(group, member_id)
 
     def unresolved(
         self, group_id: str, regex: str | None, topics_version: int, now: Now
@@ -195,25 +237,49 @@ class ConsumerGroups:
             return (yield from self._leave(request, now))
         group = self._group(request)
         member = known_member(group, request)
-        takes_over = member is not None and member.position.epoch == LEAVE_FOR_NOW
+        takes_over = member is not None and (
+            member.position.epoch == LEAVE_FOR_NOW or member.member_id != request.member_id
+        )
         described = yield from _described(request, None if member is None else member.described)
         check_room(group, member, described, self._settings, self._room)
         expressions.check_limit(group, request.regex)
-        regex = described.subscription.regex
-        entries = expressions.no_longer_used(group, member, regex)
-        if member is not None and takes_over:
-            entries += _replacement(group, member, request.member_id, described)
+        wants_others = yield from self.update(
+            group,
+            member,
+            Update(member_id=request.member_id, described=described, takes_over=takes_over),
+            expressions.resolved(group, request, now),
+            request.topics_version,
+            now,
+        )
+        return (yield from self._moved(group, request, now, wants_others=wants_others))
+
+    def update(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember | None,
+        by: "Update",
+        resolved: Sequence[Entry],
+        topics_version: int,
+        now: Now,
+    ) -> Steps[bool]:
+        """A member, None: a new one, says something of itself: put that on record, with what the
+        group's expressions stand for by now, and make targets where they are due. Does it want
+        other topics than before?"""
+        described = by.described
+        entries = expressions.no_longer_used(group, member, described.subscription.regex)
+        if member is not None and by.takes_over:
+            entries += _replacement(group, member, by.member_id, described)
         elif member is None or described is not member.described:
-            entries.append(member_entry(group.group_id, request.member_id, described))
-        entries += (resolved := expressions.resolved(group, request, now))
+            entries.append(member_entry(group.group_id, by.member_id, described))
+        entries += resolved
         wants_others = member is not None and described.subscription != member.subscription
         bump = member is None or wants_others or bool(resolved)
         yield from self._change(group, entries, bump=bump)
-        yield from self._see_topics(group, request.topics_version, is_new=bump)
-        if takes_over and member is not None and member.member_id != request.member_id:
+        yield from self._see_topics(group, topics_version, is_new=bump)
+        if by.takes_over and member is not None and member.member_id != by.member_id:
             self._forget_deadlines(group, member.member_id)
         yield from self.targets.make_if_due(group, now)
-        return (yield from self._moved(group, request, now, wants_others=wants_others))
+        return wants_others
 
     def check(self, request: HeartbeatRequest) -> None:
         """Is it a request at all?"""
@@ -232,9 +298,9 @@ class ConsumerGroups:
     ) -> Steps[HeartbeatAnswer]:
         member = group.members[request.member_id]
         before = member.position
-        yield from self._reconcile(group, member, request, now, wants_others=wants_others)
+        yield from self.reconcile(group, member, request.owned, now, wants_others=wants_others)
         after = member.position
-        self._hear_of(group, member.member_id, now)
+        self.hear_of(group, member, now)
         self._room.weigh(group)
         size = 0 if before is after and not request.is_full else before.size + after.size
         assignment = yield from elsewhere(
@@ -261,7 +327,7 @@ class ConsumerGroups:
         if request.member_epoch == LEAVE_FOR_NOW:
             yield from self._leave_for_now(group, member)
         else:
-            self._fence(group, member, now)
+            self.fence(group, member, now)
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=request.member_epoch,
@@ -274,7 +340,7 @@ class ConsumerGroups:
         yield from self._journal.record(group, [entry])
         self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
 
-    def _fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+    def fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         """It is a member no more."""
         entries = [
             *expressions.no_longer_used(group, member, None),
@@ -285,10 +351,17 @@ class ConsumerGroups:
         self._forget_deadlines(group, member.member_id)
         self._room.weigh(group)
         self.targets.make_later(group, now)
+        self.downgrade_later(group, now)
+
+    def downgrade_later(self, group: ConsumerGroup, now: Now) -> None:
+        """Look soon whether it may be a group of the classic protocol again."""
+        if group.is_all_classic and self._settings.migration.may_downgrade:
+            self._deadlines.schedule(DowngradeDeadline(group.group_id), now.s + _SOON_S)
 
     def _forget_deadlines(self, group: ConsumerGroup, member_id: str) -> None:
         self._deadlines.cancel(ConsumerSessionDeadline(group.group_id, member_id))
         self._deadlines.cancel(RevocationDeadline(group.group_id, member_id))
+        self._deadlines.cancel(RejoinDeadline(group.group_id, member_id))
 
     # ------------------------------------------------------------ epochs
 
@@ -317,27 +390,30 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------ where a member is
 
-    def _reconcile(
+    def reconcile(
         self,
         group: ConsumerGroup,
         member: ConsumerMember,
-        request: HeartbeatRequest,
+        owned: Assignment | None,
         now: Now,
         *,
         wants_others: bool,
     ) -> Steps[None]:
+        """See :func:`.reconciliation.advance`."""
         before = member.position
         if before.is_at(group.assignment_epoch) and not wants_others:
             return
         target = Target(group.assignment_epoch, group.target_of(member.member_id), group.is_held)
 
         def advanced() -> Position:
+            if group.moves_pending:
+                group.follow_moves()
             subscribed = None
             if wants_others:
                 found = map(self._topic, group.topics_of(member.subscription))
                 ids = {each.topic_id for each in found if each is not None}
                 subscribed = ids.__contains__
-            return advance(before, target, request.owned, subscribed)
+            return advance(before, target, owned, subscribed)
 
         names = len(member.subscription.names) if wants_others else 0
         size = before.size + size_of(target.partitions) + names + group.moves_size
@@ -357,11 +433,14 @@ class ConsumerGroups:
             now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000,
         )
 
-    def _hear_of(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
-        self._deadlines.schedule(
-            ConsumerSessionDeadline(group.group_id, member_id),
-            now.s + self._settings.consumer_session_timeout_ms / 1000,
-        )
+    def hear_of(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        """Its session begins anew."""
+        classic = member.metadata.classic
+        timeout_ms = self._settings.consumer_session_timeout_ms
+        if classic is not None:
+            timeout_ms = classic.session_timeout_ms
+        key = ConsumerSessionDeadline(group.group_id, member.member_id)
+        self._deadlines.schedule(key, now.s + timeout_ms / 1000)
 
 
 def _replacement(

@@ -58,9 +58,29 @@ class ConsumerGroupMemberMetadataKey(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicProtocol(_Flexible):
+    """An assignor that a member of the classic protocol can do, and what it subscribes to."""
+
+    name: str = wire("string")
+    metadata: bytes = wire("bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberMetadata(_Flexible):
+    """What a member of the classic protocol says beside that. ``is_there``: 1, or -1 where there is
+    none, the mark of a structure that may be null."""
+
+    is_there: int = wire("int8")
+    session_timeout_ms: int = wire("int32")
+    supported_protocols: tuple[ClassicProtocol, ...] = wire(None)
+
+
+_NOT_CLASSIC = ClassicMemberMetadata(is_there=-1, session_timeout_ms=0, supported_protocols=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue(_Flexible):
-    """What a member says of itself; its timeout in milliseconds. A member of the classic protocol
-    (tagged field 0 of Kafka's schema) is never in such a group here."""
+    """What a member says of itself; its timeout in milliseconds."""
 
     instance_id: str | None = wire("string")
     rack_id: str | None = wire("string")
@@ -70,6 +90,15 @@ class ConsumerGroupMemberMetadataValue(_Flexible):
     subscribed_topic_regex: str | None = wire("string")
     rebalance_timeout_ms: int = wire("int32", default=-1)
     server_assignor: str | None = wire("string")
+    classic_member_metadata: ClassicMemberMetadata = wire(  # noqa: RUF009
+        None, default=_NOT_CLASSIC, tag=0
+    )
+
+    @property
+    def classic(self) -> ClassicMemberMetadata | None:
+        """None: it is of KIP-848's protocol."""
+        classic = self.classic_member_metadata
+        return classic if classic.is_there == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

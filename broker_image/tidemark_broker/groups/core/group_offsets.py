@@ -132,7 +132,7 @@ class GroupOffsets:
         first, before = end_offset - len(records), self._offsets.weight_bytes
         for number, (each, value) in enumerate(zip(kept, values, strict=True)):
             self._offsets.put(by.group_id, each.of, value.at(first + number), by.producer)
-        self._room.used_bytes += self._offsets.weight_bytes - before
+        self._room.add(by.group_id, self._offsets.weight_bytes - before)
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
 
@@ -173,7 +173,7 @@ class GroupOffsets:
         if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
             member_id, epoch = by.who.member_id, by.generation_id
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
-                return _stale(by)
+                return _stale(group, by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
         before = self._offsets.held(by.group_id, new.of, by.producer)
@@ -189,12 +189,12 @@ class GroupOffsets:
     ) -> None:
         """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
         is committed."""
-        before = self._offsets.weight_bytes
-        for group_id in self._offsets.end_transaction(producer, committed=committed):
+        about = self._offsets.end_transaction(producer, committed=committed)
+        for group_id, more_bytes in about.items():
+            self._room.add(group_id, more_bytes)
             group = self.find(group_id)
             if group is not None:
                 group.recorded_below = end_offset
-        self._room.used_bytes += self._offsets.weight_bytes - before
 
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups
 
@@ -247,7 +247,7 @@ class GroupOffsets:
             before = self._offsets.weight_bytes
             for each in gone:
                 self._offsets.remove(group.group_id, each)
-            self._room.used_bytes += self._offsets.weight_bytes - before
+            self._room.add(group.group_id, self._offsets.weight_bytes - before)
         return group.recorded_below
 
     def _remove_group(self, group: Group) -> int:
@@ -299,17 +299,21 @@ def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
         is_nobody = is_transactional and not by.who.member_id and by.who.instance_id is None
         if group.is_empty or is_nobody:
             return ErrorCode.none
-    if by.who.member_id not in group.members:
+    member = group.members.get(by.who.member_id)
+    if member is None:
         return ErrorCode.unknown_member_id
-    if not is_transactional and by.version < _NOT_FOUND_SINCE:
+    is_classic = member.metadata.classic is not None
+    if not is_transactional and not is_classic and by.version < _NOT_FOUND_SINCE:
         return ErrorCode.unsupported_version
     if by.generation_id <= NO_GENERATION:
-        return _stale(by)
+        return _stale(group, by)
     return ErrorCode.none
 
 
-def _stale(by: Committer) -> ErrorCode:
-    if by.producer is None:
+def _stale(group: ConsumerGroup, by: Committer) -> ErrorCode:
+    member = group.members.get(by.who.member_id)
+    is_classic = member is not None and member.metadata.classic is not None
+    if by.producer is None and not is_classic:
         return ErrorCode.stale_member_epoch
     return ErrorCode.illegal_generation
 

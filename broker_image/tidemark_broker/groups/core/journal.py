@@ -5,6 +5,7 @@ from typing import Protocol
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.settings import Now
+from tidemark_broker.shares import Shares
 
 
 class Journal(Protocol):
@@ -24,33 +25,26 @@ class Journal(Protocol):
 class Weighed(Protocol):
     """A group of either protocol."""
 
+    group_id: str
     weight_bytes: int
     #: As much of that is counted among what the broker's groups weigh.
     weighed_bytes: int
 
 
-class Room:
+class Room(Shares):
     """How many bytes the groups of a broker take of memory, and may."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
 
     def weigh(self, group: Weighed) -> None:
         """The group has changed; may be said again."""
-        self.used_bytes += group.weight_bytes - group.weighed_bytes
+        self.add(group.group_id, group.weight_bytes - group.weighed_bytes)
         group.weighed_bytes = group.weight_bytes
 
     def forget(self, group: Weighed) -> None:
         """The group is gone."""
-        self.used_bytes -= group.weighed_bytes
+        self.add(group.group_id, -group.weighed_bytes)
         group.weighed_bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Then nothing new is begun; what there is goes on."""
         return self.lacks(0)
-
-    def lacks(self, more_bytes: int) -> bool:
-        """Is there no room for so much more?"""
-        return self.used_bytes + more_bytes >= self.limit_bytes

@@ -6,6 +6,7 @@ and counts once its marker says so. Of two for one partition the one that is lat
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -181,20 +182,24 @@ class Offsets:
         if not offsets:
             del self._groups[group_id]
 
-    def end_transaction(self, producer: TransactionalProducer, *, committed: bool) -> set[str]:
+    def end_transaction(
+        self, producer: TransactionalProducer, *, committed: bool
+    ) -> Mapping[str, int]:
         """A marker stands on record: what the producer has put aside, in that epoch or an earlier
-        one, counts from now on, or never will. The groups that this is about."""
-        about: set[str] = set()
+        one, counts from now on, or never will. The groups that this is about, and how many bytes
+        more each takes."""
+        about: Counter[str] = Counter()
         epochs = self._pending.get(producer.producer_id, {})
         for epoch in [each for each in epochs if each <= producer.producer_epoch]:
             for group_id, offsets in epochs.pop(epoch).items():
-                about.add(group_id)
+                before = self.weight_bytes
                 for of, value in offsets.items():
                     self._close(group_id, of)
                     self._reweigh(value, None)
                     known = self._groups.get(group_id, {}).get(of)
                     if committed and (known is None or known.record_offset < value.record_offset):
                         self.put(group_id, of, value)
+                about[group_id] += self.weight_bytes - before
         if not epochs:
             self._pending.pop(producer.producer_id, None)
         return about

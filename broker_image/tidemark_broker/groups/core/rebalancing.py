@@ -135,16 +135,31 @@ class Rebalancing:
         self._deadlines.cancel(CheckDeadline(group_id))
 
     def forget(self, group: ClassicGroup) -> None:
-        """An empty group is deleted."""
+        """An empty group is deleted, or it is one of the other protocol from now on: whoever waits
+        is to ask again."""
+        for member in group.waiting():
+            again = ErrorCode.rebalance_in_progress
+            group.answer_join(member, JoinAnswer(error=again, member_id=member.member_id))
+            member.answer_sync(SyncAnswer(error=again))
         group.state = GroupState.DEAD
         del self._groups[group.group_id]
         self._room.forget(group)
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._deadlines.cancel(SyncDeadline(group.group_id))
         self.check_no_more(group.group_id)
-        for member_id in group.pending_join:
+        for member_id in (*group.pending_join, *group.members):
             self._deadlines.cancel(SessionDeadline(group.group_id, member_id))
         self._initial.pop(group.group_id, None)
+
+    def adopt(self, group: ClassicGroup, now: Now) -> None:
+        """A group that was one of the other protocol until now: its members go on, and rebalance
+        anew."""
+        self._groups[group.group_id] = group
+        self.check_later(group.group_id, now)
+        for member in group.members.values():
+            self._hear_of(group, member, now)
+        self._room.weigh(group)
+        self._prepare(group, "its last member of the other protocol has gone", now)
 
     # ------------------------------------------------------------ JoinGroup
 

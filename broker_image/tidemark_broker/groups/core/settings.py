@@ -1,14 +1,36 @@
 """What groups read of a broker's configuration, by Kafka's keys."""
 
+import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark_broker.config import BrokerConfig
+from tidemark_broker.entries import text_of
 from tidemark_broker.groups.core.assignors import ASSIGNORS
 
 #: Of one group, whatever is configured: the record of a generation of more is larger than a log
 #: takes by default, and is made in one go.
 MEMBERS_MAX = 10_000
+
+
+class Migration(enum.Enum):
+    """``group.consumer.migration.policy``: whether a group changes its protocol with its members
+    in it."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """When the first member of KIP-848's protocol joins."""
+        return self in (Migration.BIDIRECTIONAL, Migration.UPGRADE)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """When the last one goes."""
+        return self in (Migration.BIDIRECTIONAL, Migration.DOWNGRADE)
 
 
 class Now(NamedTuple):
@@ -36,6 +58,7 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int
     consumer_size_max: int
     consumer_assignment_interval_ms: int
+    migration: Migration
     #: By their names, the one first that members get who ask for none.
     consumer_assignors: tuple[str, ...]
     regex_refresh_ms: int
@@ -57,6 +80,7 @@ class GroupSettings:
             consumer_heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=min(config.integer("group.consumer.max.size"), MEMBERS_MAX),
             consumer_assignment_interval_ms=config.integer("group.consumer.assignment.interval.ms"),
+            migration=Migration(text_of(config.entries, "group.consumer.migration.policy")),
             consumer_assignors=tuple(ASSIGNORS),
             regex_refresh_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
         )

@@ -1,22 +1,102 @@
-"""What the members of a consumer group subscribe to, read from what they tell each other.
+"""What the members of a group of the classic protocol tell each other (Kafka's ConsumerProtocol).
 
-Assignors are the clients' business; the coordinator reads the topics only (Kafka's
-ConsumerProtocol), so that offsets of a topic that is still consumed are not deleted.
+Assignors are the clients' business; the coordinator reads the topics only, so that offsets of a
+topic that is still consumed are not deleted. Where the group is led by the coordinator, since some
+of its members are of KIP-848's protocol, it reads all of it, and writes assignments itself.
 """
 
+import struct
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from kio.schema.consumer_protocol_assignment.v0.data import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.consumer_protocol_subscription.v1 import data as v1
+from kio.schema.consumer_protocol_subscription.v3 import data as v3
 
 from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
-from tidemark.wire.framing import FrameError, decode
+from tidemark.wire.framing import FrameError, decode, encode
 
-_VERSION_BYTES = 2
+_VERSION = struct.Struct(">h")
+_VERSION_MAX = 3
+#: Owned partitions since version 1 (KIP-429), the rack since version 3 (KIP-881).
+_OWNED_SINCE, _RACK_SINCE = 1, 3
+#: Topics and partitions of one member.
+_ELEMENTS_MAX = 100_000
+
+
+class Subscribed(NamedTuple):
+    """``owned`` by topic: nothing where the client does not say, for then it gives up everything
+    before it joins."""
+
+    topics: tuple[str, ...]
+    owned: Mapping[str, AbstractSet[int]]
+    rack_id: str | None
 
 
 def subscribed_topics(metadata: bytes, most: int) -> tuple[str, ...]:
     """The topics of one member; later versions only have more behind them. Raises
     :class:`FrameError`, for more than ``most`` as well: members write what they like."""
-    if len(metadata) < _VERSION_BYTES:
-        raise FrameError("a subscription without a version")
-    bounds = Bounds(elements=most, string_bytes=STRING_BYTES_MAX)
-    value = decode(ConsumerProtocolSubscription, metadata, _VERSION_BYTES, bounds)
+    version_of(metadata)
+    value = decode(ConsumerProtocolSubscription, metadata, _VERSION.size, _bounds(most))
     return tuple(value.topics)
+
+
+def version_of(metadata: bytes) -> int:
+    """Of what a member says, or is told. Raises :class:`FrameError`."""
+    if len(metadata) < _VERSION.size:
+        raise FrameError("a subscription without a version")
+    (version,) = _VERSION.unpack_from(metadata)
+    if version < 0:
+        raise FrameError(f"version {version} of a subscription")
+    return int(version)
+
+
+def subscribed(metadata: bytes) -> Subscribed:
+    """All that one member says. Raises :class:`FrameError`."""
+    version = version_of(metadata)
+    if version < _OWNED_SINCE:
+        return Subscribed(subscribed_topics(metadata, _ELEMENTS_MAX), {}, None)
+    kind: Any = v3 if version >= _RACK_SINCE else v1
+    bounds = _bounds(_ELEMENTS_MAX)
+    value = decode(kind.ConsumerProtocolSubscription, metadata, _VERSION.size, bounds)
+    owned: dict[str, set[int]] = {}
+    for each in value.owned_partitions:
+        owned.setdefault(each.topic, set()).update(each.partitions)
+    rack_id = value.rack_id if version >= _RACK_SINCE else None
+    return Subscribed(tuple(value.topics), owned, rack_id or None)
+
+
+def assigned(assignment: bytes) -> Mapping[str, AbstractSet[int]]:
+    """What the leader of a generation has told one member, nothing where it has not yet. Raises
+    :class:`FrameError`, also for what only an assignor of the clients' own could read."""
+    if not assignment:
+        return {}
+    version_of(assignment)
+    value = decode(ConsumerProtocolAssignment, assignment, _VERSION.size, _bounds(_ELEMENTS_MAX))
+    if value.user_data:
+        raise FrameError("its assignor keeps data of its own in the assignments")
+    found: dict[str, set[int]] = {}
+    for each in value.assigned_partitions:
+        found.setdefault(each.topic, set()).update(each.partitions)
+    return found
+
+
+def assignment_bytes(partitions: Mapping[str, AbstractSet[int]], metadata: bytes) -> bytes:
+    """What a member is told that has said ``metadata``: in the same version."""
+    kind: Any = TopicPartition  # its types are kio's own
+    named = tuple(
+        kind(topic=topic, partitions=tuple(sorted(numbers)))
+        for topic, numbers in partitions.items()
+        if numbers
+    )
+    value = ConsumerProtocolAssignment(assigned_partitions=named, user_data=None)
+    return _VERSION.pack(min(version_of(metadata), _VERSION_MAX)) + encode(value)
+
+
+def _bounds(elements: int) -> Bounds:
+    return Bounds(elements=elements, string_bytes=STRING_BYTES_MAX)

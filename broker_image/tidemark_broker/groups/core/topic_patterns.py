@@ -7,6 +7,7 @@ back-references. What an expression would become is bounded before it is built, 
 up the loop.
 """
 
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -22,6 +23,14 @@ _CLASSES = {
     "s": r"[\t\n\f\r ]",
     "S": r"[^\t\n\f\r ]",
 }
+_REPEAT = re.compile(r"(?:[*+?]|\{([0-9]+)(?:,([0-9]*))?\})\??")
+_GROUP = re.compile(r"\((?!\?)|\(\?P?<[0-9A-Za-z_]+>|\(\?[imsU]*(?:-[imsU]+)?[:)]")
+_POSIX = re.compile(r"\[:\^?[a-z]+:\]")
+#: A class, a control character, a number in base 16, or a sign that stands for itself.
+_ESCAPE = re.compile(
+    r"\\(?:[dDsSwW]|[afnrtv]|x[0-9A-Fa-f]{2}|x\{[0-9A-Fa-f]{1,6}\}|[!-/:-@\[-`{-~])"
+)
+_ANCHORS = ("A", "b", "B", "z")
 
 
 class BadPattern(ValueError):
@@ -32,9 +41,7 @@ def compiled(pattern: str) -> Callable[[str], bool]:
     """Does a name match it as a whole? Raises :class:`BadPattern`."""
     if len(pattern) > LENGTH_MAX:
         raise BadPattern(f"an expression of {len(pattern)} characters, {LENGTH_MAX} at most")
-    if _atoms(pattern) > ATOMS_MAX:
-        raise BadPattern(f"its repetitions come to more than {ATOMS_MAX} characters")
-    translated = _translated(pattern)
+    translated = _Reader(pattern).read()
     _matcher(translated)  # by itself: "a)(b" is none, though it is one in parentheses
     return _matcher(rf"\A(?:{translated})\z")
 
@@ -56,50 +63,140 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda name: bool(validator.isinstance_python(name))
 
 
-def _translated(pattern: str) -> str:
-    """Classes as RE2J has them; ``\\Q...\\E`` stands for itself."""
-    made: list[str] = []
-    place = 0
-    while place < len(pattern):
-        char, following = pattern[place], pattern[place + 1 : place + 2]
-        if char != "\\":
-            made.append(char)
-            place += 1
-        elif following == "Q":
-            end = pattern.find("\\E", place + 2)
-            end = len(pattern) if end < 0 else end
-            made += [f"\\x{{{ord(each):x}}}" for each in pattern[place + 2 : end]]
-            place = end + 2
-        elif following in ("p", "P"):
-            raise BadPattern(f"\\{following}: topics' names are ASCII, use [A-Za-z] and the like")
-        else:
-            made.append(_CLASSES.get(following, char + following))
-            place += 2
-    return "".join(made)
+class _Reader:
+    """RE2J's syntax in Rust's: what means something else there is escaped, what RE2J has not is
+    refused. A number of states is estimated on the way."""
 
+    def __init__(self, pattern: str) -> None:
+        self._left = pattern
+        self._made: list[str] = []
+        #: Of each group that is open, and of what was read last.
+        self._sums, self._last = [0], 0
+        self._repeats = False
 
-def _atoms(pattern: str) -> int:
-    """About how many states it becomes: each character as often as counts around it say. What is
-    not an expression at all is found out elsewhere."""
-    sums, last = [0], 0
-    place = 0
-    while place < len(pattern):
-        char = pattern[place]
+    def read(self) -> str:
+        """All of it."""
+        while self._left:
+            self._step()
+        if sum(self._sums) > ATOMS_MAX:
+            raise BadPattern(f"its repetitions come to more than {ATOMS_MAX} characters")
+        return "".join(self._made)
+
+    def _step(self) -> None:
+        char = self._left[0]
+        repeat = _REPEAT.match(self._left)
+        if repeat is not None:
+            self._repeat(repeat)
+            return
+        self._repeats = False
         if char == "(":
-            sums.append(0)
-            last = 0
-        elif char == ")" and len(sums) > 1:
-            last = sums.pop()
-            sums[-1] += last
-        elif char == "{":
-            end = pattern.find("}", place)
-            counts = [each.strip() for each in pattern[place + 1 : end].split(",")]
-            times = max((int(each) for each in counts if each.isdecimal()), default=1)
-            sums[-1] += last * max(times - 1, 0)
-            last *= max(times, 1)
-            place = max(end, place)
-        elif char not in "*+?|":
-            last = 1
-            sums[-1] += 1
-        place += 2 if char == "\\" else 1
-    return sum(sums)
+            self._open()
+        elif char == ")":
+            self._take(1)
+            if len(self._sums) > 1:
+                self._last = self._sums.pop()
+                self._sums[-1] += self._last
+        elif char == "[":
+            self._class()
+        elif char == "\\":
+            self._escape()
+        elif char in "|^$":
+            self._take(1)
+        elif char in ".":
+            self._take(1)
+            self._count(1)
+        else:
+            self._left = self._left[1:]
+            self._literal(char)
+
+    def _take(self, count: int) -> str:
+        """As it stands."""
+        taken, self._left = self._left[:count], self._left[count:]
+        self._made.append(taken)
+        return taken
+
+    def _literal(self, char: str) -> None:
+        self._made.append(_hex(char))
+        self._count(1)
+
+    def _count(self, atoms: int) -> None:
+        self._last = atoms
+        self._sums[-1] += atoms
+
+    def _repeat(self, found: "re.Match[str]") -> None:
+        if self._repeats:
+            raise BadPattern(f"a repetition of a repetition: {found.group()}")
+        self._repeats = True
+        self._take(found.end())
+        counts = [int(each) for each in found.group(1, 2) if each]
+        times = max(counts, default=1)
+        if times > ATOMS_MAX:
+            raise BadPattern(f"more than {ATOMS_MAX} repetitions")
+        self._sums[-1] += self._last * max(times - 1, 0)
+        self._last *= max(times, 1)
+
+    def _open(self) -> None:
+        opened = _GROUP.match(self._left)
+        if opened is None:
+            raise BadPattern("(? is followed by what is no kind of group")
+        self._take(opened.end())
+        if not opened.group().endswith(")"):  # else flags, for all that follows
+            self._sums.append(0)
+            self._last = 0
+
+    def _escape(self) -> None:
+        following = self._left[1:2]
+        if following == "Q":
+            quoted, _, self._left = self._left[2:].partition("\\E")
+            for each in quoted:
+                self._literal(each)
+        elif following in _ANCHORS:
+            self._take(2)
+        else:
+            self._made.append(self._escaped())
+            self._count(1)
+
+    def _escaped(self) -> str:
+        """One escape of one character or of a class."""
+        found = _ESCAPE.match(self._left)
+        if found is None:
+            what = self._left[:2]
+            raise BadPattern(f"{what}: topics' names are ASCII, use [A-Za-z] and the like")
+        self._left = self._left[found.end() :]
+        escape = found.group()
+        if escape[1] in _CLASSES:
+            return _CLASSES[escape[1]]
+        if escape[1] == "x" or escape[1].isalpha():
+            return escape
+        return _hex(escape[1])
+
+    def _class(self) -> None:
+        """A [class]: brackets and ampersands in it stand for themselves."""
+        negated = self._left.startswith("[^")
+        self._take(2 if negated else 1)
+        is_first = True
+        while not self._left.startswith("]") or is_first:
+            is_first = False
+            posix = _POSIX.match(self._left)
+            if posix is not None:
+                self._take(posix.end())
+                continue
+            low = self._class_char()
+            if self._left.startswith("-") and self._left[1:2] not in ("]", "") and low[0] != "[":
+                self._left = self._left[1:]
+                low = f"{low}-{self._class_char()}"
+            self._made.append(low)
+        self._take(1)
+        self._count(1)
+
+    def _class_char(self) -> str:
+        if not self._left:
+            raise BadPattern("a [class] that does not end")
+        if self._left[0] == "\\":
+            return self._escaped()
+        char, self._left = self._left[0], self._left[1:]
+        return _hex(char)
+
+
+def _hex(char: str) -> str:
+    return char if char.isalnum() and char.isascii() else f"\\x{{{ord(char):x}}}"

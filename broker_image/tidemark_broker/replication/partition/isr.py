@@ -11,15 +11,14 @@ controller may count with another minimum than we for a moment, and elects by wh
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tidemark.wire import control
 
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerProgress:
+class FollowerProgress(NamedTuple):
     """What the leader knows of one follower since it became leader. Times: monotonic seconds."""
 
     next_offset: int = UNKNOWN
@@ -32,8 +31,7 @@ class FollowerProgress:
     last_caught_up_s: float = float("-inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerFetch:
+class FollowerFetch(NamedTuple):
     """One fetch of a follower as the leader saw it."""
 
     fetch_offset: int
@@ -78,7 +76,7 @@ def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress
     caught_up_s = progress.last_caught_up_s
     if progress.next_offset >= progress.leader_next_offset_at_last_fetch != UNKNOWN:
         caught_up_s = max(caught_up_s, last_round_s)
-    return replace(progress, last_fetch_s=last_round_s, last_caught_up_s=caught_up_s)
+    return progress._replace(last_fetch_s=last_round_s, last_caught_up_s=caught_up_s)
 
 
 def at_new_epoch(
@@ -88,8 +86,7 @@ def at_new_epoch(
     fresh = FollowerProgress(last_caught_up_s=now_s if in_isr else float("-inf"))
     if previous is None:
         return fresh
-    return replace(
-        fresh,
+    return fresh._replace(
         log_start_offset=previous.log_start_offset,
         local_log_start_offset=previous.local_log_start_offset,
     )
@@ -98,8 +95,8 @@ def at_new_epoch(
 def after_leaving(progress: FollowerProgress) -> FollowerProgress:
     """The controller has taken it out of the ISR: not waited for before it has caught up again.
     That it had all at its last fetch, as its next one may prove, does not count any more."""
-    return replace(
-        progress, last_caught_up_s=float("-inf"), leader_next_offset_at_last_fetch=UNKNOWN
+    return progress._replace(
+        last_caught_up_s=float("-inf"), leader_next_offset_at_last_fetch=UNKNOWN
     )
 
 
@@ -117,8 +114,7 @@ def effective_min_isr(min_insync_replicas: int, replication_factor: int) -> int:
     return min(min_insync_replicas, replication_factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderView:
+class LeaderView(NamedTuple):
     """What the decisions below look at. ``maximal_isr`` includes replicas that an AlterPartition
     under way adds; ``eligible`` are the followers that are unfenced and of the current epoch."""
 

@@ -5,8 +5,7 @@ purgatory until the high watermark has passed what was appended. If the ISR beca
 meanwhile the data stays and the answer says so.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
 
 from kio.schema.errors import ErrorCode
 
@@ -136,13 +135,19 @@ def begin_marker(
 
 
 async def acknowledged(
-    partition: Partition, begun: "ProduceResult | DelayedAppend", *, acks: int, timeout_ms: int
+    partition: Partition,
+    begun: "ProduceResult | DelayedAppend",
+    *,
+    acks: int,
+    timeout_ms: int,
+    who: Hashable = None,
 ) -> ProduceResult:
-    """The end of what was begun: with acks -1 once it is committed."""
+    """The end of what was begun: with acks -1 once it is committed. ``who``: whose it is, None for
+    a broker's."""
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
-    return await _committed(partition, appended, timeout_ms)
+    return await _committed(partition, appended, timeout_ms, who)
 
 
 class DelayedAppend:
@@ -237,7 +242,7 @@ def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -
 
 
 async def _committed(
-    partition: Partition, appended: ProduceResult, timeout_ms: int
+    partition: Partition, appended: ProduceResult, timeout_ms: int, who: Hashable
 ) -> ProduceResult:
     def led() -> bool:
         return partition.is_leader and partition.leader_epoch == appended.leader_epoch
@@ -246,12 +251,12 @@ async def _committed(
         return not led() or partition.log.high_watermark >= appended.end_offset
 
     in_time = await partition.context.purgatory.wait(
-        [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000
+        [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
     )
     if not led():
-        return replace(appended, error=ErrorCode.not_leader_or_follower, base_offset=-1)
+        return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
     if not in_time:
-        return replace(appended, error=ErrorCode.request_timed_out, base_offset=-1)
+        return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
     if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
-        return replace(appended, error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
+        return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended

@@ -63,6 +63,10 @@ class Transactions:
             if metadata is not None:
                 yield transactional_id, metadata
 
+    def ids(self) -> Iterator[str]:
+        """All of them, those with a change that is not committed as well."""
+        return iter(self._entries)
+
     # ------------------------------------------------------------ from the log
 
     def replay(self, key: bytes, value: bytes | None) -> None:

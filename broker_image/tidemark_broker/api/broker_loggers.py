@@ -1,0 +1,87 @@
+"""The levels of a broker's own log, by logger (KIP-412): what the resource BROKER_LOGGER is.
+
+They are this process's alone and end with it, as in Kafka; the configuration's ``log.level`` is
+that of the root at the start. Only loggers that are there can be set, those of the program and the
+root: what a library writes at its lowest level is nobody's business. Rules and codes are those of
+Kafka's ``RuntimeLoggerManager``.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.topics import Setting, SettingOperation
+
+ROOT = "root"
+_OURS = "tidemark"
+#: Kafka's names.
+_LEVELS = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": logging.DEBUG // 2,
+}
+
+
+class LoggerRefusal(Exception):
+    """Nothing was changed."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def levels() -> Iterator[tuple[str, str]]:
+    """Each logger's name, and the level that holds for it; the root first."""
+    yield ROOT, _name_of(logging.getLogger().getEffectiveLevel())
+    for name in sorted(_loggers()):
+        yield name, _name_of(logging.getLogger(name).getEffectiveLevel())
+
+
+def alter(settings: Sequence[Setting], *, validate_only: bool) -> None:
+    """All of them, or none. Raises :class:`LoggerRefusal`."""
+    known = _loggers()
+    for each in settings:
+        _check(each, known)
+    if validate_only:
+        return
+    for each in settings:
+        taken_away = each.operation == SettingOperation.DELETE
+        level = logging.NOTSET if taken_away else _LEVELS[each.value or ""]
+        logging.getLogger("" if each.name == ROOT else each.name).setLevel(level)
+
+
+def _loggers() -> frozenset[str]:
+    there = logging.getLogger().manager.loggerDict
+    return frozenset(name for name in there if name.partition(".")[0].startswith(_OURS))
+
+
+def _check(setting: Setting, known: frozenset[str]) -> None:
+    name, operation = setting.name, setting.operation
+    if operation not in (SettingOperation.SET, SettingOperation.DELETE):
+        what = (
+            SettingOperation(operation).name if operation in tuple(SettingOperation) else operation
+        )
+        text = f"{what} operation is not allowed for the BROKER_LOGGER resource"
+        raise LoggerRefusal(ErrorCode.invalid_request, text)
+    if name != ROOT and name not in known:
+        raise LoggerRefusal(ErrorCode.invalid_config, f"Logger {name[:200]} does not exist!")
+    if operation == SettingOperation.DELETE:
+        if name == ROOT:
+            text = "Removing the log level of the root logger is not allowed"
+            raise LoggerRefusal(ErrorCode.invalid_request, text)
+    elif setting.value not in _LEVELS:
+        text = (
+            f"Cannot set the log level of {name} to {(setting.value or '')[:200]} as it is not a "
+            f"supported log level. Valid log levels are {', '.join(_LEVELS)}"
+        )
+        raise LoggerRefusal(ErrorCode.invalid_config, text)
+
+
+def _name_of(level: int) -> str:
+    """The most that it lets pass, in Kafka's words."""
+    return next((name for name, least in _LEVELS.items() if least <= level), "TRACE")

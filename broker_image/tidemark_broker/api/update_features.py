@@ -1,0 +1,121 @@
+"""UpdateFeatures (57): levels of features (KIP-584, KIP-778), of which each release has its own.
+
+What is in force is what the brokers' release serves, at its highest level (see
+:data:`~tidemark_broker.api.api_versions.FEATURES`): an upgrade to that is granted, as it is none,
+and whatever Kafka refuses is refused with its codes (``FeatureControlManager``). A level below,
+which Kafka would note, is INVALID_UPDATE_VERSION too: brokers of this release go by no other. ALTER
+on the cluster decides.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v2 import request as v2
+
+from tidemark_broker.api.api_versions import FEATURES
+from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.security.acls import Operation, ResourceType
+
+#: Kafka's ``FeatureUpdate.UpgradeType``: an upgrade, a downgrade that loses nothing, any downgrade.
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+#: Until this version each feature is answered for.
+_EACH_UNTIL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureUpdateKey(v2.FeatureUpdateKey):
+    """``allow_downgrade`` in version 0, ``upgrade_type`` from version 1 on."""
+
+    allow_downgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFeaturesRequest(v2.UpdateFeaturesRequest):
+    """Of all versions."""
+
+    feature_updates: tuple[FeatureUpdateKey, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdatableFeatureResult:
+    """One feature; Kafka has a text for no error, too."""
+
+    feature: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = "NONE"
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesResponse:
+    """``results``: until version 1, and only where all is granted."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    results: tuple[UpdatableFeatureResult, ...] = ()
+    throttle_time: timedelta = ZERO
+
+
+async def handle(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
+    """All of them, or none."""
+    if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
+        )
+    for update in request.feature_updates:
+        problem = _problem(update, _upgrade_type(update, call.version))
+        if problem:
+            return UpdateFeaturesResponse(
+                error_code=ErrorCode.invalid_update_version,
+                error_message=(
+                    "The update failed for all features since the following feature had an error: "
+                    f"Invalid update version {update.max_version_level} for feature "
+                    f"{update.feature[:200]}. {problem}"
+                ),
+            )
+    if call.version > _EACH_UNTIL:
+        return UpdateFeaturesResponse()
+    names = dict.fromkeys(update.feature for update in request.feature_updates)
+    return UpdateFeaturesResponse(
+        results=tuple(UpdatableFeatureResult(feature=name) for name in names)
+    )
+
+
+def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:
+    if version > 0:
+        return update.upgrade_type
+    return _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
+
+
+def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
+    """Why it is refused, "" if it is not, in Kafka's order of checks."""
+    level, present = update.max_version_level, FEATURES.get(update.feature)
+    if upgrade_type not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if present is None:
+        return "There is no such feature here."
+    if level > present:
+        return f"Supported are versions 0 to {present}."
+    if level == present:
+        return ""
+    if upgrade_type == _UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    return f"Brokers of this release go by version {present}: run a release that has another."
+
+
+API = Api(
+    key=57,
+    name="UpdateFeatures",
+    version_min=0,
+    version_max=2,
+    request=UpdateFeaturesRequest,
+    answer=UpdateFeaturesResponse,
+    handler=handle,
+)

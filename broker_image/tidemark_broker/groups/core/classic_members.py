@@ -1,0 +1,283 @@
+"""Members of the classic protocol in a group that the coordinator leads, for others of its members
+are of KIP-848's protocol (Kafka's classicGroupJoinToConsumerGroup and its likes).
+
+To such a member a generation is an epoch, and somebody else always leads. Where it is to give
+something up or may have more, its heartbeats tell it to join again: with JoinGroup it says what it
+still owns, SyncGroup tells it what it may consume. Answers come at once: nobody is waited for.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.framing import FrameError
+from tidemark_broker.coordinators.deadlines import Deadlines
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core import consumer_records as records
+from tidemark_broker.groups.core.assignors import Assignment
+from tidemark_broker.groups.core.consumer_checks import check_room, refused
+from tidemark_broker.groups.core.consumer_effects import UNKNOWN, Described, size_of
+from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup, ConsumerMember
+from tidemark_broker.groups.core.consumer_heartbeats import (
+    ConsumerGroups,
+    RejoinDeadline,
+    Update,
+)
+from tidemark_broker.groups.core.consumer_records import (
+    UNRELEASED_PARTITIONS,
+    UNREVOKED_PARTITIONS,
+)
+from tidemark_broker.groups.core.consumer_values import Topic
+from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.migration import classic_metadata
+from tidemark_broker.groups.core.reconciliation import Held
+from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
+from tidemark_broker.groups.core.steps import Steps, elsewhere
+from tidemark_broker.groups.core.subscriptions import (
+    Subscribed,
+    assignment_bytes,
+    subscribed,
+)
+from tidemark_broker.groups.core.values import (
+    UNKNOWN_MEMBER_ID,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+
+
+class ClassicMembers:
+    """In all groups of KIP-848's protocol of one partition. ``topic`` by its name, ``name`` of a
+    topic by its id, None where there is none. What goes wrong is a :class:`CoordinatorError`. Pure.
+    """
+
+    def __init__(
+        self,
+        consumers: ConsumerGroups,
+        deadlines: "Deadlines[object]",
+        settings: GroupSettings,
+        room: Room,
+        *,
+        topic: Callable[[str], Topic | None],
+        name: Callable[[uuid.UUID], str | None],
+    ) -> None:
+        self._consumers = consumers
+        self._deadlines = deadlines
+        self._settings = settings
+        self._room = room
+        self._topic = topic
+        self._name = name
+
+    # ------------------------------------------------------------ JoinGroup
+
+    def join(
+        self, group: ConsumerGroup, request: JoinRequest, topics_version: int, now: Now
+    ) -> Steps[JoinAnswer]:
+        """A member joins, or joins again."""
+        member = self._check_join(group, request)
+        member_id, instance_id = request.who
+        if member_id == UNKNOWN_MEMBER_ID:
+            if instance_id is None and request.needs_member_id:
+                return JoinAnswer(error=ErrorCode.member_id_required, member_id=request.new_id)
+            member_id = request.new_id
+        said = yield from elsewhere(request.weight_bytes // 50, partial(_read, request))
+        described = yield from elsewhere(
+            len(said.topics), partial(_described, request, said, member)
+        )
+        check_room(group, member, described, self._settings, self._room)
+        takes_over = member is not None and member.member_id != member_id
+        wants_others = yield from self._consumers.update(
+            group,
+            member,
+            Update(member_id=member_id, described=described, takes_over=takes_over),
+            (),
+            topics_version,
+            now,
+        )
+        owned = yield from elsewhere(len(said.owned), partial(self._by_id, said))
+        member = group.members[member_id]
+        yield from self._consumers.reconcile(group, member, owned, now, wants_others=wants_others)
+        self._consumers.hear_of(group, member, now)
+        self._consumers.downgrade_later(group, now)
+        self._room.weigh(group)
+        self._await_rebalance(group, member, now)
+        return JoinAnswer(
+            member_id=member_id,
+            generation_id=member.position.epoch,
+            protocol_type=CONSUMER,
+            protocol_name=request.protocols[0].name,
+        )
+
+    def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
+        """The member that joins again, or the static one whose place it takes; None: a new one."""
+        settings, session_ms = self._settings, request.session_timeout_ms
+        if settings.migration is Migration.DISABLED:
+            wrong = "Cannot join the consumer group with the classic protocol because the group "
+            raise refused(ErrorCode.inconsistent_group_protocol, f"{wrong}migration is disabled.")
+        if not settings.session_timeout_min_ms <= session_ms <= settings.session_timeout_max_ms:
+            raise refused(ErrorCode.invalid_session_timeout, f"{session_ms} ms.")
+        if not group.supports(request.protocol_type, {each.name for each in request.protocols}):
+            wrong = "No protocol in common with the other members."
+            raise refused(ErrorCode.inconsistent_group_protocol, wrong)
+        member_id, instance_id = request.who
+        if instance_id is None:
+            return group.members.get(member_id)
+        named = group.static_member(instance_id)
+        if member_id == UNKNOWN_MEMBER_ID or named is None:
+            return named
+        if named.member_id != member_id:
+            wrong = "Another process has that static name by now."
+            raise refused(ErrorCode.fenced_instance_id, wrong)
+        return named
+
+    def _by_id(self, said: Subscribed) -> Assignment:
+        found = ((self._topic(name), numbers) for name, numbers in said.owned.items())
+        return {topic.topic_id: numbers for topic, numbers in found if topic is not None}
+
+    def _await_rebalance(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        at_s = now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000
+        self._deadlines.schedule(RejoinDeadline(group.group_id, member.member_id), at_s)
+
+    # ------------------------------------------------------------ SyncGroup
+
+    def sync(self, group: ConsumerGroup, request: SyncRequest, now: Now) -> Steps[SyncAnswer]:
+        """What the member may consume in its epoch."""
+        member, classic = self._member(group, request.who, request.generation_id)
+        protocol = classic.supported_protocols[0]
+        if (request.protocol_type or CONSUMER, request.protocol_name or protocol.name) != (
+            CONSUMER,
+            protocol.name,
+        ):
+            wrong = f"The group's protocol is {protocol.name} of {CONSUMER}."
+            raise refused(ErrorCode.inconsistent_group_protocol, wrong)
+        position = member.position
+        if group.epoch > position.epoch and position.state != UNREVOKED_PARTITIONS:
+            self._rejoin(group, member, now)
+            raise refused(ErrorCode.rebalance_in_progress, "The member is to join again.")
+        self._deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
+        self._consumers.hear_of(group, member, now)
+        assignment = yield from elsewhere(
+            position.size,
+            lambda: assignment_bytes(self._by_name(position.assigned), protocol.metadata),
+        )
+        return SyncAnswer(
+            protocol_type=CONSUMER, protocol_name=protocol.name, assignment=assignment
+        )
+
+    def _by_name(self, assignment: Held) -> dict[str, frozenset[int]]:
+        """Of topics that are still there."""
+        named = ((self._name(topic), numbers) for topic, numbers in assignment.items())
+        return {name: frozenset(numbers) for name, numbers in named if name is not None}
+
+    # ------------------------------------------------------------ Heartbeat, LeaveGroup
+
+    def heartbeat(
+        self, group: ConsumerGroup, who: Identity, generation_id: int, now: Now
+    ) -> Steps[ErrorCode]:
+        """REBALANCE_IN_PROGRESS: the member is to give something up, or may have more."""
+        member, _ = self._member(group, who, generation_id)
+        self._consumers.hear_of(group, member, now)
+        position = member.position
+        is_to_rejoin = position.epoch < group.epoch or position.state == UNREVOKED_PARTITIONS
+        if not is_to_rejoin and position.state == UNRELEASED_PARTITIONS:
+            target = group.target_of(member.member_id)
+            size = size_of(target) + group.moves_size
+            is_to_rejoin = yield from elsewhere(size, partial(_may_have_more, group, member))
+        if is_to_rejoin:
+            self._rejoin(group, member, now)
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def _rejoin(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        if RejoinDeadline(group.group_id, member.member_id) not in self._deadlines:
+            self._await_rebalance(group, member, now)
+
+    def leave(self, group: ConsumerGroup, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+        """Members of either protocol go, or are sent away; what came of each."""
+        errors: list[ErrorCode] = []
+        for who in members:
+            try:
+                self._consumers.fence(group, _leaving(group, who), now)
+            except CoordinatorError as error:
+                errors.append(error.error_code)
+            else:
+                errors.append(ErrorCode.none)
+        return errors
+
+    def _member(
+        self, group: ConsumerGroup, who: Identity, generation_id: int
+    ) -> tuple[ConsumerMember, records.ClassicMemberMetadata]:
+        member = _known(group, who)
+        classic = member.metadata.classic
+        if classic is None:
+            wrong = "The member is not of the classic protocol."
+            raise refused(ErrorCode.unknown_member_id, wrong)
+        if generation_id != member.position.epoch:
+            wrong = f"The member's generation is {member.position.epoch}."
+            raise refused(ErrorCode.illegal_generation, wrong)
+        return member, classic
+
+
+def _known(group: ConsumerGroup, who: Identity) -> ConsumerMember:
+    if who.instance_id is not None:
+        named = group.static_member(who.instance_id)
+        if named is None:
+            raise refused(ErrorCode.unknown_member_id, "Nobody has that static name.")
+        if named.member_id != who.member_id:
+            wrong = "Another process has that static name by now."
+            raise refused(ErrorCode.fenced_instance_id, wrong)
+        return named
+    member = group.members.get(who.member_id)
+    if member is None:
+        raise refused(ErrorCode.unknown_member_id, "It is not a member of the group.")
+    return member
+
+
+def _leaving(group: ConsumerGroup, who: Identity) -> ConsumerMember:
+    """An administrator names static ones without their ids (KIP-345)."""
+    if who.instance_id is not None and who.member_id == UNKNOWN_MEMBER_ID:
+        named = group.static_member(who.instance_id)
+        if named is not None:
+            return named
+    return _known(group, who)
+
+
+def _may_have_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Does nobody else hold any more what it waits for?"""
+    assigned = member.position.assigned
+    return not any(
+        group.is_held(topic, number)
+        for topic, numbers in group.target_of(member.member_id).items()
+        for number in numbers - assigned.get(topic, {}).keys()
+    )
+
+
+def _read(request: JoinRequest) -> Subscribed:
+    try:
+        return subscribed(request.protocols[0].metadata)
+    except FrameError as error:
+        wrong = f"The member's subscription cannot be read: {error}."
+        raise refused(ErrorCode.inconsistent_group_protocol, wrong) from error
+
+
+def _described(request: JoinRequest, said: Subscribed, member: ConsumerMember | None) -> Described:
+    """The same object where that is nothing new."""
+    known = None if member is None else member.described
+    former = (known or UNKNOWN).metadata
+    made = replace(
+        former,
+        instance_id=request.who.instance_id or former.instance_id,
+        rack_id=said.rack_id or former.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=tuple(sorted(set(said.topics))),
+        subscribed_topic_regex=None,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        classic_member_metadata=classic_metadata(request.session_timeout_ms, request.protocols),
+    )
+    return known if known is not None and made == former else Described.of(made)

@@ -1,0 +1,193 @@
+"""From one protocol to the other, with the members in the group (Kafka's ConsumerGroup
+fromClassicGroup and ClassicGroup fromConsumerGroup).
+
+Nothing moves by that: each member keeps what it was assigned, and whoever came or went raises the
+epoch, or begins a rebalance, afterwards. All of it stands in one batch on record: a coordinator
+that reads half of it would know neither group.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.framing import FrameError
+from tidemark_broker.groups.core import consumer_records as consumer
+from tidemark_broker.groups.core.classic_group import ClassicGroup
+from tidemark_broker.groups.core.consumer_checks import refused
+from tidemark_broker.groups.core.consumer_effects import (
+    UNKNOWN,
+    Described,
+    Entry,
+    assigned_entry,
+    epoch_entry,
+    group_tombstones,
+    member_entry,
+    member_tombstones,
+    position_entry,
+    regex_entry,
+    target_entry,
+)
+from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup
+from tidemark_broker.groups.core.consumer_values import Topic
+from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.reconciliation import Position
+from tidemark_broker.groups.core.records import GroupMetadataValue, MemberMetadata
+from tidemark_broker.groups.core.settings import GroupSettings
+from tidemark_broker.groups.core.subscriptions import (
+    assigned,
+    assignment_bytes,
+    subscribed,
+)
+from tidemark_broker.groups.core.values import Protocol, shown
+
+
+def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
+    """May members of KIP-848's protocol join it? As Kafka's validateOnlineUpgrade: raises
+    GROUP_ID_NOT_FOUND."""
+    because = None
+    if not settings.migration.may_upgrade:
+        because = "online upgrade is disabled"
+    elif not group.is_consumer_group:
+        because = "the group does not use the consumer embedded protocol"
+    elif len(group.members) > settings.consumer_size_max:
+        because = "the group size exceeds the consumer group maximum size"
+    if because is not None:
+        raise refused(
+            ErrorCode.group_id_not_found,
+            f"Cannot upgrade classic group {shown(group.group_id)} to consumer group because "
+            f"{because}.",
+        )
+
+
+def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[Entry]:
+    """What is to be on record of the group from now on; its epoch is the generation. Raises
+    GROUP_ID_NOT_FOUND where what its members say to each other cannot be read."""
+    group_id, epoch = group.group_id, group.generation_id
+    entries = [epoch_entry(group_id, epoch, 0), assigned_entry(group_id, epoch, 0)]
+    for member in group.members.values():
+        try:
+            described = Described.of(_metadata(member, group.protocol_name or ""))
+            has = _by_id(assigned(member.assignment), topic)
+        except FrameError as error:
+            wrong = f"Cannot upgrade classic group {shown(group_id)} to consumer group: {error}."
+            raise refused(ErrorCode.group_id_not_found, wrong) from error
+        position = Position(
+            epoch=epoch,
+            previous_epoch=epoch,
+            assigned={each: dict.fromkeys(sorted(numbers), epoch) for each, numbers in has.items()},
+            revoking={},
+        )
+        entries += [
+            member_entry(group_id, member.member_id, described),
+            target_entry(group_id, member.member_id, has),
+            position_entry(group_id, member.member_id, position),
+        ]
+    return entries
+
+
+def classic_metadata(
+    session_timeout_ms: int, protocols: tuple[Protocol, ...]
+) -> consumer.ClassicMemberMetadata:
+    """What stands on record of a member of the classic protocol."""
+    return consumer.ClassicMemberMetadata(
+        is_there=1,
+        session_timeout_ms=session_timeout_ms,
+        supported_protocols=tuple(
+            consumer.ClassicProtocol(name=each.name, metadata=each.metadata) for each in protocols
+        ),
+    )
+
+
+def _metadata(member: Member, protocol_name: str) -> consumer.ConsumerGroupMemberMetadataValue:
+    said = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
+    return replace(
+        UNKNOWN.metadata,
+        instance_id=member.instance_id,
+        rack_id=said.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(set(said.topics))),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic_member_metadata=classic_metadata(member.session_timeout_ms, member.protocols),
+    )
+
+
+def _by_id(
+    partitions: Mapping[str, AbstractSet[int]], topic: Callable[[str], Topic | None]
+) -> dict[uuid.UUID, frozenset[int]]:
+    found = ((topic(name), numbers) for name, numbers in partitions.items())
+    return {each.topic_id: frozenset(numbers) for each, numbers in found if each is not None}
+
+
+def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
+    """As Kafka's validateOnlineDowngradeWithFencedMembers."""
+    return (
+        settings.migration.may_downgrade
+        and group.is_all_classic
+        and len(group.members) <= settings.size_max
+    )
+
+
+def tombstones(group: ConsumerGroup) -> list[Entry]:
+    """Nothing is to be on record of the group any more."""
+    group_id = group.group_id
+    entries = [regex_entry(group_id, regex, None) for regex in group.regexes]
+    for member_id in group.members:
+        entries += member_tombstones(group_id, member_id)
+    entries += [
+        target_entry(group_id, member_id, None)
+        for member_id in group.targets
+        if member_id not in group.members
+    ]
+    return [*entries, *group_tombstones(group_id)]
+
+
+def downgraded(
+    group: ConsumerGroup, name: Callable[[uuid.UUID], str | None], now_ms: int
+) -> GroupMetadataValue:
+    """The group as one of the classic protocol: a generation in which everybody has what was to be
+    its own."""
+    protocol = _common_protocol(group)
+    members = []
+    for member in group.members.values():
+        metadata = member.metadata
+        said = _said(metadata, protocol)
+        named = (
+            (name(topic), numbers) for topic, numbers in group.target_of(member.member_id).items()
+        )
+        partitions = {each: numbers for each, numbers in named if each is not None}
+        members.append(
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=metadata.instance_id,
+                client_id=metadata.client_id,
+                client_host=metadata.client_host,
+                rebalance_timeout=metadata.rebalance_timeout_ms,
+                session_timeout=metadata.classic_member_metadata.session_timeout_ms,
+                subscription=said,
+                assignment=assignment_bytes(partitions, said),
+            )
+        )
+    return GroupMetadataValue(
+        protocol_type=CONSUMER,
+        generation=group.epoch,
+        protocol=protocol,
+        leader=next(iter(group.members)),
+        current_state_timestamp=now_ms,
+        members=tuple(members),
+    )
+
+
+def _common_protocol(group: ConsumerGroup) -> str:
+    """One that all can do, and the first member likes best: who joins has one in common."""
+    first = next(iter(group.members.values()))
+    names = [each.name for each in first.metadata.classic_member_metadata.supported_protocols]
+    return next((each for each in names if group.supports(CONSUMER, (each,))), names[0])
+
+
+def _said(metadata: consumer.ConsumerGroupMemberMetadataValue, protocol: str) -> bytes:
+    protocols = metadata.classic_member_metadata.supported_protocols
+    return next((each.metadata for each in protocols if each.name == protocol), b"\0\0")

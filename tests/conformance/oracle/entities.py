@@ -1,0 +1,124 @@
+"""Kafka requests made from plain values, in any version: kio's classes say what a version has.
+
+A part is a mapping, an array a tuple, a duration an int (milliseconds). What is another thing on
+each side (an id of a topic, a node) is a function of :class:`Here`.
+"""
+
+import dataclasses
+import datetime
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.serial._implicit_defaults import get_implicit_default
+from kio.static.primitive import i32Timedelta, i64Timedelta
+
+from tests.conformance.oracle.sides import World
+
+_DURATIONS = {"timedelta_i32": i32Timedelta, "timedelta_i64": i64Timedelta}
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a request is made: for which side, and for which case."""
+
+    world: World
+    case: str
+
+
+Fields = Mapping[str, Any]
+Told = Callable[[Here], Any]
+
+
+def id_of(topic: str) -> Told:
+    """The id that the side has given to it; nobody's where it does not know the topic."""
+    return lambda here: here.world.id_of(topic)
+
+
+def node(here: Here) -> int:
+    """The broker that is asked."""
+    return here.world.node_id
+
+
+def own(here: Here) -> str:
+    """A name that no other case has."""
+    return "oracle-" + "".join(each if each.isalnum() else "-" for each in here.case)
+
+
+def request(api_key: int, version: int, fields: Fields, here: Here) -> Any:
+    """kio's entity; what the version does not have is left out, and what is not named is as in
+    Kafka's generated classes."""
+    return _filled(load_request_schema(api_key, version), fields, here)
+
+
+def _filled(kind: Any, fields: Fields, here: Here) -> Any:
+    changed = {
+        each.name: _value(each, fields[each.name], here)
+        for each in dataclasses.fields(kind)
+        if each.name in fields and (fields[each.name] is not None or _is_nullable(each.type))
+    }
+    return dataclasses.replace(blank(kind), **changed)
+
+
+def _is_nullable(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
+
+
+def _value(field: Any, value: Any, here: Here) -> Any:
+    if callable(value):
+        value = value(here)
+    if isinstance(value, tuple):
+        part = part_type(field.type)
+        return tuple(_element(part, each, here) for each in value)
+    if isinstance(value, Mapping):
+        return _filled(_struct(field.type), value, here)
+    duration = _DURATIONS.get(field.metadata.get("kafka_type"))
+    return value if duration is None else to_duration(duration, value)
+
+
+def _struct(kind: Any) -> Any:
+    """The class of a part that may be null."""
+    return next((each for each in typing.get_args(kind) if dataclasses.is_dataclass(each)), kind)
+
+
+def _element(part: Any, value: Any, here: Here) -> Any:
+    if callable(value):
+        value = value(here)
+    return value if part is None else _filled(part, value, here)
+
+
+def to_duration(kind: Any, milliseconds: int) -> Any:
+    """kio's value."""
+    return kind.parse(datetime.timedelta(milliseconds=milliseconds))
+
+
+def part_type(kind: Any) -> Any:
+    """The class of an array's parts; None where they are no parts."""
+    for each in (kind, *typing.get_args(kind)):
+        found = [one for one in typing.get_args(each) if dataclasses.is_dataclass(one)]
+        if found:
+            return found[0]
+    return None
+
+
+@cache
+def blank(kind: Any) -> Any:
+    """An entity whose arrays are empty and whose fields are as Kafka's generated classes begin."""
+    values = {}
+    for each in dataclasses.fields(kind):
+        if each.default is dataclasses.MISSING:
+            values[each.name] = _blank_value(each.type)
+    return kind(**values)
+
+
+def _blank_value(kind: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return blank(kind)
+    if typing.get_origin(kind) is tuple:
+        return ()
+    if _is_nullable(kind):
+        return None
+    return False if kind is bool else get_implicit_default(kind)

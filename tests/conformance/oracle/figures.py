@@ -1,0 +1,59 @@
+"""``figures.json``: how the comparison stood the last time that all of the table was sent, for
+docs/compatibility.md."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.conformance.oracle.on_purpose import ON_PURPOSE
+
+FIGURES = Path(__file__).with_name("figures.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Requests to both, by how they were answered."""
+
+    sent: int
+    alike: int
+    on_purpose: int
+    otherwise: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sent} requests to both: {self.alike} answered alike, {self.on_purpose} "
+            f"otherwise on purpose, {self.otherwise} otherwise"
+        )
+
+    def dumped(self) -> str:
+        """As the file has it."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def load(text: str) -> Figures:
+    """Of the file's text."""
+    return Figures(**json.loads(text))
+
+
+def section(figures: Figures) -> Iterator[str]:
+    """Lines of the page."""
+    yield "## Answer by answer"
+    yield ""
+    yield (
+        "The same requests to a broker of ours and to Apache Kafka 4.3.1 (`make conformance "
+        "SUITE=oracle`), of every API and every version that both serve: good ones, each of their "
+        "fields made something else (empty, null, negative, unknown, illegal, twice), frames and "
+        "record batches that are cut or lie, and the lives of groups, producers, transactions, "
+        f"fetch sessions and topics. {figures}. A third of them are sent by `make test` "
+        "(`tests/conformance/test_oracle.py`). What differs on purpose:"
+    )
+    yield ""
+    yield "| requests | what differs, and why |"
+    yield "|---|---|"
+    reasons: dict[str, dict[str, None]] = {}
+    for each in ON_PURPOSE:
+        where = f" in `{each.path}`" if each.path.strip("*") else ""
+        reasons.setdefault(each.reason, {})[f"`{each.case}`{where}"] = None
+    for reason, cases in reasons.items():
+        yield f"| {', '.join(cases)} | {reason} |"

@@ -1,0 +1,21 @@
+"""A short cut through the comparison with Apache Kafka (``make conformance SUITE=oracle`` is all of
+it): each kind of request in its newest version and in an older one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.oracle import compare
+from tests.conformance.oracle.cases import cases, some
+from tests.conformance.oracle.started import both
+from tests.kafka_programs import kafka_jars
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+def test_requests_are_answered_as_apache_kafka_answers_them(tmp_path: Path) -> None:
+    kafka_jars()
+    with both(tmp_path) as (ours, theirs):
+        table = cases(compare.shared_versions(ours, theirs))
+        verdict = compare.run(ours, theirs, some(table, rounds=2), print)
+    assert verdict.unexplained == []

@@ -1,0 +1,51 @@
+"""Open-ended answers that are made at the same time: of one client, and of all."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from tests.answers import room
+from tests.services import services
+from tests.unit.api import api_requests as kafka
+from tidemark.wire.framing import encode_request
+from tidemark_broker.api import metadata
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.dispatcher import TOLD_AT_ONCE, Dispatcher
+from tidemark_broker.replication.metadata import MetadataCache
+
+FRAME = memoryview(encode_request(kafka.metadata(9, None), 5, "client")[4:])
+
+
+class Slow:
+    """Metadata of very many topics: each answer takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.dispatcher = Dispatcher(services(MetadataCache("c")))
+        api = dataclasses.replace(metadata.API, handler=self._made)
+        self.dispatcher._table = {api.key: api}
+        self.making: list[str] = []
+        self.may_end = asyncio.Event()
+
+    async def _made(self, request: Any, call: Any) -> Any:
+        self.making.append(call.client.peer)
+        await self.may_end.wait()
+        return metadata.MetadataResponse(topics=())
+
+    def asks(self, peer: str) -> asyncio.Task[Any]:
+        client = Client(peer, "PLAINTEXT")
+        return asyncio.create_task(self.dispatcher.serve(FRAME, room(), client))
+
+
+async def test_one_client_has_half_of_them_and_the_others_are_served() -> None:
+    """Each connection's answer may weigh tens of megabytes while it is made."""
+    slow = Slow()
+    tasks = [slow.asks(f"10.0.0.1:{port}") for port in range(100)]
+    await asyncio.sleep(0.01)
+    assert len(slow.making) == TOLD_AT_ONCE // 2
+    tasks += [slow.asks(f"10.0.0.{other}:1") for other in range(2, 30)]
+    await asyncio.sleep(0.01)
+    assert len(slow.making) == TOLD_AT_ONCE
+    assert "10.0.0.2:1" in slow.making
+    slow.may_end.set()
+    assert all(await asyncio.gather(*tasks))
+    assert len(slow.making) == 128

@@ -1,0 +1,65 @@
+"""UpdateFeatures: what is granted, which is what holds, and Kafka's refusals."""
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.api.admin_world import AdminWorld
+from tidemark_broker.api import update_features
+from tidemark_broker.security.acls import Operation, ResourceType
+
+FEATURE = "transaction.version"
+
+
+def update(
+    feature: str = FEATURE, level: int = 2, upgrade_type: int = 1, *, allow_downgrade: bool = False
+) -> Any:
+    return update_features.FeatureUpdateKey(
+        feature=feature,
+        max_version_level=level,
+        upgrade_type=upgrade_type,
+        allow_downgrade=allow_downgrade,
+    )
+
+
+async def ask(*updates: Any, version: int = 2, world: AdminWorld | None = None) -> Any:
+    return await (world or AdminWorld()).ask(
+        update_features.API, version, feature_updates=updates, validate_only=False
+    )
+
+
+@pytest.mark.parametrize(("version", "results"), [(0, [FEATURE]), (1, [FEATURE]), (2, [])])
+async def test_the_level_that_holds_is_granted(version: int, results: list[str]) -> None:
+    answer = await ask(update(), version=version)
+    assert answer.error_code is ErrorCode.none
+    assert [each.feature for each in answer.results] == results
+
+
+@pytest.mark.parametrize(
+    ("refused", "version", "message"),
+    [
+        (update(level=3), 2, "Supported are versions 0 to 2"),
+        (update(level=-1), 2, "cannot be less than 0"),
+        (update("metadata.version", 7), 2, "no such feature"),
+        (update(upgrade_type=0), 2, "does not support the given upgrade type"),
+        (update(upgrade_type=4), 2, "does not support the given upgrade type"),
+        (update(level=1), 2, "without setting the upgrade type"),
+        (update(level=1), 0, "without setting the upgrade type"),
+        (update(level=1, allow_downgrade=True), 0, "Brokers of this release go by version 2"),
+        (update(level=0, upgrade_type=3), 1, "Brokers of this release go by version 2"),
+    ],
+    ids=["above", "below", "unknown", "type 0", "type 4", "down", "old", "old down", "unsafe"],
+)
+async def test_one_that_is_refused_refuses_all(refused: Any, version: int, message: str) -> None:
+    answer = await ask(update(), refused, version=version)
+    assert answer.error_code is ErrorCode.invalid_update_version
+    assert message in answer.error_message
+    assert answer.results == ()
+
+
+async def test_alter_on_the_cluster_decides() -> None:
+    world = AdminWorld()
+    world.allow((int(ResourceType.CLUSTER), "kafka-cluster", int(Operation.DESCRIBE)))
+    answer = await ask(update(), world=world)
+    assert answer.error_code is ErrorCode.cluster_authorization_failed

@@ -1,0 +1,376 @@
+"""Groups with members of both protocols: one becomes KIP-848's when the first member of that kind
+joins, and the classic one again when the last of them goes (group.consumer.migration.policy)."""
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.groups.consumers import GROUP, Client, World, held, taken, topics
+from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.groups.core import consumer_records as records
+from tidemark_broker.groups.core.consumer_values import LEAVE
+from tidemark_broker.groups.core.records import read_record, record_of
+from tidemark_broker.groups.core.settings import Migration
+from tidemark_broker.groups.core.subscriptions import assigned, subscribed
+from tidemark_broker.groups.core.values import (
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    Protocol,
+    SyncAnswer,
+    SyncRequest,
+)
+
+NONE, AGAIN = ErrorCode.none, ErrorCode.rebalance_in_progress
+#: ConsumerProtocol's subscription, version 1: topics, no data of its own, what it owns.
+_HEAD = b"\x00\x01"
+
+
+def text(value: str) -> bytes:
+    return len(value).to_bytes(2) + value.encode()
+
+
+def subscription(names: tuple[str, ...], owned: dict[str, set[int]]) -> bytes:
+    written = _HEAD + len(names).to_bytes(4) + b"".join(map(text, names)) + b"\xff" * 4
+    return written + partitions(owned)
+
+
+def partitions(of: dict[str, set[int]]) -> bytes:
+    return len(of).to_bytes(4) + b"".join(
+        text(name) + len(numbers).to_bytes(4) + b"".join(n.to_bytes(4) for n in sorted(numbers))
+        for name, numbers in of.items()
+    )
+
+
+class Classic:
+    """A consumer of the classic protocol with the cooperative assignor: it gives up what it is told
+    to, and joins again. As the leader of a generation it takes everything for itself."""
+
+    def __init__(self, world: World, *names: str, instance_id: str | None = None) -> None:
+        self.world, self.names, self.instance_id = world, names or ("t",), instance_id
+        self.member_id, self.generation = "", -1
+        self.owned: dict[str, set[int]] = {}
+        self.joined: list[JoinAnswer] = []
+        self.synced: list[SyncAnswer] = []
+
+    @property
+    def who(self) -> Identity:
+        return Identity(self.member_id, self.instance_id)
+
+    def join(self, **more: Any) -> JoinAnswer | None:
+        """None: it waits for the others."""
+        fields: dict[str, Any] = {
+            "group_id": GROUP,
+            "who": self.who,
+            "client_id": "old",
+            "client_host": "/h",
+            "rebalance_timeout_ms": 60_000,
+            "session_timeout_ms": 10_000,
+            "protocol_type": "consumer",
+            "protocols": (Protocol("cooperative", subscription(self.names, self.owned)),),
+            "needs_member_id": True,
+            "may_skip_assignment": True,
+            "new_id": f"classic-{len(self.world.log.records)}",
+            "answer": self.joined.append,
+        }
+        request = JoinRequest(**(fields | more))
+        answer = taken(self.world.shard.join(request, self.world.version, self.world.now))
+        if answer is None and self.joined:
+            answer = self.joined.pop()
+        if answer is not None and answer.error is ErrorCode.member_id_required:
+            self.member_id = answer.member_id
+            return self.join(**more)
+        if answer is not None:
+            self.heard(answer)
+        return answer
+
+    def heard(self, answer: JoinAnswer) -> None:
+        assert answer.error is NONE
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+
+    def sync(self, **assignments: bytes) -> SyncAnswer:
+        request = SyncRequest(
+            group_id=GROUP,
+            who=self.who,
+            generation_id=self.generation,
+            protocol_type="consumer",
+            protocol_name="cooperative",
+            assignments=tuple(assignments.items()),
+            answer=self.synced.append,
+        )
+        return taken(self.world.shard.sync(request, self.world.now)) or self.synced.pop()
+
+    def beat(self) -> ErrorCode:
+        beat = self.world.shard.classic_heartbeat(GROUP, self.who, self.generation, self.world.now)
+        return taken(beat)
+
+    def lead(self) -> None:
+        """The one member of a classic group gets everything."""
+        if not self.member_id:
+            self.join()
+        self.world.after(3100)
+        self.heard(self.joined.pop())
+        mine = {name: set(range(self.world.topics[name].partitions)) for name in self.names}
+        self.owned = mine
+        assignment = _HEAD + partitions(mine) + b"\xff" * 4
+        request = SyncRequest(
+            group_id=GROUP,
+            who=self.who,
+            generation_id=self.generation,
+            protocol_type="consumer",
+            protocol_name="cooperative",
+            assignments=((self.member_id, assignment),),
+            answer=self.synced.append,
+        )
+        assert taken(self.world.shard.sync(request, self.world.now)) is None
+        self.world.commit_all()
+        assert self.synced.pop().error is NONE
+
+    def live(self) -> None:
+        """A heartbeat, and what it asks for."""
+        if self.beat() is NONE:
+            return
+        if self.join() is None:
+            return
+        has = {name: set(numbers) for name, numbers in assigned(self.sync().assignment).items()}
+        given_up = any(numbers - has.get(name, set()) for name, numbers in self.owned.items())
+        self.owned = has
+        if given_up:
+            self.join()
+            self.sync()
+
+    @property
+    def held(self) -> list[tuple[Any, int]]:
+        return [
+            (self.world.topics[name].topic_id, number)
+            for name, numbers in self.owned.items()
+            for number in numbers
+        ]
+
+
+def settle(world: World, classics: list[Classic], clients: list[Client]) -> None:
+    before = None
+    for _ in range(30):
+        for client in clients:
+            client.beat()
+        for classic in classics:
+            classic.live()
+        together = sorted([*held(*clients), *(each for c in classics for each in c.held)])
+        assert len(together) == len(set(together)), "a partition is held by two"
+        world.after(100)
+        picture = together, world.group.state, [c.generation for c in classics]
+        if picture == before and world.group.state == "Stable":
+            return
+        before = picture
+    raise AssertionError(f"they do not settle: {before}")
+
+
+def everything(world: World) -> list[Any]:
+    return sorted((t.topic_id, n) for t in world.topics.values() for n in range(t.partitions))
+
+
+def mixed(world: World) -> tuple[Classic, Client]:
+    """A group of a classic member which one of the other protocol has joined."""
+    old, new = Classic(world), Client(world, "new")
+    old.lead()
+    new.beat()
+    settle(world, [old], [new])
+    return old, new
+
+
+def test_members_move_one_by_one() -> None:
+    world = World()
+    world.topics = topics(t=4)
+    old, new = Classic(world), Client(world, "new")
+    old.lead()
+    generation = old.generation
+    assert new.beat().assignment == {}  # it is to be given up first
+    assert GROUP not in world.shard.groups
+    assert world.group.epoch == generation + 1
+    assert old.beat() is AGAIN
+    settle(world, [old], [new])
+    assert (len(old.held), new.count) == (2, 2)
+    assert old.beat() is NONE
+    assert world.replayed().picture() == world.picture()
+    taken_away = world.shard.leave(GROUP, [old.who], world.now)
+    assert taken_away == [NONE]
+    settle(world, [], [new])
+    assert held(new) == everything(world)
+    assert world.group.classic_count == 0
+
+
+def test_the_last_one_goes_and_the_group_is_classic_again() -> None:
+    world = World()
+    old, _ = mixed(world)
+    world.beat("new", LEAVE)
+    world.after(100)
+    assert GROUP not in world.shard.consumer_groups
+    group = world.shard.groups[GROUP]
+    assert group.state == "PreparingRebalance"
+    assert set(group.members) == {old.member_id}
+    again = world.replayed().shard
+    assert list(again.groups[GROUP].members) == [old.member_id]
+    assert GROUP not in again.consumer_groups
+    assert old.beat() is not NONE
+    old.owned = {}
+    old.join()
+    old.heard(old.joined.pop() if old.joined else JoinAnswer(
+        member_id=old.member_id, generation_id=group.generation_id))  # fmt: skip
+    assert group.state == "CompletingRebalance"
+    weighed = group.weighed_bytes + world.shard.offsets.weight_bytes
+    assert world.room.used_bytes == weighed
+
+
+def test_it_is_downgraded_when_a_member_is_not_heard_of() -> None:
+    world = World()
+    old, _ = mixed(world)
+    for _ in range(20):
+        world.after(3000)
+        if GROUP in world.shard.groups:
+            break
+        old.live()
+    assert GROUP in world.shard.groups
+
+
+@pytest.mark.parametrize("policy", list(Migration), ids=lambda each: each.value)
+def test_the_policy(policy: Migration) -> None:
+    world = World(migration=policy)
+    old, new = Classic(world), Client(world, "new")
+    old.lead()
+    error = world.error(new.beat)
+    assert error is (NONE if policy.may_upgrade else ErrorCode.group_id_not_found)
+    if not policy.may_upgrade:
+        assert GROUP in world.shard.groups
+        return
+    settle(world, [old], [new])
+    world.beat("new", LEAVE)
+    world.after(100)
+    assert (GROUP in world.shard.groups) is policy.may_downgrade
+
+
+def test_classic_members_join_a_consumer_group_unless_that_is_disabled() -> None:
+    world = World()
+    new, old = Client(world, "new"), Classic(world)
+    new.beat()
+    assert old.join() is not None
+    settle(world, [old], [new])
+    assert sorted([*old.held, *held(new)]) == everything(world)
+    world = World(migration=Migration.DISABLED)
+    Client(world, "new").beat()
+    assert world.error(Classic(world).join) is ErrorCode.inconsistent_group_protocol
+
+
+def test_what_is_refused() -> None:
+    world = World()
+    old, _ = mixed(world)
+    other = Classic(world)
+    assert world.error(other.join, protocol_type="connect") is (
+        ErrorCode.inconsistent_group_protocol
+    )
+    assert world.error(other.join, protocols=(Protocol("range", b"x"),)) is (
+        ErrorCode.inconsistent_group_protocol
+    )
+    bad = (Protocol("cooperative", b"\x00"),)
+    assert world.error(other.join, protocols=bad) is ErrorCode.inconsistent_group_protocol
+    assert world.error(other.join, session_timeout_ms=1) is ErrorCode.invalid_session_timeout
+    assert world.error(other.beat) is ErrorCode.unknown_member_id
+    old.generation += 1
+    assert world.error(old.beat) is ErrorCode.illegal_generation
+    assert world.error(old.sync) is ErrorCode.illegal_generation
+    assert world.commit(old.member_id, old.generation, version=8) is ErrorCode.illegal_generation
+    old.generation -= 1
+    assert world.commit(old.member_id, old.generation, version=2) is NONE
+    old.member_id = "new"
+    assert world.error(old.beat) is ErrorCode.unknown_member_id  # it is of the other protocol
+    assert world.shard.leave(GROUP, [Identity("nobody")], world.now) == [
+        ErrorCode.unknown_member_id
+    ]
+
+
+def test_who_does_not_take_part_is_gone() -> None:
+    world = World()
+    world.topics = topics(t=4)
+    old, new = Classic(world), Client(world, "new")
+    old.lead()
+    new.beat()
+    for _ in range(25):
+        world.after(3000)
+        if old.member_id in world.group.members:
+            assert old.beat() is AGAIN  # it is there, and does not join again
+        new.beat()
+    assert list(world.group.members) == ["new"]
+    settle(world, [], [new])
+    assert held(new) == everything(world)
+
+
+def test_a_static_member_comes_back_with_the_other_protocol() -> None:
+    """A rolling restart of static members: nobody waits for the session of the former process."""
+    world = World()
+    world.topics = topics(t=4)
+    old = Classic(world, instance_id="i")
+    old.lead()
+    new = Client(world, "new", instance_id="i")
+    assert new.beat().assignment is not None
+    assert list(world.group.members) == ["new"]
+    assert new.count == 4
+    assert world.error(old.beat) is ErrorCode.fenced_instance_id
+    back = Classic(world, instance_id="i")
+    assert back.join() is not None
+    world.after(100)
+    assert list(world.shard.groups[GROUP].members) == [back.member_id]
+
+
+def test_a_group_of_another_kind_is_no_consumer_group() -> None:
+    world = World()
+    connect = Classic(world)
+    connect.join(protocol_type="connect")
+    world.after(3100)
+    with pytest.raises(CoordinatorError, match="embedded protocol"):
+        world.join("a")
+
+
+def test_a_group_that_nobody_can_read_keeps_its_protocol() -> None:
+    world = World()
+    odd = Classic(world)
+    odd.join(protocols=(Protocol("mine", b"\x00"),))
+    world.after(3100)
+    with pytest.raises(CoordinatorError, match="Cannot upgrade"):
+        world.join("a")
+    assert GROUP in world.shard.groups
+
+
+def test_the_record_of_a_classic_member_is_kafkas() -> None:
+    """The bytes are what ConsumerGroupMemberMetadataValue of Kafka 4.3.1 writes."""
+    written = bytes.fromhex(
+        "00000269000263032f68020274010000ea6000010012010000afc8020672616e6765040102030000"
+    )
+    classic = records.ClassicMemberMetadata(
+        is_there=1,
+        session_timeout_ms=45_000,
+        supported_protocols=(records.ClassicProtocol(name="range", metadata=b"\1\2\3"),),
+    )
+    value = records.ConsumerGroupMemberMetadataValue(
+        instance_id="i",
+        rack_id=None,
+        client_id="c",
+        client_host="/h",
+        subscribed_topic_names=("t",),
+        subscribed_topic_regex="",
+        rebalance_timeout_ms=60_000,
+        server_assignor=None,
+        classic_member_metadata=classic,
+    )
+    key = records.ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
+    record = record_of(key, value)
+    assert record.value == written
+    assert read_record(record) == (key, value)
+
+
+def test_subscriptions_are_read_in_their_versions() -> None:
+    said = subscribed(subscription(("t", "u"), {"t": {1, 2}}))
+    assert (said.topics, said.owned, said.rack_id) == (("t", "u"), {"t": {1, 2}}, None)
+    third = b"\x00\x03" + subscription(("t",), {})[2:] + (7).to_bytes(4) + text("rack")
+    assert subscribed(third).rack_id == "rack"
+    first = b"\x00\x00" + subscription(("t",), {})[2:-4]
+    assert subscribed(first) == (("t",), {}, None)
