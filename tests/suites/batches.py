@@ -24,12 +24,15 @@ _SILENT_MAX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """``command`` makes the arguments that run some tests, in their order, one at a time."""
+    """``command`` makes the arguments that run some tests, in their order, one at a time;
+    ``prepare`` is called before each start, since a test that was ended leaves things as they
+    are."""
 
     command: Callable[[Sequence[str]], list[str]]
     reader: Reader
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], object] = lambda: None
 
 
 class Batch:
@@ -124,6 +127,7 @@ def _run_once(
     report: Report,
 ) -> str:
     """Until the program has ended, or a test is late; says which."""
+    program.prepare()
     batch.started(time.monotonic())
     rest = b""
     with (

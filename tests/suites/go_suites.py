@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.suites import batches, packages
@@ -73,7 +74,11 @@ class ReadyGoSuite:
     def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
         with self.suite.environ(target, folder) as environ:
             program = batches.Program(
-                command=self.command, reader=GoTest(), folder=self.sources, environ=environ
+                command=self.command,
+                reader=GoTest(),
+                folder=self.sources,
+                environ=environ,
+                prepare=partial(self.mend, target),
             )
             batches.run(
                 program,
@@ -82,6 +87,12 @@ class ReadyGoSuite:
                 log=folder / "output.log",
                 report=report,
             )
+
+    def mend(self, target: Target) -> None:
+        """Start brokers that a test has stopped; those that run go on."""
+        if self.suite.wants.stops_brokers:
+            for node in range(1, len(target.listeners) + 1):
+                target.start_broker(node)
 
     def command(self, tests: Sequence[str]) -> list[str]:
         """One at a time, also of those that would run side by side."""

@@ -87,6 +87,19 @@ def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
     }
 
 
+def test_what_an_ended_test_left_is_mended_before_each_start(tmp_path: Path) -> None:
+    starts: list[int] = []
+    program = Program(
+        command=lambda some: [sys.executable, "-c", PROGRAM, *some],
+        reader=GoTest(),
+        folder=tmp_path,
+        prepare=lambda: starts.append(len(starts)),
+    )
+    tests = ["TestA", "TestCrashes", "TestB"]
+    run(program, tests, limit_s=lambda _: 9, log=tmp_path / "log", report=lambda _: None)
+    assert starts == [0, 1]
+
+
 def test_a_program_that_runs_no_test_is_asked_twice(tmp_path: Path) -> None:
     source = "print('cannot connect'); raise SystemExit(2)"
     found = ran([f"Test{number}" for number in range(500)], tmp_path, source)
