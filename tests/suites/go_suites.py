@@ -156,6 +156,7 @@ SARAMA = GoSuite(
             "default.replication.factor": "2",
             "offsets.topic.replication.factor": "2",
             "transaction.state.log.replication.factor": "2",
+            "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         },
