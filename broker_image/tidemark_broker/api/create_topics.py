@@ -182,7 +182,7 @@ def _is_going(result: TopicChangeResult, name: str, call: Call) -> bool:
 def _is_there(result: TopicChangeResult, call: Call) -> bool:
     if result.topic_id is None:
         return False
-    return is_led(call.services.cluster.by_id(result.topic_id), result.partitions)
+    return is_led(call.services.cluster.by_id(result.topic_id), result.partitions, call)
 
 
 _LATE = TopicChangeResult(

@@ -66,7 +66,9 @@ class AdminWorld:
         self.users = UserStore()
         self.services = services(
             self.cluster,
-            replicas=SimpleNamespace(context=SimpleNamespace(node_id=NODE)),
+            replicas=SimpleNamespace(
+                context=SimpleNamespace(node_id=NODE), is_led=lambda _, row: row.leader >= 0
+            ),
             purgatory=self.purgatory,
             users=self.users,
             changes=self.operator,
