@@ -41,6 +41,7 @@ class Batch:
         self._current: str | None = None
         self._since = 0.0
         self._silent = 0
+        self._begins = self._told = False
 
     @property
     def left(self) -> list[str]:
@@ -56,6 +57,7 @@ class Batch:
         """A program was started for all that are left."""
         self._current, self._since = None, now
         self._silent += 1
+        self._begins = self._told = False
 
     def read(self, event: Event, now: float) -> Result | None:
         """The result that it is, if it is a new one."""
@@ -64,6 +66,7 @@ class Batch:
             return None  # a helper process of the suite's own, say
         self._since, self._silent = now, 0
         if isinstance(event, Began):
+            self._begins = True
             # One that has ended runs again where it cannot be told from its neighbours.
             self._current = test if test in self._left else None
             return None
@@ -75,7 +78,10 @@ class Batch:
 
     def lost(self, why: str, now: float) -> list[Result]:
         """The program is gone with tests left: the one that ran has failed. One that has said
-        nothing of any test twice in a row would say nothing again: then all have."""
+        nothing of any test twice in a row would say nothing again: then all have. None has that was
+        to be next after one that failed, where the program says what begins."""
+        if self._begins and self._told and self._current is None:
+            return []
         gone = [self.current] if self._silent < _SILENT_MAX else self.left
         since = self._since
         return [
@@ -88,6 +94,7 @@ class Batch:
     def _noted(self, result: Result) -> Result | None:
         if self._ended.get(result.test) in (result.outcome, Outcome.FAILED):
             return None
+        self._told = True
         self._left.pop(result.test, None)
         self._ended[result.test] = result.outcome
         self._current = None

@@ -64,6 +64,16 @@ def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
     }
 
 
+def test_a_failure_that_ends_its_program_is_one(tmp_path: Path) -> None:
+    """As librdkafka's program is gone after a test that took longer than it may."""
+    source = PROGRAM + "    if test == 'TestFails':\n        os._exit(9)\n"
+    assert ran(["TestA", "TestFails", "TestB"], tmp_path, source) == {
+        "TestA": (PASSED, ""),
+        "TestFails": (FAILED, ""),
+        "TestB": (PASSED, ""),
+    }
+
+
 def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
     """As Rust's program is silent until a test has ended."""
     source = PROGRAM.replace('print(f"\\x16=== RUN   {test}", flush=True)', "pass")
