@@ -12,6 +12,7 @@ from tests.suites.suite import Ready
 #: Suite → what the names of its tests have.
 SHORT = {
     "franz-go": r"^(TestPing|TestConsumeRegex|TestGroupSimple|TestIssue865|TestPooling)$",
+    "java-tools": r"^(compatibility_of_clients|leader_election_command|transactions_command)$",
     "kafka-python": (
         r"::test_(create_delete_topics|delete_records|kafka_consumer__offset_commit_resume"
         r"|kafka_consumer_offsets_for_time)$"

@@ -37,6 +37,7 @@ def admin_rows() -> Iterator[Row]:
     """Nothing is changed by them."""
     yield from _topic_rows()
     yield from _config_rows()
+    yield from _feature_rows()
     elected = {"topic": READ, "partitions": (0, 9)}
     yield row("ElectLeaders", 43, "of a leader that is there", {
         "topic_partitions": (elected, {"topic": "nope", "partitions": (0,)}), **_WAIT,
@@ -67,6 +68,21 @@ def admin_rows() -> Iterator[Row]:
     yield row("DescribeClientQuotas", 48, "of one twice", {
         "components": ({"entity_type": "user", "match_type": 1, "match": None},) * 2,
     })  # fmt: skip
+
+
+def _feature_rows() -> Iterator[Row]:
+    for what, feature, level, upgrade_type in (
+        ("the level that holds", "transaction.version", 2, 1),
+        ("a level below 0", "transaction.version", -1, 1),
+        ("a level that nobody has", "transaction.version", 99, 1),
+        ("an unknown feature", "nope", 1, 1),
+        ("a lower level as an upgrade", "transaction.version", 1, 1),
+        ("of no type", "transaction.version", 2, 9),
+    ):
+        update = {"feature": feature, "max_version_level": level, "upgrade_type": upgrade_type}
+        yield row("UpdateFeatures", 57, what, {
+            "feature_updates": (update,), "validate_only": True, **_WAIT,
+        }, since=1)  # fmt: skip
 
 
 def _topic_rows() -> Iterator[Row]:
@@ -138,6 +154,8 @@ def _config_rows() -> Iterator[Row]:
         ("a broker that is none", 4, "77"),
         ("a broker that is no number", 4, "x"),
         ("a logger", 8, "x"),
+        ("loggers of no broker", 8, ""),
+        ("loggers of a broker that is none", 8, "77"),
         ("all brokers", 4, ""),
         ("an unknown group", 32, "gone"),
     ):
@@ -164,6 +182,18 @@ def _config_rows() -> Iterator[Row]:
             yield row(api, key, f"validates {what}", {
                 "resources": (resource,), "validate_only": True,
             })  # fmt: skip
+    for what, kind, broker, name, value in (
+        ("a static key of all brokers", 4, "", "node.id", "1"),
+        ("a bad value of all brokers", 4, "", "log.retention.ms", "x"),
+        ("a good value of all brokers", 4, "", "log.retention.ms", "60000"),
+        ("a key of a broker that is none", 4, "77", "log.retention.ms", "60000"),
+        ("a logger of a broker that is none", 8, "77", "root", "INFO"),
+    ):
+        entry = {"name": name, "config_operation": 0, "value": value}
+        resource = {"resource_type": kind, "resource_name": broker, "configs": (entry,)}
+        yield row("IncrementalAlterConfigs", 44, f"validates {what}", {
+            "resources": (resource,), "validate_only": True,
+        })  # fmt: skip
     twice = {"resource_type": 2, "resource_name": READ, "configs": (
         {"name": "retention.ms", "value": "1", "config_operation": 0},) * 2}  # fmt: skip
     for api, key in (("AlterConfigs", 33), ("IncrementalAlterConfigs", 44)):

@@ -45,7 +45,7 @@ def section(figures: Figures) -> Iterator[str]:
         "SUITE=oracle`), of every API and every version that both serve: good ones, each of their "
         "fields made something else (empty, null, negative, unknown, illegal, twice), frames and "
         "record batches that are cut or lie, and the lives of groups, producers, transactions, "
-        f"fetch sessions and topics. {figures}. A third of them are sent by `make test` "
+        f"fetch sessions and topics. {figures}. A quarter of them are sent by `make test` "
         "(`tests/conformance/test_oracle.py`). What differs on purpose:"
     )
     yield ""

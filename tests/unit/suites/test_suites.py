@@ -270,6 +270,7 @@ struct test tests[] = {
           /* a comment, with a comma */
           .scenario = "default,ak23"),
     _TEST(0049_close, TEST_F_SOCKEM),
+    _TEST(0171_share_consumer_consume, 0, TEST_BRKVER(4, 2, 0, 0)),
     _TEST(8000_idle, TEST_F_MANUAL),
     {NULL}};
     _TEST(9999_elsewhere, 0),
