@@ -16,7 +16,7 @@ from tidemark_operator.kube.errors import (
     NotFound,
     Unavailable,
 )
-from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind
+from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind, Listed
 
 CREATED = "2023-11-14T22:13:20Z"
 #: What a PUT that leaves it out does not change.
@@ -81,14 +81,14 @@ class FakeApiServer:
             raise NotFound(404, f"{kind.kind} {name} does not exist")
         return body
 
-    def list_all(self, who: str, kind: Kind, label_selector: str) -> list[Json]:
+    def list_all(self, who: str, kind: Kind, label_selector: str) -> Listed:
         name, _, value = label_selector.partition("=")
         labelled = (
             body
             for body in self.of_kind(kind)
             if not name or (body["metadata"].get("labels") or {}).get(name) == value
         )
-        return list(labelled)
+        return Listed(labelled, resource_version=self._version)
 
     def replace(self, who: str, kind: Kind, body: Json) -> Json:
         old = self._current(kind, body)
@@ -303,7 +303,7 @@ class FakeKubeApi:
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
         return await self._call(self.server.get, kind, name, writes=False)
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> list[Json]:
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
         return await self._call(self.server.list_all, kind, label_selector, writes=False)
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:

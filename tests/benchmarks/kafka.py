@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.security.client_certificates import Leaf
-from tidemark_cli.ports import free_ports
+from tidemark_cli.ports import HOST, free_ports
 
 VERSION = "4.3.1"
 _POM = Path(__file__).with_name("kafka-pom.xml")
@@ -49,8 +49,11 @@ class ApacheKafka:
         _stop(self.processes[node - self.first_node])
 
     def start_broker(self, node: int) -> None:
-        """Start one that was stopped, and wait until it listens."""
+        """Start one that was stopped, and wait until it listens; one that runs goes on alone, lest
+        two with one id put each other out."""
         number = node - self.first_node
+        if self.processes[number].poll() is None:
+            return
         process = _run(self.jars, self.folders[number])
         self.processes[number] = process
         _await_port(process, int(self.listeners[number].rpartition(":")[2]))
@@ -101,12 +104,14 @@ class Security:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
-    the first broker first (none: free ones); ``advertised``: the ports that clients are told
-    instead; ``racks``: of the first broker first; none: without. ``first_node``: its id."""
+    the first broker first (none: free ones); ``advertised`` and ``host``: the ports, and the name
+    of the loopback, that clients are told instead; ``racks``: of the first broker first; none:
+    without. ``first_node``: its id."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
+    host: str = HOST
     racks: Sequence[str] = ()
     own_controller: bool = False
     first_node: int = 1
@@ -141,8 +146,10 @@ def start(
             client = wanted.ports[number] if wanted.ports else client
             entries = _entries(own, node, roles, client, replication)
             if wanted.advertised:
-                told = {"CLIENTS": wanted.advertised[number], "REPLICATION": replication}
-                entries["advertised.listeners"] = _addresses(told)
+                told = f"CLIENTS://{wanted.host}:{wanted.advertised[number]}"
+                entries["advertised.listeners"] = (
+                    f"{told},{_addresses({'REPLICATION': replication})}"
+                )
             if wanted.racks:
                 entries["broker.rack"] = wanted.racks[number]
             if security is not None:

@@ -124,7 +124,7 @@ def _noting(
     return delivered
 
 
-def _consumer(load: Load, **more: object) -> Consumer:
+def _consumer(load: Load) -> Consumer:
     return Consumer(
         _common(load)
         | {
@@ -132,8 +132,9 @@ def _consumer(load: Load, **more: object) -> Consumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": 8_000_000,
-            "queued.max.messages.kbytes": 512_000,
-            **more,
+            "queued.max.messages.kbytes": 512_000 // load.members,
+            # A client whose queue is full would rest for a second, how fast the broker may be.
+            "fetch.queue.backoff.ms": 10,
         }
     )
 
@@ -163,7 +164,7 @@ def group(load: Load) -> Answer:
     began = time.monotonic()
 
     def member() -> None:
-        consumer = _consumer(load, **{"queued.max.messages.kbytes": 16_000})
+        consumer = _consumer(load)
         consumer.subscribe([load.topic], on_assign=readers.assigned, on_revoke=readers.revoked)
         while not readers.have_all and time.monotonic() - began < _TIMEOUT_S:
             readers.took(_messages(consumer, 0.2))

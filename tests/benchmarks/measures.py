@@ -119,7 +119,9 @@ def group(side: Side, members: int) -> Figures:
 
 
 def idle_connections(side: Side) -> Figures:
-    """What so many clients that do nothing cost, in memory of the broker."""
+    """What so many clients that do nothing cost, in memory of a broker that has just started: what
+    others have left to it would hide that."""
+    crowds.first_answer_s(side.bootstrap, side.restart())
     (pid,) = side.pids()
     before = resident_mb(pid)
     with crowds.idle(side.bootstrap, IDLE):

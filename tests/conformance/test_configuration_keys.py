@@ -17,6 +17,7 @@ from tidemark.configuration.values import INT32_MAX, INT64_MAX, Number
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 PROGRAM = """
+import java.lang.reflect.Field;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
 import org.apache.kafka.storage.internals.log.LogConfig;
@@ -33,6 +34,10 @@ public class Keys {
         print("topic", LogConfig.configDefCopy());
         Class<?> broker = Class.forName("kafka.server.KafkaConfig");
         print("broker", (ConfigDef) broker.getMethod("configDef").invoke(null));
+        Field groups = Class.forName("org.apache.kafka.coordinator.group.GroupConfig")
+            .getDeclaredField("CONFIG_DEF");
+        groups.setAccessible(true);
+        print("group", (ConfigDef) groups.get(null));
         ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS.forEach((name, synonyms) ->
             System.out.println("synonyms\\t" + name + "\\t" + String.join(",",
                 synonyms.stream().map(synonym -> synonym.name()).toList())));
@@ -58,6 +63,7 @@ class KafkasKeys(NamedTuple):
 
     topic: dict[str, KafkaKey]
     broker: dict[str, KafkaKey]
+    group: dict[str, KafkaKey]
     synonyms: dict[str, list[str]]
 
 
@@ -85,12 +91,14 @@ def _run(jars: Path, source: Path) -> str:
 
 
 def _parsed(output: str) -> KafkasKeys:
-    keys = KafkasKeys({}, {}, {})
+    keys = KafkasKeys({}, {}, {}, {})
     for line in output.splitlines():
         kind, name, *fields = line.split("\t")
         if kind == "synonyms":
             keys.synonyms[name] = fields[0].split(",")
-        elif kind == "broker" or fields[3] == "false":  # Kafka's internal topic keys are nobody's
+        elif (
+            kind in ("broker", "group") or fields[3] == "false"
+        ):  # Kafka's internal topic keys are nobody's
             getattr(keys, kind)[name] = KafkaKey(*fields[:3])
     return keys
 
@@ -113,6 +121,14 @@ def test_a_topic_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
     assert ours.default == kafkas.default.strip("[]")
     if isinstance(ours.type, Number):
         assert kafkas.bounds == BOUNDS.get(name, _bounds(ours))
+
+
+@pytest.mark.parametrize("name", sorted(table.GROUP))
+def test_a_groups_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
+    """Kafka has more: those of share groups and of streams groups."""
+    ours, kafkas = table.GROUP[name], kafka.group[name]
+    assert (ours.type.name, ours.default, _bounds(ours)) == kafkas
+    assert [f"group.{name}"] == [each.name for each in ours.synonyms]
 
 
 @pytest.mark.parametrize("name", sorted(key.name for key in table.TOPIC.values() if key.synonyms))

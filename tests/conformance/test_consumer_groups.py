@@ -122,7 +122,7 @@ def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) 
     members.all.pop(0).close()
     wait(lambda: members.have(2, 2), "the two that are left to have all of it", 60)
     fill(members.cluster, topic, 4, range(COUNT, COUNT + 10))
-    more = take(members.all, 40)
+    more = take(members.all, 40, beside=got)
     assert len(set(more) - set(got)) == 40
     members.all.pop().close()
     wait(lambda: members.have(4), "the last one to have all of it", 60)
@@ -144,7 +144,7 @@ def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
     cluster.local.kill_broker(coordinator)
     try:
         fill(cluster, topic, 3, range(COUNT, COUNT + 50))
-        more = take(members.all, 150)
+        more = take(members.all, 150, beside=got)
         assert len(set(more) - set(got)) == 150
         for member in members.all:
             member.commit(asynchronous=False)
@@ -181,5 +181,10 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
     assert "uniform" in state
     listed = java(jars, command, *server, "--list", "--type", "consumer")
     assert group in listed.split()
+    of_group = (*server, "--entity-type", "groups", "--entity-name", group)
+    longer = ("--alter", "--add-config", "consumer.session.timeout.ms=50000")
+    java(jars, "kafka.admin.ConfigCommand", *of_group, *longer)
+    said = java(jars, "kafka.admin.ConfigCommand", *of_group, "--describe")
+    assert "consumer.session.timeout.ms=50000" in said
     java(jars, command, *server, "--delete", "--group", group)
     assert group not in java(jars, command, *server, "--list").split()

@@ -63,8 +63,15 @@ class Run:
             "topic.metadata.refresh.interval.ms": 1000,
             "topic.metadata.propagation.max.ms": 0,
             "socket.timeout.ms": 10_000,
+            "error_cb": _unheard,
             **more,
         }
+
+
+def _unheard(error: KafkaError) -> None:
+    """Whoever calls is told of it as well. Without a callback confluent-kafka raises a fatal error
+    in the midst of other callbacks, which then run with an exception set: a lock taken in one of
+    them is never given back."""
 
 
 class Instances:

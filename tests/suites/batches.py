@@ -24,12 +24,15 @@ _SILENT_MAX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """``command`` makes the arguments that run some tests, in their order, one at a time."""
+    """``command`` makes the arguments that run some tests, in their order, one at a time;
+    ``prepare`` is called before each start, since a test that was ended leaves things as they
+    are."""
 
     command: Callable[[Sequence[str]], list[str]]
     reader: Reader
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], object] = lambda: None
 
 
 class Batch:
@@ -41,6 +44,7 @@ class Batch:
         self._current: str | None = None
         self._since = 0.0
         self._silent = 0
+        self._is_between = False
 
     @property
     def left(self) -> list[str]:
@@ -54,7 +58,7 @@ class Batch:
 
     def started(self, now: float) -> None:
         """A program was started for all that are left."""
-        self._current, self._since = None, now
+        self._current, self._since, self._is_between = None, now, False
         self._silent += 1
 
     def read(self, event: Event, now: float) -> Result | None:
@@ -63,6 +67,7 @@ class Batch:
         if test not in self._left and test not in self._ended:
             return None  # a helper process of the suite's own, say
         self._since, self._silent = now, 0
+        self._is_between = isinstance(event, Result) and test == self._current
         if isinstance(event, Began):
             # One that has ended runs again where it cannot be told from its neighbours.
             self._current = test if test in self._left else None
@@ -75,7 +80,11 @@ class Batch:
 
     def lost(self, why: str, now: float) -> list[Result]:
         """The program is gone with tests left: the one that ran has failed. One that has said
-        nothing of any test twice in a row would say nothing again: then all have."""
+        nothing of any test twice in a row would say nothing again: then all have. One that tells
+        what it begins may go between two: a panic comes behind the result of the test that it
+        ends."""
+        if self._is_between:
+            return []
         gone = [self.current] if self._silent < _SILENT_MAX else self.left
         since = self._since
         return [
@@ -118,6 +127,7 @@ def _run_once(
     report: Report,
 ) -> str:
     """Until the program has ended, or a test is late; says which."""
+    program.prepare()
     batch.started(time.monotonic())
     rest = b""
     with (

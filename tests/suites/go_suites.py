@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.suites import batches, packages
@@ -73,7 +74,11 @@ class ReadyGoSuite:
     def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
         with self.suite.environ(target, folder) as environ:
             program = batches.Program(
-                command=self.command, reader=GoTest(), folder=self.sources, environ=environ
+                command=self.command,
+                reader=GoTest(),
+                folder=self.sources,
+                environ=environ,
+                prepare=partial(self.mend, target),
             )
             batches.run(
                 program,
@@ -82,6 +87,12 @@ class ReadyGoSuite:
                 log=folder / "output.log",
                 report=report,
             )
+
+    def mend(self, target: Target) -> None:
+        """Start brokers that a test has stopped; those that run go on."""
+        if self.suite.wants.stops_brokers:
+            for node in range(1, len(target.listeners) + 1):
+                target.start_broker(node)
 
     def command(self, tests: Sequence[str]) -> list[str]:
         """One at a time, also of those that would run side by side."""
@@ -145,6 +156,7 @@ SARAMA = GoSuite(
             "default.replication.factor": "2",
             "offsets.topic.replication.factor": "2",
             "transaction.state.log.replication.factor": "2",
+            "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         },
@@ -152,7 +164,8 @@ SARAMA = GoSuite(
     environ=_sarama,
     limit_s=180,
 )
-#: Its tests ask for a broker on localhost:9092, and add ACLs and users to it.
+#: Its tests ask for a broker on localhost:9092, which is to call itself so, and add ACLs and users
+#: to it. What the broker needs stands in ``docker_compose_versions/README.md`` of its sources.
 KAFKA_GO = GoSuite(
     name="kafka-go",
     module="github.com/segmentio/kafka-go",
@@ -160,7 +173,13 @@ KAFKA_GO = GoSuite(
     wants=Wants(
         brokers=1,
         ports=(9092,),
-        entries={"auto.create.topics.enable": "true", "message.max.bytes": "200000000"},
+        advertised=(9092,),
+        host="localhost",
+        entries={
+            "auto.create.topics.enable": "true",
+            "message.max.bytes": "200000000",
+            "group.initial.rebalance.delay.ms": "0",
+        },
         kafka_entries={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
@@ -169,4 +188,5 @@ KAFKA_GO = GoSuite(
     ),
     environ=_kafka_go,
     limit_s=120,
+    limits_s={"TestReaderConsumerGroup": 300},
 )

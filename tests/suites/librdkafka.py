@@ -2,7 +2,9 @@
 is, and carries all of it.
 
 Those that need no broker, a person, or another scenario of brokers are left out, as are those that
-it counts as known issues; all others run one after another, in its quick mode.
+it counts as known issues, and those of share groups (KIP-932), which are not served. All others run
+one after another, in its quick mode. Some call Kafka's own command for topics, which a script of
+ours starts from Kafka's jars.
 """
 
 import os
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks import kafka
 from tests.suites import batches, packages
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.outputs import Began, Event
@@ -26,6 +29,9 @@ _INTEGRITY = (
 )
 LIMIT_S = 240.0
 _LEFT_OUT = ("TEST_F_LOCAL", "TEST_F_MANUAL", "TEST_F_SOCKEM", "TEST_F_KNOWN_ISSUE")
+_TOPICS = """#!/bin/sh
+exec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{jars}/*' org.apache.kafka.tools.TopicCommand "$@"
+"""
 _RUN = 'exec env "$0" ./test-runner -p1 -Q -E -L 2>&1'
 
 
@@ -37,7 +43,7 @@ def named_tests(source: str) -> list[str]:
         name, flags = (part.strip() for part in re.split(r"[,)]", entry, maxsplit=2)[:2])
         scenario = re.search(r'\.scenario = "([^"]*)"', entry)
         for_any = scenario is None or "default" in scenario[1]
-        if for_any and not any(each in flags for each in _LEFT_OUT):
+        if for_any and "_share_" not in name and not any(each in flags for each in _LEFT_OUT):
             found.append(name)
     return found
 
@@ -105,6 +111,11 @@ class ReadyLibrdkafka:
     tests: Sequence[str]
 
     def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+        programs = folder / "kafka" / "bin"
+        programs.mkdir(parents=True)
+        script = programs / "kafka-topics.sh"
+        script.write_text(_TOPICS.format(jars=kafka.ensure_jars()), encoding="utf-8")
+        script.chmod(0o755)
         settings = folder / "test.conf"
         settings.write_text(
             f"bootstrap.servers={bootstrap(target)}\ntest.topic.random=true\n", encoding="utf-8"
@@ -116,6 +127,8 @@ class ReadyLibrdkafka:
             environ={
                 "RDKAFKA_TEST_CONF": str(settings),
                 "TEST_KAFKA_VERSION": KAFKA_VERSION,
+                "KAFKA_PATH": str(programs.parent),
+                "BROKERS": bootstrap(target),
                 "LD_LIBRARY_PATH": os.pathsep.join(
                     str(self.folder.with_name(each)) for each in ("src", "src-cpp")
                 ),

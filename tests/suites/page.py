@@ -38,7 +38,8 @@ suite's programs say is kept in `build/suites`. A run of a whole suite is writte
 `tests/suites/results.json`, and `make compatibility` makes this page of it.
 
 It needs Java 17 or newer and Maven, Go, Cargo, npm and a C++ compiler, each for its own suites.
-KafkaJS and aiokafka do not publish their tests. What eight clients do with their defaults alone is
+KafkaJS and aiokafka do not publish their tests. librdkafka's tests of share groups (KIP-932), which
+Tidemark does not serve, are left out. What eight clients do with their defaults alone is
 held by `tests/conformance/test_defaults.py`; a few tests of the suites are run by `make test`
 (`tests/conformance/test_suites.py`).
 """

@@ -17,6 +17,7 @@ from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LOCAL_INTERVALS_MS, LocalCluster
 from tidemark_cli.local.layout import Layout, read_json, write_json
+from tidemark_cli.ports import HOST
 
 #: The release that suites are told of; they leave out what it has not.
 KAFKA_VERSION = kafka.VERSION
@@ -26,9 +27,9 @@ KAFKA_VERSION = kafka.VERSION
 class Wants:
     """``entries``: of the configuration, by Kafka's names. ``first_node``: the id of the first
     broker. ``ports`` and ``advertised``: of it first; none: free ones, and what is bound.
-    ``racks``: of it first; none: brokers are in none. ``stops_brokers``: the suite does, so that
-    none of them may be the controller. ``kafka_entries``: more, of Apache Kafka's alone, for what
-    ours has no key of."""
+    ``host``: as clients are told it, of the loopback. ``racks``: of the first broker first; none:
+    brokers are in none. ``stops_brokers``: the suite does, so that none of them may be the
+    controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
 
     brokers: int = 3
     first_node: int = 1
@@ -36,6 +37,7 @@ class Wants:
     kafka_entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
     advertised: Sequence[int] = ()
+    host: str = HOST
     racks: Sequence[str] = ()
     stops_brokers: bool = False
 
@@ -147,7 +149,7 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
         config["listeners"] = f"127.0.0.1:{wants.ports[number]}"
     # As Apache Kafka is started here: suites look whether the file says it.
     config["advertised.listeners"] = (
-        f"127.0.0.1:{wants.advertised[number]}" if wants.advertised else config["listeners"]
+        f"{wants.host}:{wants.advertised[number]}" if wants.advertised else config["listeners"]
     )
     if wants.racks:
         config["broker.rack"] = wants.racks[number]
@@ -191,6 +193,7 @@ def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
         entries={**wants.entries, **wants.kafka_entries},
         ports=wants.ports,
         advertised=wants.advertised,
+        host=wants.host,
         racks=wants.racks,
         first_node=wants.first_node,
         own_controller=wants.stops_brokers,

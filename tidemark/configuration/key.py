@@ -17,6 +17,7 @@ class Scope(enum.Enum):
     TOPIC = "Topic.spec.config"
     CLUSTER = "Cluster.spec.config"
     BROKER = "the broker's file"
+    GROUP = "Cluster.spec.groups"
 
 
 @dataclass(frozen=True, slots=True)

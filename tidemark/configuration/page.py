@@ -22,7 +22,7 @@ The keys are Kafka's, with Kafka's types, bounds and defaults
 message that says so; an object that had such a key before can be written on
 (`tests/integration/admission/test_not_served.py`). Three layers make a topic's configuration, the
 later winning: the broker's file, the Cluster, the Topic (`tests/unit/configuration/test_keys.py`).
-DescribeConfigs and AlterConfigs are not served: manifests are the way.
+Kafka's clients are told of them, and may set what stands in these objects ([Clients](clients.md)).
 """
 _TOPIC = """
 ## A topic's keys
@@ -46,6 +46,13 @@ _CLUSTER = """
 
 In `Cluster.spec.config`, beside the defaults of topics. The last two may also stand in a broker's
 file, where the Cluster's go before them.
+"""
+_GROUP = """
+## A consumer group's keys
+
+In `Cluster.spec.groups`, under the group's name, or by Kafka's clients (IncrementalAlterConfigs of
+a GROUP): for groups of KIP-848's protocol. A value that is beyond the broker's bounds for it
+(`group.consumer.min...` and `group.consumer.max...`) counts as the nearest that is not.
 """
 _BROKER = """
 ## The broker's file
@@ -81,6 +88,8 @@ def render() -> str:
         ),
         _CLUSTER,
         _table(cluster, [names, *common, meaning]),
+        _GROUP,
+        _table(table.GROUP.values(), [names, *common, synonyms, meaning]),
         _BROKER,
         _table(broker, [names, *common, meaning]),
     )

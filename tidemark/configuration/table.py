@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tidemark.configuration.broker_keys import BROKER_KEYS, CLUSTER_KEYS, PER_LISTENER
+from tidemark.configuration.group_keys import GROUP_KEYS
 from tidemark.configuration.key import ConfigKey, Scope
 from tidemark.configuration.topic_keys import TOPIC_KEYS
 
@@ -43,6 +44,9 @@ DYNAMIC = MappingProxyType({name: CLUSTER[name] for name in CLUSTER_DEFAULTS})
 
 #: Every key of the broker's file that is no default of topics.
 BROKER = _by_name(key for key in _OWN.values() if Scope.BROKER in key.scopes)
+
+#: Every key of one consumer group.
+GROUP = _by_name(GROUP_KEYS)
 
 _TOPIC_DEFAULTS = {synonym.name for key in TOPIC.values() if key.served for synonym in key.synonyms}
 

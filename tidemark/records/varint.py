@@ -25,8 +25,13 @@ def write_varint(out: bytearray, value: int) -> None:
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """(value of 32 bits, position behind it)."""
-    if position < len(buffer) and (byte := buffer[position]) < 0x80:  # most are that short
-        return (byte >> 1) ^ -(byte & 1), position + 1
+    if position + 1 < len(buffer):  # most take one byte, or two
+        byte = buffer[position]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        after = buffer[position + 1]
+        if after < 0x80:
+            return ((byte & 0x7F) >> 1 | after << 6) ^ -(byte & 1), position + 2
     raw, position = _read(buffer, position, _INT_BYTES)
     raw &= _INT_MASK
     return (raw >> 1) ^ -(raw & 1), position
@@ -34,8 +39,13 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """(value of 64 bits, position behind it)."""
-    if position < len(buffer) and (byte := buffer[position]) < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
+    if position + 1 < len(buffer):
+        byte = buffer[position]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        after = buffer[position + 1]
+        if after < 0x80:
+            return ((byte & 0x7F) >> 1 | after << 6) ^ -(byte & 1), position + 2
     raw, position = _read(buffer, position, _LONG_BYTES)
     raw &= _LONG_MASK
     return (raw >> 1) ^ -(raw & 1), position

@@ -352,6 +352,14 @@ class Removal:
     partition_epoch: int = wire("int32")
 
 
+@entity(_nested, PARTITION_STATES)
+class GroupConfig:
+    """What is set for one consumer group."""
+
+    group_id: str = wire("string")
+    config: tuple[ConfigEntry, ...]
+
+
 @entity(_request, PARTITION_STATES)
 class PartitionStatesRequest:
     """A full snapshot (``full``: the first of a connection) or a delta. ``brokers`` is the whole
@@ -360,7 +368,7 @@ class PartitionStatesRequest:
     ``store_id`` the identity the store must have ("" while none was accepted: create it).
     ``storage_as_before``, in a delta: both are as they were (credentials travel once), and empty
     here. ``users_follow``: ACLs decide in this cluster, so nobody is served before the users are
-    known (:mod:`tidemark.wire.users`)."""
+    known (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration."""
 
     controller_id: str = wire("string")
     controller_epoch: int = wire("int32")
@@ -374,6 +382,7 @@ class PartitionStatesRequest:
     removals: tuple[Removal, ...]
     storage_as_before: bool = wire("bool", default=False, tag=0)
     users_follow: bool = wire("bool", default=False, tag=1)
+    groups: tuple[GroupConfig, ...] = wire(None, default=(), tag=2)
 
 
 @entity(_nested, PARTITION_STATES)

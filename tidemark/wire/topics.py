@@ -38,6 +38,8 @@ class ChangeKind(enum.IntEnum):
     REASSIGN = 5
     #: No topic's: the Cluster's configuration.
     CONFIGURE_CLUSTER = 6
+    #: A consumer group's, by its name, in the Cluster's.
+    CONFIGURE_GROUP = 7
 
 
 class SettingOperation(enum.IntEnum):

@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (44) and AlterConfigs (33): a topic's keys, in its ``Topic`` object; what
-holds for all brokers (one without a name), in the ``Cluster`` object; the levels of a broker's log.
+holds for all brokers (one without a name) and for a consumer group, in the ``Cluster`` object; the
+levels of a broker's log.
 
-ALTER_CONFIGS on the topic decides, else on the cluster. What one broker alone has stands in its
-file, which is read at its start: it is refused with Kafka's code.
+ALTER_CONFIGS on the topic or the group decides, else on the cluster. What one broker alone has
+stands in its file, which is read at its start: it is refused with Kafka's code.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from kio.schema.alter_configs.v2 import request as whole
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as incremental
 
-from tidemark.configuration.table import DYNAMIC, TOPIC
+from tidemark.configuration.table import DYNAMIC, GROUP, TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
 from tidemark_broker.api import broker_loggers
 from tidemark_broker.api.changed_topics import (
@@ -24,9 +25,10 @@ from tidemark_broker.api.changed_topics import (
     pass_on,
     until_known,
 )
-from tidemark_broker.api.config_resources import ConfigResource
+from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY, ConfigResource
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.groups.core.group_configs import wrong_with
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _IN_FILE = (
@@ -36,6 +38,8 @@ _FOR_ALL = (
     "this is the same for all brokers: set it for all of them (no broker's name, or "
     "--entity-default), which is spec.config of the Cluster object"
 )
+#: They are keys of a map in the Cluster object.
+_GROUP_NAME_MAX = 249
 _ASK_S = 30.0
 #: How long an answer waits for this broker to follow; it is no error if it does not.
 _FOLLOW_S = 5.0
@@ -59,6 +63,11 @@ class AlterConfigsResponse:
     throttle_time: timedelta = ZERO
 
 
+_CHANGES: dict[int, ChangeKind] = {
+    ConfigResource.TOPIC: ChangeKind.CONFIGURE,
+    ConfigResource.BROKER: ChangeKind.CONFIGURE_CLUSTER,
+    ConfigResource.GROUP: ChangeKind.CONFIGURE_GROUP,
+}
 _Resource: TypeAlias = incremental.AlterConfigsResource | whole.AlterConfigsResource
 _Key = tuple[int, str]
 _Told = tuple[ErrorCode, str | None]
@@ -106,6 +115,8 @@ async def _altered(
     for resource in resources:
         key: _Key = int(resource.resource_type), resource.resource_name
         refused = _refusal(*key, asked[key], call)
+        if refused is None and len(resource.configs) > SETTINGS_MAX:
+            refused = ErrorCode.invalid_request, TOO_MANY
         if refused is not None:
             told[key] = refused
         elif key[0] == ConfigResource.BROKER_LOGGER:
@@ -114,6 +125,8 @@ async def _altered(
             )
         elif key[0] == ConfigResource.BROKER and key[1]:
             told[key] = _refusal_of_one_broker(settings_of(resource))
+        elif (wrong := _wrong_with_group(*key, settings_of(resource), call)) is not None:
+            told[key] = ErrorCode.invalid_config, wrong
         else:
             changes[key] = _change(*key, settings_of(resource), is_whole=is_whole)
         if call.turns.over:
@@ -137,9 +150,8 @@ async def _altered(
 
 
 def _change(kind: int, name: str, settings: tuple[Setting, ...], *, is_whole: bool) -> TopicChange:
-    of_topic = kind == ConfigResource.TOPIC
     return TopicChange(
-        kind=ChangeKind.CONFIGURE if of_topic else ChangeKind.CONFIGURE_CLUSTER,
+        kind=_CHANGES[kind],
         name=name,
         topic_id=None,
         settings=settings,
@@ -155,6 +167,8 @@ def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
         if call.client.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name):
             return None
         return ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED
+    if kind == ConfigResource.GROUP:
+        return _refusal_of_group(name, call)
     if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
         return ErrorCode.invalid_request, f"Unsupported resource type: {kind}"
     if not call.client.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):
@@ -164,6 +178,36 @@ def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
         text = f"Unexpected broker id, expected {me}, but received {name[:100]}"
         return ErrorCode.invalid_request, text
     return None
+
+
+def _refusal_of_group(name: str, call: Call) -> _Told | None:
+    if not call.client.may(Operation.ALTER_CONFIGS, ResourceType.GROUP, name):
+        return ErrorCode.group_authorization_failed, AUTHORIZATION_FAILED
+    if not name:
+        return ErrorCode.invalid_request, "Default group resources are not allowed."
+    if len(name) > _GROUP_NAME_MAX:
+        text = f"A group of a name of more than {_GROUP_NAME_MAX} characters has no configuration"
+        return ErrorCode.invalid_request, text
+    return None
+
+
+def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: Call) -> str | None:
+    """What its numbers come to, held against this broker's bounds; whether they are numbers, the
+    operator says."""
+    if kind != ConfigResource.GROUP:
+        return None
+    after = dict(call.services.cluster.group_config(name))
+    for each in settings:
+        if each.operation == SettingOperation.SET and each.value is not None:
+            after[each.name] = each.value
+        else:
+            after.pop(each.name, None)
+    numbers = {
+        key: value
+        for key, value in after.items()
+        if key in GROUP and GROUP[key].type.accepts(value)
+    }
+    return wrong_with(numbers, call.services.groups.settings)
 
 
 def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
@@ -195,6 +239,12 @@ async def _follow(
 
     def has_followed(key: _Key) -> bool:
         kind, name = key
+        if kind == ConfigResource.GROUP:
+            return all(
+                cluster.group_config(name).get(each.name) == each.value
+                for each in changes[key].settings
+                if each.operation == SettingOperation.SET
+            )
         view = cluster.topics.get(name) if kind == ConfigResource.TOPIC else None
         config = cluster.cluster_config if view is None else view.config
         if view is None and kind == ConfigResource.TOPIC:

@@ -66,11 +66,12 @@ async def until_known(
     return frozenset(name for name in left if not is_known(name))
 
 
-def is_led(topic: TopicMetadata | None, partitions: int) -> bool:
+def is_led(topic: TopicMetadata | None, partitions: int, call: Call) -> bool:
     """It has so many partitions, and each of them a leader."""
     if topic is None or len(topic.partitions) < partitions:
         return False
-    return all(row.leader >= 0 for row in topic.partitions.values())
+    replicas = call.services.replicas
+    return all(replicas.is_led(topic.topic_id, row) for row in topic.partitions.values())
 
 
 def with_each(

@@ -2,6 +2,10 @@
 
 import enum
 
+#: Settings of one resource in a request; there are dozens of keys.
+SETTINGS_MAX = 1000
+TOO_MANY = f"At most {SETTINGS_MAX} settings are taken of one resource."
+
 
 class ConfigResource(enum.IntEnum):
     """Those that are served."""
@@ -9,3 +13,4 @@ class ConfigResource(enum.IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    GROUP = 32

@@ -101,7 +101,7 @@ async def _grown(
         late = await until_known(
             call,
             made,
-            lambda name: is_led(views.get(name), results[name].partitions),
+            lambda name: is_led(views.get(name), results[name].partitions, call),
             until_s - loop.time(),
         )
         results.update(dict.fromkeys(late, _LATE))

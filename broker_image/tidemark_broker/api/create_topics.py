@@ -36,6 +36,7 @@ from tidemark_broker.api.changed_topics import (
     until_known,
     with_each,
 )
+from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY
 from tidemark_broker.api.described_configs import topic_configs
 from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
 from tidemark_broker.api.schema import ZERO, milliseconds
@@ -87,7 +88,7 @@ class CreateTopicsResponse:
 async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     """Check who asks, pass on, wait for leaders, answer."""
     asked = Counter[str](topic.name for topic in request.topics)
-    refused = await _refused(asked, call)
+    refused = await _refused(asked, request.topics, call)
     if not request.validate_only:
         refused |= _over_quota(request, refused.keys(), call)
     creatable = [topic for topic in request.topics if topic.name not in refused]
@@ -100,7 +101,9 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
     return CreateTopicsResponse(topics=tuple(answers))
 
 
-async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableTopicResult]:
+async def _refused(
+    asked: Mapping[str, int], topics: Iterable[CreatableTopic], call: Call
+) -> dict[str, CreatableTopicResult]:
     """What is not passed on, by name."""
     if len(asked) > TOPICS_MAX:
         text = f"At most {TOPICS_MAX} topics are created at once."
@@ -116,6 +119,9 @@ async def _refused(asked: Mapping[str, int], call: Call) -> dict[str, CreatableT
     for name, times in asked.items():
         if times > 1:
             refused[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
+    for topic in topics:
+        if len(topic.configs) > SETTINGS_MAX:
+            refused.setdefault(topic.name, _error(topic.name, ErrorCode.invalid_request, TOO_MANY))
     return refused
 
 
@@ -176,7 +182,7 @@ def _is_going(result: TopicChangeResult, name: str, call: Call) -> bool:
 def _is_there(result: TopicChangeResult, call: Call) -> bool:
     if result.topic_id is None:
         return False
-    return is_led(call.services.cluster.by_id(result.topic_id), result.partitions)
+    return is_led(call.services.cluster.by_id(result.topic_id), result.partitions, call)
 
 
 _LATE = TopicChangeResult(

@@ -19,6 +19,7 @@ from tidemark_broker.api.described_configs import (
     Described,
     broker_configs,
     cluster_configs,
+    group_configs,
     logger_configs,
     tiering_config,
     topic_configs,
@@ -152,6 +153,12 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
             raise _Refused(missing, None if is_legal else f"{name[:300]!r} is no topic name")
         config = {**view.config, **tiering_config(view.tiering)}
         return topic_configs(config, cluster.cluster_config, services.entries)
+    if kind == ConfigResource.GROUP:
+        if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
+            raise _Refused(ErrorCode.group_authorization_failed, AUTHORIZATION_FAILED)
+        if not name:
+            raise _Refused(ErrorCode.invalid_request, "Group name must not be empty")
+        return group_configs(cluster.group_config(name), services.entries)
     if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
         raise _Refused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
     if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):

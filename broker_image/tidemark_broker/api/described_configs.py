@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.layers import topic_defaults
-from tidemark.configuration.table import BROKER, CLUSTER, DYNAMIC, TOPIC
+from tidemark.configuration.table import BROKER, CLUSTER, DYNAMIC, GROUP, TOPIC
 from tidemark.tiering import DisablePolicy, Tiering
 
 
@@ -25,6 +25,7 @@ class Source(enum.IntEnum):
     BROKER_FILE = 4
     DEFAULT = 5
     LOGGER = 6
+    GROUP = 8
 
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
@@ -85,6 +86,22 @@ def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[Described]:
         value = Synonym(name=name, value=cluster_config[name], source=Source.CLUSTER)
         described = _described(CLUSTER[name], (value,))
         yield described if name in DYNAMIC else replace(described, read_only=True)
+
+
+def group_configs(config: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[Described]:
+    """All keys of a consumer group, by name. ``config``: what is set for it; ``entries``: the
+    broker's file."""
+    for name, key in sorted(GROUP.items()):
+        synonyms: list[Synonym] = []
+        if name in config:
+            synonyms.append(Synonym(name=name, value=config[name], source=Source.GROUP))
+        for each in key.synonyms:
+            if each.name in entries:
+                value = entries[each.name]
+                synonyms.append(Synonym(name=each.name, value=value, source=Source.BROKER_FILE))
+            default = Synonym(name=each.name, value=key.default, source=Source.DEFAULT)
+            synonyms.append(default)
+        yield _described(key, tuple(synonyms))
 
 
 def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[Described]:

@@ -1,8 +1,7 @@
 """ListConfigResources (74): the names of what has a configuration (KIP-1142; in version 0 of client
 metrics alone, KIP-714).
 
-DESCRIBE_CONFIGS on the cluster decides. There are no client metrics and no groups with a
-configuration of their own, so none are listed.
+DESCRIBE_CONFIGS on the cluster decides. There are no client metrics, so none are listed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,9 +17,15 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
-_BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 8, 16, 32
+_BROKER_LOGGER, _CLIENT_METRICS = ConfigResource.BROKER_LOGGER, 16
 #: In the order in which they are listed.
-_KINDS = (_GROUP, _CLIENT_METRICS, _BROKER_LOGGER, ConfigResource.BROKER, ConfigResource.TOPIC)
+_KINDS = (
+    ConfigResource.GROUP,
+    _CLIENT_METRICS,
+    _BROKER_LOGGER,
+    ConfigResource.BROKER,
+    ConfigResource.TOPIC,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +67,8 @@ def _names(kind: int, call: Call) -> Iterable[str]:
     cluster = call.services.cluster
     if kind == ConfigResource.TOPIC:
         return tuple(cluster.topics)
+    if kind == ConfigResource.GROUP:
+        return tuple(cluster.groups)
     if kind in (ConfigResource.BROKER, _BROKER_LOGGER):
         listener = call.client.listener
         return tuple(

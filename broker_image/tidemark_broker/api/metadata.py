@@ -1,10 +1,11 @@
 """Metadata (3): brokers, topics, leaders. Asking may have topics created, see below.
 
 Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
-without a leader that clients can reach is LEADER_NOT_AVAILABLE. Version 10 and above carry topic
-ids, 12 can be asked by id. A topic that a client may not describe is not among all topics, and is
-answered as one that is not there when it is asked for by id; by name TOPIC_AUTHORIZATION_FAILED
-says so of whatever name, be there such a topic or not.
+without a leader that clients can reach is LEADER_NOT_AVAILABLE. Of itself a broker says that it
+leads once it does, and while it opens a topic's logs whoever asks for that one waits. Version 10
+and above carry topic ids, 12 can be asked by id. A topic that a client may not describe is not
+among all topics, and is answered as one that is not there when it is asked for by id; by name
+TOPIC_AUTHORIZATION_FAILED says so of whatever name, be there such a topic or not.
 
 KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
 the flexible versions (9 and above), so that stock clients skip them; the tags lie far above Kafka's
@@ -13,9 +14,10 @@ own, as a later Kafka may number its own from 0.
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13 import request as v13
@@ -27,7 +29,8 @@ from tidemark_broker.api.authorized import cluster_operations, topic_operations
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.replication.metadata import TopicMetadata
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
+from tidemark_broker.replication.metadata import CHANGED, TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 
 TIERED_EPOCH_TAG = 10_000
@@ -36,6 +39,8 @@ _DESCRIBE = (Operation.DESCRIBE, ResourceType.TOPIC)
 #: Ids stand in requests from version 10 on, and are heard from this one on.
 _BY_ID_SINCE = 12
 _LISTENER_NOT_FOUND_SINCE = 6
+#: For the logs of a new topic to be opened.
+_OPEN_S = 1.0
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 
@@ -111,6 +116,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
         denied = await _create_missing(request, call)
+        await _until_open(request.topics, call)
         topics = _asked_for(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(
@@ -218,6 +224,27 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
     return denied
 
 
+async def _until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) -> None:
+    """A topic that was just made has its logs opened: whoever asks for it hears of its leaders and
+    not, for these few ms, that there are none, which some clients take for an answer."""
+    cluster, replicas = call.services.cluster, call.services.replicas
+    for topic in topics:
+        name, topic_id = topic.name, topic.topic_id
+        view = cluster.by_id(topic_id) if topic_id is not None else cluster.topics.get(name or "")
+        if (
+            view is not None
+            and replicas.is_opening(view)
+            and call.client.may(*_DESCRIBE, view.name)
+        ):
+            is_open = partial(_is_open, view, replicas)
+            await call.services.purgatory.wait([CHANGED], is_open, call.wait_s(_OPEN_S))
+            break  # they are opened side by side, and one wait is enough for all
+
+
+def _is_open(topic: TopicMetadata, replicas: ReplicaManager) -> bool:
+    return not replicas.is_opening(topic)
+
+
 def _may_be_made(name: str, call: Call) -> bool:
     services = call.services
     return (
@@ -248,7 +275,7 @@ def _topic(
         name=view.name,
         topic_id=view.topic_id,
         is_internal=view.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(row, live, call) for row in view.partitions.values()),
+        partitions=tuple(_partition(view, row, live, call) for row in view.partitions.values()),
         topic_authorized_operations=authorized_operations,
         tiered_epoch=view.tiering.epoch,
         tiered_state=view.tiering.state,
@@ -256,11 +283,11 @@ def _topic(
 
 
 def _partition(
-    row: control.PartitionState, live: frozenset[int], call: Call
+    view: TopicMetadata, row: control.PartitionState, live: frozenset[int], call: Call
 ) -> MetadataResponsePartition:
-    led = row.leader in live
+    led = row.leader in live and call.services.replicas.is_led(view.topic_id, row)
     made = MetadataResponsePartition(
-        error_code=ErrorCode.none if led else _unled(row, call),
+        error_code=ErrorCode.none if led else _unled(row, live, call),
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
         leader_epoch=row.leader_epoch,
@@ -273,12 +300,13 @@ def _partition(
     return made
 
 
-def _unled(row: control.PartitionState, call: Call) -> ErrorCode:
+def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:
     """Kafka tells whoever may know of it that the leader is not to be had on this listener."""
     broker = call.services.cluster.brokers.get(row.leader)
-    if call.version < _LISTENER_NOT_FOUND_SINCE or broker is None or broker.fenced:
-        return ErrorCode.leader_not_available
-    return ErrorCode.listener_not_found
+    is_elsewhere = row.leader not in live and broker is not None and not broker.fenced
+    if is_elsewhere and call.version >= _LISTENER_NOT_FOUND_SINCE:
+        return ErrorCode.listener_not_found
+    return ErrorCode.leader_not_available
 
 
 def _without_unavailable(part: MetadataResponsePartition, live: frozenset[int]) -> None:

@@ -99,6 +99,7 @@ class GroupCoordinator:
                 clock=clock,
                 topic=self._topic,
                 name=self._name,
+                config_of=cluster.group_config,
                 offload=self._offload,
                 due=self._due,
             ),

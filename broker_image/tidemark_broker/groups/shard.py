@@ -32,6 +32,7 @@ from tidemark_broker.groups.core.consumer_values import (
     HeartbeatRequest,
     Topic,
 )
+from tidemark_broker.groups.core.group_configs import GroupConfigOf, GroupConfigs
 from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
@@ -77,6 +78,7 @@ class GroupShard:
         clock: Callable[[], Now],
         topic: Callable[[str], Topic | None],
         name: Callable[[uuid.UUID], str | None],
+        config_of: GroupConfigOf,
         offload: Callable[["GroupShard", Offload], None],
         due: Callable[["GroupShard", str], None],
     ) -> None:
@@ -100,6 +102,7 @@ class GroupShard:
             settings,
             room,
             topic=topic,
+            configs=GroupConfigs(settings, config_of),
             offload=lambda made: offload(self, made),
             due=lambda group_id: due(self, group_id),
         )

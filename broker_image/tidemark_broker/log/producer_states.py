@@ -58,7 +58,10 @@ class VerificationGuard:
     """Given out before the coordinator is asked whether a partition is part of a transaction, and
     shown with the first batch of it: a marker that came in between has made it void (KIP-890)."""
 
-    __slots__ = ()
+    __slots__ = ("is_void",)
+
+    def __init__(self) -> None:
+        self.is_void = False
 
 
 class _Verification:
@@ -291,7 +294,9 @@ class ProducerStates:
 
     def _verified(self, producer_id: int) -> None:
         """Its verification, if there is one, is over."""
-        if self._verifications.pop(producer_id, None) is not None:
+        verification = self._verifications.pop(producer_id, None)
+        if verification is not None:
+            verification.guard.is_void = True
             self._limit.verifications -= 1
 
     def on_high_watermark(self, high_watermark: int) -> None:
@@ -406,8 +411,8 @@ class ProducerStates:
         so."""
         self._limit.count -= len(self._producers)
         self._producers.clear()
-        self._limit.verifications -= len(self._verifications)
-        self._verifications.clear()
+        for producer_id in [*self._verifications]:
+            self._verified(producer_id)
 
     def clear(self) -> None:
         """Nothing is known."""

@@ -15,6 +15,8 @@ from tidemark.wire import control
 from tidemark_broker.listeners import REPLICATION
 from tidemark_broker.purgatory import Signal
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
@@ -57,6 +59,8 @@ class MetadataCache:
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
+        #: What is set for consumer groups, by their names.
+        self.groups: Mapping[str, Mapping[str, str]] = MappingProxyType({})
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicMetadata] = {}
         #: Raised with every change of topics.
@@ -75,6 +79,10 @@ class MetadataCache:
     def by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         """The topic of this id, if any."""
         return self._by_id.get(topic_id)
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """What is set for a consumer group."""
+        return self.groups.get(group_id, _NOTHING)
 
     def is_alive(self, node_id: int) -> bool:
         """Is the broker registered and not fenced?"""
@@ -101,6 +109,12 @@ class MetadataCache:
         before (the receiver itself is always among them)."""
         self.cluster_config = MappingProxyType(
             {entry.name: entry.value for entry in request.cluster_config}
+        )
+        self.groups = MappingProxyType(
+            {
+                each.group_id: {entry.name: entry.value for entry in each.config}
+                for each in request.groups
+            }
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})

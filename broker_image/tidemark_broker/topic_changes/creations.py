@@ -9,6 +9,7 @@ wait have a limit, since any client can name any number of them.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
@@ -24,7 +25,8 @@ from tidemark_broker.topic_changes.internal_topics import creation_of
 
 logger = logging.getLogger(__name__)
 
-#: Names of clients that may wait to be sent; more are not heard until there is room.
+#: Names of clients that may wait to be sent, half of them of one; more are not heard until there is
+#: room.
 WAITING_MAX = 1000
 #: Names of which it is known when they were last asked for.
 _REMEMBERED_MAX = 10_000
@@ -40,18 +42,23 @@ class Wanted:
     def __init__(self) -> None:
         #: Who wants it, by name.
         self._waiting: dict[str, str] = {}
+        self._of: Counter[str] = Counter()
         self._tried: Lru[str, Backoff] = Lru(_REMEMBERED_MAX)
 
     def add(self, name: str, principal: str, now_s: float) -> bool:
         """Whether it is to be asked for: it was not a moment ago, and there is room. What a broker
         needs itself (no ``principal``) is always heard, whatever clients name."""
-        if name in self._waiting or (principal and len(self._waiting) >= WAITING_MAX):
+        if name in self._waiting or (principal and not self._has_room(principal)):
             return False
         tried = self._tried.get(name)
         if tried is not None and not tried.ready(now_s):
             return False
         self._waiting[name] = principal
+        self._of[principal] += 1
         return True
+
+    def _has_room(self, principal: str) -> bool:
+        return len(self._waiting) < WAITING_MAX and self._of[principal] < WAITING_MAX // 2
 
     def take(self, now_s: float) -> dict[str, str]:
         """Those of the next message, with who wants them: what a broker needs, then first come.
@@ -60,9 +67,10 @@ class Wanted:
         in_turn = sorted(self._waiting.items(), key=lambda each: each[1] != "")
         taken = dict(in_turn[:CHANGES_MAX])
         for name in taken:
-            del self._waiting[name]
+            self._of[self._waiting.pop(name)] -= 1
             self._tried.put(name, (self._tried.get(name) or _FIRST).failed(now_s))
         self._tried.evict()
+        self._of = +self._of  # without those of whom none waits
         return taken
 
     def succeeded(self, names: Iterable[str], now_s: float) -> None:

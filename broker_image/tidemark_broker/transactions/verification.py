@@ -4,7 +4,9 @@
 A guard is taken from the log, the coordinator is asked, and the guard is shown with the records: a
 marker that came in between has made it void. While the markers of the transaction before are being
 written that is bound to happen; the coordinator answers CONCURRENT_TRANSACTIONS once they are, and
-it begins anew.
+it begins anew. So it does where the marker came before the coordinator was heard: what it says then
+is of the next transaction, and an append with the void guard would be INVALID_TXN_STATE, which ends
+a producer that has done nothing wrong.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +18,7 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.inquiries import Inquiries
 
-#: How often a coordinator that writes markers is asked anew: it waits a tenth of a second first.
+#: How often it begins anew: a coordinator that writes markers waits a tenth of a second first.
 _TRIES = 5
 #: What passes by itself, once the transaction's coordinator has been found or is done.
 PASSES = frozenset(
@@ -52,6 +54,8 @@ async def verified(
         again = {}
         for tp, guard in guards.items():
             error = errors[tp]
+            if error is ErrorCode.none and guard.is_void:
+                error = ErrorCode.concurrent_transactions
             if error is ErrorCode.concurrent_transactions and not is_last:
                 again[tp] = partitions[tp]
             else:

@@ -1,9 +1,12 @@
 """What is where, read from the Kubernetes API alone: rows of the slices beside their Topics."""
 
+import uuid
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tidemark.ids import parse_id
 from tidemark_cli.local.kube import Kube
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
@@ -49,19 +52,27 @@ def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
 
 def topics(kube: Kube) -> list[TopicRows]:
     """Every Topic of the namespace with its rows."""
-    rows: dict[str, list[PartitionRow]] = defaultdict(list)
-    for piece in kube.objects("PartitionSlice"):
-        for text in piece.get("partitions") or []:
-            row = decode_row(text)
-            rows[str(row.topic_id)].append(row)
-    by_name: dict[str, list[PartitionRow]] = defaultdict(list)
-    for group in rows.values():
-        by_name[group[0].name].extend(group)
+    pieces = kube.objects("PartitionSlice")
+    rows = [decode_row(text) for piece in pieces for text in piece.get("partitions") or []]
+    return joined(kube.objects("Topic"), rows)
+
+
+def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> list[TopicRows]:
+    """Topics with their rows, by topic id: a name stands in the row of partition 0 alone, and says
+    whose rows they are only while a status does not have the id yet."""
+    by_id: dict[uuid.UUID, list[PartitionRow]] = defaultdict(list)
+    ids: dict[str, uuid.UUID] = {}
+    for row in rows:
+        by_id[row.topic_id].append(row)
+        if row.name:
+            ids[row.name] = row.topic_id
     found = []
-    for obj in kube.objects("Topic"):
-        kafka_name = obj["spec"].get("topicName") or obj["metadata"]["name"]
-        own = sorted(by_name.get(kafka_name, []), key=lambda row: row.partition)
-        found.append(TopicRows(obj["metadata"]["name"], obj, tuple(own)))
+    for obj in objects:
+        view = TopicRows(obj["metadata"]["name"], obj, ())
+        text = view.status.get("topicId")
+        topic_id = parse_id(text) if text else ids.get(view.kafka_name)
+        own = by_id.get(topic_id, []) if topic_id is not None else []
+        found.append(replace(view, rows=tuple(sorted(own, key=lambda row: row.partition))))
     return found
 
 

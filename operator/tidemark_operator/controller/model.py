@@ -234,9 +234,10 @@ class OrphanedTopic:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """A ``Cluster`` object. ``config`` as in spec; ``remote_storage`` is the JSON of the accepted
-    storage configuration with credentials resolved ("" for none); ``storage_problem`` says why
-    remote storage cannot be used at present ("" when it can, or none is configured),
+    """A ``Cluster`` object. ``config`` and ``groups`` as in spec; ``remote_storage`` is the JSON of
+    the accepted storage configuration with credentials resolved ("" for none);
+    ``storage_problem`` says why remote storage cannot be used at present ("" when it can, or none
+    is configured),
     ``certificates_problem`` why an authority cannot ("" when both can); ``store_id``
     is the accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
     but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
@@ -245,6 +246,7 @@ class ClusterInfo:
     key: str
     cluster_id: str
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     remote_storage: str = ""
     store_id: str = ""
     storage_problem: str = ""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from tidemark.wire.control import (
     BrokerState,
     ConfigEntry,
+    GroupConfig,
     PartitionState,
     PartitionStatesRequest,
     Removal,
@@ -126,6 +127,10 @@ def _request(
         topics=tuple(topics),
         removals=tuple(removals),
         users_follow=cluster.authorize,
+        groups=tuple(
+            GroupConfig(group_id=group_id, config=_entries(cluster.groups[group_id]))
+            for group_id in sorted(cluster.groups)
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from kubernetes.aio.client.api_client import ApiClient
 
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
-from tidemark_operator.kube.kinds import Json, Kind
+from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
 
 REQUEST_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 60.0
@@ -56,8 +56,8 @@ class KubeApi:
         """One object, read from the store of the API server (not from a cache)."""
         return await self._call("GET", kind.path(namespace, name))
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> list[Json]:
-        """Every object of the kind in the namespace, newest state, in chunks."""
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
+        """Every object of the kind in the namespace as of one moment, in chunks."""
         found: list[Json] = []
         query = {"limit": str(LIST_CHUNK)}
         if label_selector:
@@ -72,7 +72,7 @@ class KubeApi:
                 found.append(item)
             following = page["metadata"].get("continue")
             if not following:
-                return found
+                return Listed(found, resource_version=resource_version(page))
             query["continue"] = following
 
     # ------------------------------------------------------------ writing

@@ -1,6 +1,7 @@
 """The kinds that the operator reads and writes, and their paths in the API. Our own have their
 names from ``resources``."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -102,6 +103,15 @@ def resource_version(body: Json) -> int:
         return int(body["metadata"]["resourceVersion"])
     except (KeyError, ValueError):
         return 0
+
+
+class Listed(list[Json]):
+    """All objects of a kind as they were at one moment: ``resource_version`` is that of the list.
+    What is newer than that, or was deleted since, a watch tells of."""
+
+    def __init__(self, bodies: Iterable[Json] = (), *, resource_version: int) -> None:
+        super().__init__(bodies)
+        self.resource_version = resource_version
 
 
 def reference(body: Json) -> Json:

@@ -7,10 +7,11 @@ under the resourceVersion last seen; a finalizer is set and taken away by server
 import asyncio
 from collections.abc import Mapping
 
+from tidemark_operator.health import Echoes
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
-from tidemark_operator.kube.kinds import WATCHED, Json, Key, Kind
+from tidemark_operator.kube.kinds import WATCHED, Json, Key, Kind, resource_version
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectStore
 
@@ -21,8 +22,11 @@ _KINDS = {kind.kind: kind for kind in WATCHED}
 class ObjectClient:
     """Writes at most ``PARALLEL_WRITES`` objects at a time. All methods raise ``KubeError``."""
 
-    def __init__(self, api: KubeApi, objects: ObjectStore, metrics: Metrics) -> None:
+    def __init__(
+        self, api: KubeApi, objects: ObjectStore, metrics: Metrics, echoes: Echoes
+    ) -> None:
         self.api = api
+        self._echoes = echoes
         self._objects = objects
         self._metrics = metrics
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
@@ -34,8 +38,11 @@ class ObjectClient:
         if held is None:
             raise NotFound(404, f"{key} is gone")
         async with self._parallel:
+            began_s = self._echoes.begins()
             written = await self.api.replace_status(kind, {**held, "status": dict(status)})
         self._metrics.status_writes.labels(kind.kind).inc()
+        if resource_version(written) != resource_version(held):
+            self._echoes.wrote(kind.kind, began_s)
         self._objects.put(written)
         return written
 

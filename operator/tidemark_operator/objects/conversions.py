@@ -76,6 +76,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         key=cluster.metadata.key,
         cluster_id=cluster_id_of(body),
         config=dict(cluster.spec.config or {}),
+        groups=dict(cluster.spec.groups or {}),
         remote_storage=remote_storage,
         store_id=status.store_id or "",
         storage_problem=storage_problem,

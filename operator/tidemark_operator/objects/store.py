@@ -7,11 +7,11 @@ counts for good: the answer to a write of our own may come after the news that i
 and would bring back a user whom everybody has forgotten.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from tidemark.lru import Lru
-from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
+from tidemark_operator.kube.kinds import Json, Key, Kind, Listed, key_of, resource_version
 
 #: So many deleted objects are remembered: more than writes can be under way.
 DELETED_MAX = 10_000
@@ -73,11 +73,13 @@ class ObjectStore:
         if self.listener is not None:
             self.listener.gone(key)
 
-    def replace_kind(self, kind: Kind, bodies: Iterable[Json]) -> list[Key]:
-        """A whole list as the API server has it: the keys that appeared, changed or vanished."""
+    def replace_kind(self, kind: Kind, listed: Listed) -> list[Key]:
+        """A whole list as the API server had it at one moment: the keys that appeared, changed or
+        vanished. What is known to be newer than the list stays: it was made while the list was
+        under way."""
         changed: list[Key] = []
         present: set[Key] = set()
-        for body in bodies:
+        for body in listed:
             key = key_of(body)
             present.add(key)
             known = self._objects.get(key)
@@ -85,8 +87,9 @@ class ObjectStore:
             if self.put(body) and newer:
                 changed.append(key)
         for key in self.keys(kind) - present:
-            self._drop(key)
-            changed.append(key)
+            if resource_version(self._objects[key]) <= listed.resource_version:
+                self._drop(key)
+                changed.append(key)
         return changed
 
     def keys(self, kind: Kind) -> set[Key]:

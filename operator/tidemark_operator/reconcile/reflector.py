@@ -140,6 +140,8 @@ class Reflector:
             services.engine.publish_users()
             for user in services.objects.keys(USER):
                 services.queue.add(user)
+        if former.groups != present.groups:
+            services.engine.publish()
         if dict(former.config) != dict(present.config):
             for topic in list(services.objects.of_kind(TOPIC)):
                 self.changed(topic)

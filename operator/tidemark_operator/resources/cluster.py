@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.conditions import READY, Conditions, pending
-from tidemark_operator.resources.config_rules import ClusterConfig
+from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
 from tidemark_operator.resources.quotas import ClusterQuotas
@@ -35,6 +35,8 @@ from tidemark_operator.resources.schema import (
 )
 from tidemark_operator.resources.times import Time
 
+#: Consumer groups with a configuration of their own.
+GROUPS_MAX = 128
 #: Amazon S3, "Bucket naming rules".
 Bucket = Annotated[
     str,
@@ -143,6 +145,13 @@ class ClusterSpec(SpecModel):
     config: Annotated[
         ClusterConfig | None,
         Field(description="Cluster-wide configuration and defaults for topics, by Kafka's keys."),
+    ] = None
+    groups: Annotated[
+        dict[str, GroupConfig] | None,
+        Field(
+            max_length=GROUPS_MAX,
+            description="Configuration of consumer groups, by their names, by Kafka's keys.",
+        ),
     ] = None
     remote_storage: RemoteStorage | None = None
     authorization: Annotated[

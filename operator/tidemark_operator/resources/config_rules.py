@@ -151,6 +151,11 @@ TopicConfig = Annotated[
     Field(max_length=64),
     Kube(*config_rules(table.TOPIC)),
 ]
+GroupConfig = Annotated[
+    dict[str, ConfigValue],
+    Field(max_length=8),
+    Kube(*config_rules(table.GROUP)),
+]
 ClusterConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=64),

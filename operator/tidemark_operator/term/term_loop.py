@@ -24,7 +24,7 @@ from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
-from tidemark_operator.health import Pulse
+from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, USER, Json
@@ -84,6 +84,9 @@ class TermLoop:
         self._keeper_of = keeper_of
         self._objects = ObjectStore()
         self._last_pass = LastPass()
+        self._echoes = Echoes(time.monotonic)
+        self._without_term_since_s = time.monotonic()
+        self._excuse = ""
         self._queue = KeyQueue(time.monotonic)
         self._term: Term | None = None
         self._floor = 0
@@ -95,6 +98,7 @@ class TermLoop:
 
     def won(self) -> None:
         """The Lease is ours."""
+        self._without_term_since_s = time.monotonic()
         self._leading.set()
         self._metrics.leader.set(1)
 
@@ -109,6 +113,7 @@ class TermLoop:
         """Take in what the watches brought, in one go however much it is."""
         while self.arrived:
             body, gone = self.arrived.popleft()
+            self._echoes.heard(body["kind"])
             if self._term is not None:
                 self._term.deliver(body, gone)
             elif gone:
@@ -119,11 +124,16 @@ class TermLoop:
 
     def pulse(self) -> Pulse:
         """What /healthz judges."""
+        now_s = time.monotonic()
+        without_term_s = None if self._term is not None else now_s - self._without_term_since_s
         return Pulse(
-            leads=self._leading.is_set() and self._term is not None,
-            since_pass_s=time.monotonic() - self._last_pass.at_s,
+            leads=self._leading.is_set(),
+            since_pass_s=now_s - self._last_pass.at_s,
             head_age_s=self._queue.head_age_s(),
             depth=self._queue.depth,
+            without_term_s=without_term_s,
+            excuse=self._excuse,
+            silent=self._echoes.silent(),
         )
 
     # ------------------------------------------------------------ terms
@@ -155,11 +165,14 @@ class TermLoop:
         except (SlicesUnusable, EpochsExhausted) as error:
             logger.warning("nobody can take over: %s", error)
             await self._say(api, error.reason, str(error))
+            self._excuse = str(error)
         except (BadCertificate, KeptByAnother, OSError) as error:
             logger.warning("the certificate authority cannot be used: %s", error)
             await self._say(api, "CertificatesUnusable", str(error))
+            self._excuse = str(error)
         except KubeError as error:
             logger.warning("the API server failed during a take-over: %s", error)
+            self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         cluster = await self._find_cluster(api)
@@ -196,11 +209,13 @@ class TermLoop:
             leads=self._leads,
             last_pass=self._last_pass,
         )
+        self._excuse = ""
         self._metrics.controller_epoch.set(taken.state.controller_epoch)
         try:
             await self._term.run()
         finally:
             self._term = None
+            self._without_term_since_s = time.monotonic()
 
     def _services(
         self,
@@ -211,7 +226,7 @@ class TermLoop:
         certificates: Certificates,
         client_certificates: ClientCertificates,
     ) -> Services:
-        queue, client = self._queue, ObjectClient(api, self._objects, self._metrics)
+        queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
         return Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
@@ -267,7 +282,8 @@ class TermLoop:
             named = [body for body in found if name in ("", body["metadata"]["name"])]
             if named:
                 return str(min(named, key=_age)["metadata"]["name"])
-            logger.info("waiting for a Cluster in namespace %s", self._settings.namespace)
+            self._excuse = f"waiting for a Cluster in namespace {self._settings.namespace}"
+            logger.info("%s", self._excuse)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_FOR_CLUSTER_S):
                     await self._changed.wait()

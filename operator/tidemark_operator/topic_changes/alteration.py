@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.problems import problems
-from tidemark.configuration.table import DYNAMIC
+from tidemark.configuration.table import DYNAMIC, GROUP
 from tidemark.wire.topics import (
     DISABLEMENT_IN_PROGRESS,
     Assignment,
@@ -21,6 +21,7 @@ from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 from tidemark_operator.objects.ownership import Path, holder, patch_of
 from tidemark_operator.resources.assignments import assignments_text, parse_assignments
+from tidemark_operator.resources.cluster import GROUPS_MAX
 from tidemark_operator.resources.names import ASSIGNMENT_ANNOTATION
 from tidemark_operator.topic_changes.creation import (
     as_map,
@@ -123,6 +124,25 @@ def cluster_configured(body: Json, change: TopicChange) -> Json | None:
     if kept == before:
         return None
     return _with_leaves(CLUSTER, body, {"config": before}, {"config": kept})
+
+
+def group_configured(body: Json, change: TopicChange) -> Json | None:
+    """What is to be applied for other settings of a consumer group. None: it is as it should be."""
+    name = change.name or ""
+    groups = body["spec"].get("groups") or {}
+    before = {key: str(value) for key, value in (groups.get(name) or {}).items()}
+    check_names(change.settings, GROUP, ErrorCode.invalid_config, "Unknown group config name")
+    after: dict[str, str | None] = {} if change.is_whole else dict(before)
+    after |= {each.name: new_value(before, each, GROUP) for each in change.settings}
+    kept = {key: value for key, value in after.items() if value is not None}
+    for problem in problems(kept, GROUP):
+        raise refused(ErrorCode.invalid_config, problem)
+    if kept and name not in groups and len(groups) >= GROUPS_MAX:
+        text = f"{GROUPS_MAX} groups have a configuration already: take away one that nobody needs"
+        raise refused(ErrorCode.policy_violation, text)
+    if kept == before:
+        return None
+    return _with_leaves(CLUSTER, body, {"groups": {name: before}}, {"groups": {name: kept}})
 
 
 _DESCRIBED = ("config", "tiering")

@@ -9,7 +9,7 @@ brokers hear of it from the reconciler.
 import asyncio
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -106,7 +106,9 @@ class TopicChanger:
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)
         if change.kind == ChangeKind.CONFIGURE_CLUSTER:
-            return await self._configure_cluster(request, change)
+            return await self._configure_cluster(request, change, alteration.cluster_configured)
+        if change.kind == ChangeKind.CONFIGURE_GROUP:
+            return await self._configure_cluster(request, change, alteration.group_configured)
         topic = self._found(change)
         if change.kind == ChangeKind.ELECT:
             return await self._elect(topic, change)
@@ -133,11 +135,14 @@ class TopicChanger:
         return _done(topic.id, written)
 
     async def _configure_cluster(
-        self, request: ChangeTopicsRequest, change: TopicChange
+        self,
+        request: ChangeTopicsRequest,
+        change: TopicChange,
+        configured: Callable[[Json, TopicChange], Json | None],
     ) -> TopicChangeResult:
         key = self._services.cluster_key
         body = await self._services.client.api.get(CLUSTER, key.namespace, key.name)
-        patch = alteration.cluster_configured(body, change)
+        patch = configured(body, change)
         if patch is not None:
             await self._apply(request, CLUSTER, patch, "ChangedByClient", _keys(change))
         return TopicChangeResult(error_code=int(ErrorCode.none), error_message=None, topic_id=None)

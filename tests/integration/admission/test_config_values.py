@@ -42,3 +42,10 @@ def test_topic_key(api: Api, key: str) -> None:
 def test_cluster_key(api: Api, key: str) -> None:
     for value in PROBES:
         _compare(api, cluster(config={key: value}), problems({key: value}, table.CLUSTER), value)
+
+
+@pytest.mark.parametrize("key", sorted(table.GROUP))
+def test_group_key(api: Api, key: str) -> None:
+    for value in PROBES:
+        found = problems({key: value}, table.GROUP)
+        _compare(api, cluster(groups={"g": {key: value}}), found, value)

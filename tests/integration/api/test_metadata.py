@@ -1,5 +1,6 @@
 """Metadata and DescribeCluster in every version."""
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.integration.api.api_broker import CLUSTER_ID, NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.tiering import TieringState
 from tidemark_broker.api.metadata import API
+from tidemark_broker.replication.partition import Role, roles
 
 VERSIONS = range(14)
 
@@ -102,6 +104,41 @@ async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
         (part,) = topic.partitions
         assert part.error_code is ErrorCode.leader_not_available
         assert part.leader_id == -1
+
+
+async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
+    """The controller's decision is known before the log is open; a client that came in between
+    would be told NOT_LEADER_OR_FOLLOWER by the very broker that it was sent to."""
+    await broker.create("opening")
+    partition = broker.manager.get("opening", 0)
+    assert partition is not None
+    partition.role = Role.IDLE
+    ((part,),) = [topic.partitions for topic in (await _metadata(broker, 9, None)).topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
+    partition.role = Role.LEADER
+    ((part,),) = [topic.partitions for topic in (await _metadata(broker, 9, None)).topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
+
+
+async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, apply = asyncio.Event(), roles.apply
+
+    async def late(*args: Any, **named: Any) -> Any:
+        await opened.wait()
+        return await apply(*args, **named)
+
+    monkeypatch.setattr(roles, "apply", late)
+    creation = asyncio.create_task(broker.create("opening"))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
+    assert (await _metadata(broker, 9, (("another", None),))).topics[0].partitions == ()
+    assert not asked.done()
+    opened.set()
+    ((part,),) = [topic.partitions for topic in (await asked).topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
+    await creation
 
 
 @pytest.mark.parametrize("version", range(9, 14))

@@ -199,7 +199,7 @@ async def test_quotas_are_described_as_kafkas_tools_ask_for_them(
     ] == expected
 
 
-async def test_an_entity_that_there_is_not_is_an_invalid_request(broker: ApiBroker) -> None:
+async def test_an_entity_that_there_is_not_is_not_supported(broker: ApiBroker) -> None:
     answer = await described(broker, ("group", 2, None), strict=False)
-    assert (answer.error_code, answer.entries) == (ErrorCode.invalid_request, None)
+    assert (answer.error_code, answer.entries) == (ErrorCode.unsupported_version, None)
     assert "group" in answer.error_message

@@ -1,7 +1,9 @@
-"""The watches find out when the API server did not serve a kind yet as they began."""
+"""The watches find out when the API server did not serve a kind yet as they began, and do not
+disagree with a list that takes its time."""
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,14 @@ import pytest
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark_operator.handlers import watcher
 from tidemark_operator.handlers.watcher import Watcher
+from tidemark_operator.health import Echoes
+from tidemark_operator.kube import client
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import TOPIC, Json, Kind
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.store import ObjectStore
 
 LATE = Kind("late.tidemark.dev", "v1", "latecomers", "Latecomer")
 #: kopf leaves sockets and coroutines behind where it ends; they are collected here, not in another
@@ -144,3 +151,32 @@ async def test_the_watches_begin_again_after_an_error(
 ) -> None:
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "the second run brings it")
+
+
+async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_back(
+    world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its two pages a watch tells of a Topic that was made, and of one that was deleted."""
+    monkeypatch.setattr(client, "LIST_CHUNK", 1)
+    objects = ObjectStore()
+    first, second = [await world.create_topic(name) for name in ("first", "second")]
+    objects.put(first)
+    objects.put(second)
+    page, made = world.api._call, []
+
+    async def slow(method: str, path: str, **more: Any) -> Json:
+        answer = await page(method, path, **more)
+        if not made and "limit" in more.get("query", {}):
+            made.append(await world.create_topic("made"))
+            objects.put(dict(made[0]))
+            await world.delete(TOPIC, "second")
+            objects.remove(second)
+        return answer
+
+    monkeypatch.setattr(world.api, "_call", slow)
+    found = await ObjectClient(world.api, objects, Metrics(), Echoes(time.monotonic)).relist(
+        TOPIC, world.namespace
+    )
+    assert made
+    assert found == []
+    assert {key.name for key in objects.keys(TOPIC)} == {"first", "made"}

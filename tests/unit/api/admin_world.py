@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.control_messages import partition_states
 from tests.services import services
+from tests.unit.groups.members import SETTINGS
 from tidemark.wire import control
 from tidemark.wire.framing import encode_response_pieces
 from tidemark.wire.topics import TopicChange, TopicChangeResult
@@ -65,18 +66,22 @@ class AdminWorld:
         self.users = UserStore()
         self.services = services(
             self.cluster,
-            replicas=SimpleNamespace(context=SimpleNamespace(node_id=NODE)),
+            replicas=SimpleNamespace(
+                context=SimpleNamespace(node_id=NODE), is_led=lambda _, row: row.leader >= 0
+            ),
             purgatory=self.purgatory,
             users=self.users,
             changes=self.operator,
             creations=Creations(self.operator, self.cluster, {}),
             entries=entries or {},
+            groups=SimpleNamespace(settings=SETTINGS),
         )
         self.client = Client("10.0.0.7:4000", "CLIENTS")
         #: What limits the next request.
         self.quotas: RequestQuotas | None = None
         self._epoch = 0
         self._config: tuple[control.ConfigEntry, ...] = ()
+        self._groups: tuple[control.GroupConfig, ...] = ()
 
     def allow(self, *acls: tuple[int, str, int]) -> None:
         """From now on ACLs decide: (resource type, name, operation) that are allowed."""
@@ -107,6 +112,15 @@ class AdminWorld:
             control.ConfigEntry(name=name.replace("_", "."), value=value)
             for name, value in config.items()
         )
+        self._tell()
+
+    def set_group(self, name: str, **config: str) -> None:
+        """The one group with a configuration."""
+        entries = tuple(
+            control.ConfigEntry(name=key.replace("_", "."), value=value)
+            for key, value in config.items()
+        )
+        self._groups = (control.GroupConfig(group_id=name, config=entries),)
         self._tell()
 
     def topic(
@@ -157,7 +171,13 @@ class AdminWorld:
     ) -> None:
         states = partition_states(*topics, cluster_id="c", brokers=())
         self.cluster.apply(
-            dataclasses.replace(states, full=False, cluster_config=self._config, removals=removals)
+            dataclasses.replace(
+                states,
+                full=False,
+                cluster_config=self._config,
+                groups=self._groups,
+                removals=removals,
+            )
         )
         self.purgatory.notify(CHANGED)
 

@@ -559,6 +559,20 @@ async def test_nothing_is_set_for_one_broker() -> None:
     assert world.operator.asked == []
 
 
+async def test_no_resource_has_tens_of_thousands_of_settings() -> None:
+    """They would be gone through in one turn of the loop; those of one topic have dozens of
+    names."""
+    world = AdminWorld()
+    values = {f"key.{number}": "1" for number in range(1001)}
+    resources = [_incremental(TOPIC, "a", **values), _incremental(8, "1", **values)]
+    answers = await alter(world, *resources)
+    assert told(answers) == {"a": "invalid_request", "1": "invalid_request"}
+    assert "At most 1000 settings" in answers["a"].error_message
+    configs = tuple(creation.CreatableTopicConfig(name=name, value="1") for name in values)
+    assert told(await create(world, topic("a", configs=configs))) == {"a": "invalid_request"}
+    assert world.operator.asked == []
+
+
 async def test_alter_configs_decides() -> None:
     world = AdminWorld()
     world.allow((TOPIC, "a", Operation.ALTER_CONFIGS))

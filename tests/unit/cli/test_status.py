@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tidemark.ids import id_text
 from tidemark_cli.commands.status import cluster_line, print_status
-from tidemark_cli.local.topic_rows import TopicRows
+from tidemark_cli.local.topic_rows import TopicRows, joined
 from tidemark_operator.controller.model import PartitionRow
 
 
@@ -52,6 +53,16 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     assert ["broker-2", "2", "Unknown", "0", "2", "1,234", ""] in cells
     assert ["orders", "Unknown", "never", "-", "1", ""] in cells
     assert ["2", "none", "2", "2 1", "2 1", ""] in cells
+
+
+@pytest.mark.parametrize("status", [{"topicId": id_text(uuid.UUID(int=1))}, {}], ids=["id", "name"])
+def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
+    """They come as slices have them: of more than 64 partitions not that of partition 0 first."""
+    nameless = [replace(row(partition, 1, (1,)), name="") for partition in (64, 65, 1)]
+    other = replace(row(0, 1, (1,)), topic_id=uuid.UUID(int=2), name="others")
+    orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}
+    (found,) = joined([orders], [*nameless, row(0, 1, (1,)), other])
+    assert [each.partition for each in found.rows] == [0, 1, 64, 65]
 
 
 @pytest.mark.parametrize(

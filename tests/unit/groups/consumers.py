@@ -80,6 +80,7 @@ class World:
         self.settings = GroupSettings(**(known | {"consumer_assignment_interval_ms": 0} | settings))
         self.topics = topics(t=3)
         self.version = 1
+        self.config: dict[str, str] = {}
         self.now = Now(0, T0_MS)
         self.log = log or ListLog()
         self.offloaded: list[Offload] = []
@@ -94,6 +95,7 @@ class World:
             clock=lambda: self.now,
             topic=self._topic,
             offload=lambda _, made: self.offloaded.append(made),
+            config_of=lambda _: self.config,
             name=lambda topic_id: next(
                 (name for name, each in self.topics.items() if each.topic_id == topic_id), None
             ),

@@ -7,12 +7,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.configuration.table import GROUP as GROUP_KEYS
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
+from tidemark_broker.groups.core.group_configs import GroupConfigs
 from tidemark_broker.groups.core.group_offsets import Committer, GroupOffsets, NewOffset
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
@@ -53,6 +55,7 @@ SETTINGS = GroupSettings(
     consumer_heartbeat_interval_ms=5000,
     consumer_size_max=2**31 - 1,
     consumer_assignment_interval_ms=1000,
+    group_bounds=dict.fromkeys(GROUP_KEYS, (100, 600000)),
     migration=Migration.BIDIRECTIONAL,
     consumer_assignors=("uniform", "range"),
     regex_refresh_ms=600_000,
@@ -141,6 +144,7 @@ class World:
             self.settings,
             self.room,
             topic=lambda _: None,
+            configs=GroupConfigs(self.settings, lambda _: {}),
             offload=lambda _: None,
             due=lambda _: None,
         )

@@ -261,6 +261,26 @@ def test_classic_members_join_a_consumer_group_unless_that_is_disabled() -> None
     assert world.error(Classic(world).join) is ErrorCode.inconsistent_group_protocol
 
 
+def test_a_group_whose_change_is_not_recorded_keeps_its_protocol() -> None:
+    world = World()
+    old, new = Classic(world), Client(world, "new")
+    old.lead()
+    world.log.refuses = ErrorCode.coordinator_not_available
+    assert world.error(new.beat) is ErrorCode.coordinator_not_available
+    assert list(world.shard.groups[GROUP].members) == [old.member_id]
+    assert old.beat() is NONE
+    world.log.refuses = None
+    new.beat()
+    settle(world, [old], [new])
+    world.beat("new", LEAVE)
+    world.log.refuses = ErrorCode.coordinator_not_available
+    world.after(100)
+    assert list(world.group.members) == [old.member_id]
+    world.log.refuses = None
+    world.after(1100)
+    assert list(world.shard.groups[GROUP].members) == [old.member_id]
+
+
 def test_what_is_refused() -> None:
     world = World()
     old, _ = mixed(world)

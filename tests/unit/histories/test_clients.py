@@ -85,6 +85,12 @@ def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.Monk
     assert [*seen, is_hung(thread)] == [False, True, False]
 
 
+def test_fatal_errors_have_somebody_to_be_told_to() -> None:
+    """Else the library raises them while another callback runs."""
+    settings = Run("", {}, Recorder(10), 1).settings()
+    assert settings["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True)) is None
+
+
 class Message:
     """A record of a topic with one partition."""
 

@@ -5,6 +5,7 @@ The take-over, the store, the line of decisions and the reconcilers are the real
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ from tidemark_operator.controller.deletion_values import ListedOffset
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable
+from tidemark_operator.health import Echoes
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -234,7 +236,7 @@ class ShellWorld:
             objects=objects,
         ).run("main", 0)
         metrics = Metrics()
-        client = ObjectClient(self.api, objects, metrics)  # type: ignore[arg-type]
+        client = ObjectClient(self.api, objects, metrics, Echoes(time.monotonic))  # type: ignore[arg-type]
         keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
         of_this = keeper, taken.cluster_key.name, taken.state.cluster.cluster_id, self.now
         self.services = Services(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.tier.config import location_of, moved
 from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
-from tidemark_operator.health import Pulse, verdict
+from tidemark_operator.health import Echoes, Pulse, verdict
 from tidemark_operator.kube.errors import (
     Conflict,
     Forbidden,
@@ -20,7 +21,7 @@ from tidemark_operator.kube.errors import (
     Unavailable,
     error_of,
 )
-from tidemark_operator.kube.kinds import TOPIC, Key
+from tidemark_operator.kube.kinds import TOPIC, Key, Listed
 from tidemark_operator.listener.frames import decode_request
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects import store
@@ -47,6 +48,32 @@ def test_a_stuck_key_and_a_line_that_does_not_move_are_not() -> None:
 
 def test_an_operator_that_waits_for_the_lease_is_well() -> None:
     assert verdict(pulse(leads=False, head_age_s=500.0), 120.0)[0]
+
+
+def test_a_leader_without_a_term_is_well_only_while_that_is_told_elsewhere() -> None:
+    assert verdict(pulse(without_term_s=119.0), 120.0)[0]
+    assert not verdict(pulse(without_term_s=121.0), 120.0)[0]
+    assert verdict(pulse(without_term_s=10_000.0, excuse="waiting for a Cluster"), 120.0)[0]
+
+
+def test_what_was_written_has_to_come_back_over_its_watch() -> None:
+    now = [100.0]
+    echoes = Echoes(lambda: now[0])
+    began_s = echoes.begins()
+    now[0] = 101.0
+    echoes.heard("Topic")  # sooner than the answer to the write
+    echoes.wrote("Topic", began_s)
+    assert echoes.silent() is None
+    echoes.wrote("Broker", echoes.begins())
+    now[0] = 150.0
+    echoes.wrote("Broker", echoes.begins())
+    now[0] = 222.0
+    assert echoes.silent() == ("Broker", 121.0)
+    well, why = verdict(pulse(silent=echoes.silent()), 120.0)
+    assert not well
+    assert "a Broker was written 121 s ago" in why
+    echoes.heard("Broker")
+    assert echoes.silent() is None
 
 
 # ---------------------------------------------------------------- settings
@@ -130,7 +157,9 @@ async def test_what_was_made_while_an_object_was_asked_for_stays() -> None:
             raise NotFound(404, "gone")
 
     api: Any = Api()
-    await ObjectClient(api, objects, Metrics()).refresh(Key("Topic", "n", "a"))
+    await ObjectClient(api, objects, Metrics(), Echoes(time.monotonic)).refresh(
+        Key("Topic", "n", "a")
+    )
     assert objects.get(Key("Topic", "n", "a")) == topic("a", 12, uid="made again")
 
 
@@ -138,11 +167,22 @@ def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
     objects = ObjectStore()
     for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
         objects.put(body)
-    found = objects.replace_kind(
-        TOPIC, [topic("same", 1), topic("changed", 5), topic("appeared", 6)]
+    listed = Listed(
+        [topic("same", 1), topic("changed", 5), topic("appeared", 6)], resource_version=6
     )
+    found = objects.replace_kind(TOPIC, listed)
     assert {key.name for key in found} == {"changed", "gone", "appeared"}
     assert {key.name for key in objects.keys(TOPIC)} == {"same", "changed", "appeared"}
+
+
+def test_what_was_made_and_deleted_while_a_list_was_under_way_stays_so() -> None:
+    objects = ObjectStore()
+    objects.put(topic("deleted", 1))
+    listed = Listed([topic("deleted", 1)], resource_version=4)
+    objects.put(topic("made", 5))
+    objects.remove(topic("deleted", 6))
+    assert objects.replace_kind(TOPIC, listed) == []
+    assert {key.name for key in objects.keys(TOPIC)} == {"made"}
 
 
 # ---------------------------------------------------------------- storage

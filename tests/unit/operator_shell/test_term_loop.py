@@ -10,6 +10,7 @@ from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
+from tidemark_operator.kube.errors import Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.metrics import Metrics
@@ -97,7 +98,10 @@ async def test_slices_that_cannot_be_used_stand_in_the_clusters_conditions_once(
     status, _, message = shell.condition(CLUSTER, "main", "Stalled")
     assert status == "True"
     assert "main-05" in message
-    assert not shell.loop.pulse().leads
+    shell.loop.won()
+    pulse = shell.loop.pulse()
+    assert pulse.without_term_s is not None
+    assert "main-05" in pulse.excuse, "a restart of the process would not help"
     shell.journal.clear()
     await shell.try_a_term()
     assert shell.journal == ["replace_status Cluster main"], "the epoch; the conditions say it"
@@ -115,3 +119,15 @@ async def test_a_higher_epoch_that_a_broker_has_seen_is_taken_over_above(
     monkeypatch.setattr(shell.loop, "_one_term", ends)
     await shell.try_a_term()
     assert shell.loop._floor == 41
+
+
+async def test_what_stops_a_term_that_no_condition_tells_is_a_fault() -> None:
+    shell = Shell()
+    shell.make_cluster()
+    shell.loop.won()
+    shell.api.fail("list_all Topic", Unavailable(503, "down"), times=100)
+    await shell.try_a_term()
+    pulse = shell.loop.pulse()
+    assert pulse.leads
+    assert pulse.without_term_s is not None
+    assert not pulse.excuse

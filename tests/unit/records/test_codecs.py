@@ -66,6 +66,15 @@ def test_varints(value: int) -> None:
         read_varint(out[:-1], 1)
 
 
+@pytest.mark.parametrize("value", [0, -1, 63, -64, 64, -65, 8191, -8192, 8192, -8193])
+@pytest.mark.parametrize("behind", [b"", b"\x00", b"\x80", b"\xff\xff"])
+def test_short_varints_end_where_they_end(value: int, behind: bytes) -> None:
+    out = bytearray(b"\x07")
+    write_varint(out, value)
+    for read in (read_varint, read_varlong):
+        assert read(bytes(out) + behind, 1) == (value, len(out))
+
+
 def test_a_varint_of_more_bits_is_read_as_kafka_reads_it() -> None:
     assert read_varint(b"\xff\xff\xff\xff\x7f", 0) == (-(2**31), 5)
     assert read_varint(b"\x82\x80\x80\x80\x70", 0) == (1, 5)

@@ -25,7 +25,10 @@ for test in sys.argv[1:]:
         time.sleep(60)
     if test == "TestCrashes":
         os._exit(3)
-    print(f"\\x16--- {'FAIL' if test == 'TestFails' else 'PASS'}: {test} (0.01s)", flush=True)
+    fails = test in ("TestFails", "TestPanics")
+    print(f"\\x16--- {'FAIL' if fails else 'PASS'}: {test} (0.01s)", flush=True)
+    if test == "TestPanics":
+        os._exit(2)
 """
 
 
@@ -64,6 +67,14 @@ def test_tests_behind_one_that_hangs_or_crashes_run(tmp_path: Path) -> None:
     }
 
 
+def test_the_test_behind_one_that_panics_is_not_to_blame(tmp_path: Path) -> None:
+    assert ran(["TestA", "TestPanics", "TestB"], tmp_path) == {
+        "TestA": (PASSED, ""),
+        "TestPanics": (FAILED, ""),
+        "TestB": (PASSED, ""),
+    }
+
+
 def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
     """As Rust's program is silent until a test has ended."""
     source = PROGRAM.replace('print(f"\\x16=== RUN   {test}", flush=True)', "pass")
@@ -74,6 +85,19 @@ def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
         "TestCrashes": (FAILED, "the program ended with status 3 before the test did"),
         "TestB": (PASSED, ""),
     }
+
+
+def test_what_an_ended_test_left_is_mended_before_each_start(tmp_path: Path) -> None:
+    starts: list[int] = []
+    program = Program(
+        command=lambda some: [sys.executable, "-c", PROGRAM, *some],
+        reader=GoTest(),
+        folder=tmp_path,
+        prepare=lambda: starts.append(len(starts)),
+    )
+    tests = ["TestA", "TestCrashes", "TestB"]
+    run(program, tests, limit_s=lambda _: 9, log=tmp_path / "log", report=lambda _: None)
+    assert starts == [0, 1]
 
 
 def test_a_program_that_runs_no_test_is_asked_twice(tmp_path: Path) -> None:

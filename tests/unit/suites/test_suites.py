@@ -20,7 +20,7 @@ from tests.suites import (
 )
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
-from tests.suites.go_suites import FRANZ_GO, KAFKA_GO, GoSuite, ReadyGoSuite, named_tests
+from tests.suites.go_suites import FRANZ_GO, KAFKA_GO, SARAMA, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
 from tests.suites.proxied import docker, obey, proxies
 from tests.suites.recorded import KAFKAS, OURS, Recorded, dumped, noted
@@ -67,6 +67,13 @@ def test_gos_tests_are_found_in_the_sources() -> None:
 def test_gos_program_is_given_exact_names() -> None:
     ready = ReadyGoSuite(FRANZ_GO, Path("/p"), Path("/s"), [])
     assert ready.command(["TestA", "TestB"])[-1] == "-test.run=^(TestA|TestB)$"
+
+
+def test_brokers_that_a_test_has_stopped_are_started(tmp_path: Path) -> None:
+    for suite, started in ((SARAMA, [("start", 1), ("start", 2)]), (FRANZ_GO, [])):
+        brokers = Brokers(tmp_path)
+        ReadyGoSuite(suite, Path("/p"), Path("/s"), []).mend(brokers)
+        assert brokers.asked == started
 
 
 def test_kafka_gos_tests_are_told_the_version(tmp_path: Path) -> None:
@@ -263,6 +270,7 @@ struct test tests[] = {
           /* a comment, with a comma */
           .scenario = "default,ak23"),
     _TEST(0049_close, TEST_F_SOCKEM),
+    _TEST(0171_share_consumer_consume, 0, TEST_BRKVER(4, 2, 0, 0)),
     _TEST(8000_idle, TEST_F_MANUAL),
     {NULL}};
     _TEST(9999_elsewhere, 0),

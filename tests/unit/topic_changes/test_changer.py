@@ -18,10 +18,12 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
+from tidemark_operator.controller import snapshot
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.resources.cluster import GROUPS_MAX
 from tidemark_operator.topic_changes.changer import TopicChanger
 from tidemark_operator.topic_changes.refusal import refused
 
@@ -482,6 +484,54 @@ async def test_what_is_not_set_for_all_brokers(
     assert told == error
     assert message in text
     assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "6"}
+
+
+async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> None:
+    def of(name: str, **asked: Any) -> TopicChange:
+        fields = {"settings": (), "is_whole": False} | asked
+        return change(ChangeKind.CONFIGURE_GROUP, name, **fields)
+
+    changes.world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
+    session = settings(consumer_session_timeout_ms="50000")
+    changes.world.journal.clear()
+    assert await changes.one(of("g", settings=session)) == ("none", "")
+    cluster = changes.world.services.state.cluster
+    assert cluster.groups == {"g": {"consumer.session.timeout.ms": "50000"}}
+    assert "published brokers" in changes.world.journal, "brokers are told"
+    (told,) = snapshot.full(changes.world.services.state).groups
+    assert (told.group_id, [(each.name, each.value) for each in told.config]) == (
+        "g",
+        [("consumer.session.timeout.ms", "50000")],
+    )
+    unknown = settings(consumer_x="1")
+    assert (await changes.one(of("g", settings=unknown)))[0] == "invalid_config"
+    bad = settings(consumer_session_timeout_ms="soon")
+    assert (await changes.one(of("g", settings=bad)))[0] == "invalid_config"
+    other = settings(consumer_heartbeat_interval_ms="6000")
+    assert await changes.one(of("h", settings=other)) == ("none", "")
+    less = settings(consumer_session_timeout_ms=None)
+    assert await changes.one(of("g", settings=less)) == ("none", "")
+    assert changes.world.services.state.cluster.groups == {
+        "h": {"consumer.heartbeat.interval.ms": "6000"}
+    }
+    assert await changes.one(of("h", is_whole=True)) == ("none", "")
+    assert changes.world.services.state.cluster.groups == {}
+
+
+async def test_groups_with_a_configuration_have_a_limit(changes: Changes) -> None:
+    full = {f"g{number}": {"consumer.session.timeout.ms": "50000"} for number in range(GROUPS_MAX)}
+    changes.world.edit(CLUSTER, "main", groups=full)
+    asked = settings(consumer_session_timeout_ms="50000")
+    error, message = await changes.one(
+        change(ChangeKind.CONFIGURE_GROUP, "one more", settings=asked)
+    )
+    assert error == "policy_violation"
+    assert "take away one" in message
+    asked = settings(consumer_session_timeout_ms="51000")
+    assert await changes.one(change(ChangeKind.CONFIGURE_GROUP, "g0", settings=asked)) == (
+        "none",
+        "",
+    )
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.CONFIGURE, ChangeKind.CONFIGURE_CLUSTER])

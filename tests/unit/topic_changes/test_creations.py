@@ -133,10 +133,15 @@ async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) 
 
 def test_names_that_wait_have_a_limit() -> None:
     wanted = Wanted()
-    heard = [wanted.add(f"t{number}", "User:alice", 0.0) for number in range(WAITING_MAX + 5)]
-    assert sum(heard) == WAITING_MAX
+    heard = {
+        user: sum(wanted.add(f"{user}{number}", user, 0.0) for number in range(WAITING_MAX))
+        for user in ("User:alice", "User:bob", "User:carl")
+    }
+    half = WAITING_MAX // 2
+    assert heard == {"User:alice": half, "User:bob": half, "User:carl": 0}, "others have room"
     assert len(wanted.take(0.0)) == CHANGES_MAX
     assert wanted.add("more", "User:alice", 0.0)
+    assert not wanted.add("more of bob's", "User:bob", 0.0)
 
 
 def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
@@ -165,7 +170,7 @@ def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
 def test_what_a_broker_needs_does_not_wait_behind_what_clients_name() -> None:
     wanted = Wanted()
     for number in range(WAITING_MAX):
-        assert wanted.add(f"t{number}", "User:alice", 100.0)
+        assert wanted.add(f"t{number}", f"User:{number % 2}", 100.0)
     assert not wanted.add("one-more", "User:bob", 100.0)
     assert wanted.add(GROUPS, "", 100.0)
     taken = wanted.take(100.0)

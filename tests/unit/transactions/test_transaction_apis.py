@@ -417,7 +417,9 @@ async def test_transactions_are_listed_by_an_expression(tmp_path: Path) -> None:
     """KIP-1152: it stands for whole ids, and none for all of them."""
 
     async def listed(pattern: str | None) -> list[str]:
-        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+        filters: dict[str, Any] = {
+            "state_filters": (), "producer_id_filters": (), "duration_filter": -1,
+        }  # fmt: skip
         answer = await made.ask(LIST, 2, **filters, transactional_id_pattern=pattern)
         if answer.error_code is not OK:
             return [answer.error_code.name]

@@ -57,6 +57,7 @@ from tidemark_broker.groups.core.consumer_values import (
     HeartbeatRequest,
     Topic,
 )
+from tidemark_broker.groups.core.group_configs import GroupConfigs
 from tidemark_broker.groups.core.journal import Journal, Room
 from tidemark_broker.groups.core.reconciliation import Position, Target, advance
 from tidemark_broker.groups.core.settings import GroupSettings, Now
@@ -133,6 +134,7 @@ class ConsumerGroups:
         room: Room,
         *,
         topic: Callable[[str], Topic | None],
+        configs: GroupConfigs,
         offload: Callable[[Offload], None],
         due: Callable[[str], None],
     ) -> None:
@@ -142,9 +144,17 @@ class ConsumerGroups:
         self._settings = settings
         self._room = room
         self._topic = topic
+        self._configs = configs
         self._due = due
         self.targets = ConsumerTargets(
-            groups, self._journal, deadlines, settings, room, topic=topic, offload=offload
+            groups,
+            self._journal,
+            deadlines,
+            settings,
+            room,
+            topic=topic,
+            configs=configs,
+            offload=offload,
         )
 
     # ------------------------------------------------------------ a life of its own
@@ -309,7 +319,7 @@ class ConsumerGroups:
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._configs.heartbeat_interval_ms(group.group_id),
             assignment=assignment,
             recorded_below=group.recorded_below,
         )
@@ -436,8 +446,9 @@ class ConsumerGroups:
     def hear_of(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         """Its session begins anew."""
         classic = member.metadata.classic
-        timeout_ms = self._settings.consumer_session_timeout_ms
-        if classic is not None:
+        if classic is None:
+            timeout_ms = self._configs.session_timeout_ms(group.group_id)
+        else:
             timeout_ms = classic.session_timeout_ms
         key = ConsumerSessionDeadline(group.group_id, member.member_id)
         self._deadlines.schedule(key, now.s + timeout_ms / 1000)

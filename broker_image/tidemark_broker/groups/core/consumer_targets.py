@@ -21,6 +21,7 @@ from tidemark_broker.groups.core.consumer_effects import (
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_journal import ConsumerJournal
 from tidemark_broker.groups.core.consumer_values import Topic
+from tidemark_broker.groups.core.group_configs import GroupConfigs
 from tidemark_broker.groups.core.journal import Room
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
@@ -68,6 +69,7 @@ class ConsumerTargets:
         room: Room,
         *,
         topic: Callable[[str], Topic | None],
+        configs: GroupConfigs,
         offload: Callable[[Offload], None],
     ) -> None:
         self._groups = groups
@@ -76,6 +78,7 @@ class ConsumerTargets:
         self._settings = settings
         self._room = room
         self._topic = topic
+        self._configs = configs
         self._offload = offload
 
     def make_if_due(self, group: ConsumerGroup, now: Now) -> Steps[None]:
@@ -145,14 +148,15 @@ class ConsumerTargets:
             return
         wait_s = _LATER_S
         if not self._is_due(group, now):
-            due_ms = group.assignment_timestamp_ms + self._settings.consumer_assignment_interval_ms
+            interval_ms = self._configs.assignment_interval_ms(group.group_id)
+            due_ms = group.assignment_timestamp_ms + interval_ms
             wait_s = max(wait_s, (due_ms - now.ms) / 1000)
         self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + wait_s)
 
     def _is_due(self, group: ConsumerGroup, now: Now) -> bool:
         """The first targets are due at once; clocks of brokers may differ."""
         since_ms = now.ms - group.assignment_timestamp_ms
-        return not 0 <= since_ms < self._settings.consumer_assignment_interval_ms
+        return not 0 <= since_ms < self._configs.assignment_interval_ms(group.group_id)
 
 
 def _with_successors(

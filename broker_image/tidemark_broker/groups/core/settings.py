@@ -1,9 +1,15 @@
 """What groups read of a broker's configuration, by Kafka's keys."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidemark.configuration.group_keys import (
+    ASSIGNMENT_INTERVAL_MS,
+    HEARTBEAT_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+)
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.entries import text_of
 from tidemark_broker.groups.core.assignors import ASSIGNORS
@@ -58,6 +64,8 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int
     consumer_size_max: int
     consumer_assignment_interval_ms: int
+    #: What one group may have, by its key: the least and the most.
+    group_bounds: Mapping[str, tuple[int, int]]
     migration: Migration
     #: By their names, the one first that members get who ask for none.
     consumer_assignors: tuple[str, ...]
@@ -80,6 +88,20 @@ class GroupSettings:
             consumer_heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=min(config.integer("group.consumer.max.size"), MEMBERS_MAX),
             consumer_assignment_interval_ms=config.integer("group.consumer.assignment.interval.ms"),
+            group_bounds={
+                SESSION_TIMEOUT_MS: (
+                    config.integer("group.consumer.min.session.timeout.ms"),
+                    config.integer("group.consumer.max.session.timeout.ms"),
+                ),
+                HEARTBEAT_INTERVAL_MS: (
+                    config.integer("group.consumer.min.heartbeat.interval.ms"),
+                    config.integer("group.consumer.max.heartbeat.interval.ms"),
+                ),
+                ASSIGNMENT_INTERVAL_MS: (
+                    config.integer("group.consumer.min.assignment.interval.ms"),
+                    config.integer("group.consumer.max.assignment.interval.ms"),
+                ),
+            },
             migration=Migration(text_of(config.entries, "group.consumer.migration.policy")),
             consumer_assignors=tuple(ASSIGNORS),
             regex_refresh_ms=config.integer("group.consumer.regex.refresh.interval.ms"),

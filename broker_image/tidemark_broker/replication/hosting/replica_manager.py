@@ -9,7 +9,7 @@ tried again :mod:`repair`'s.
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Container, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -23,7 +23,7 @@ from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
-from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, roles
+from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, in_sync, roles
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
@@ -51,6 +51,8 @@ class ReplicaManager:
         self._logs = logs
         self._fetchers = fetchers
         self._hosted = Hosted()
+        #: By their ids the topics of each message that is being applied.
+        self._applied: list[Container[uuid.UUID]] = []
         self._take_overs = TakeOvers()
         self._placement = Placement(
             context,
@@ -106,6 +108,22 @@ class ReplicaManager:
         """A hosted replica by topic id."""
         return self._hosted.by_key.get((topic_id, partition))
 
+    def is_led(self, topic_id: uuid.UUID, row: control.PartitionState) -> bool:
+        """Does the broker lead that the row names? This one knows whether it does itself: what the
+        controller has decided is in the metadata before the log is open."""
+        if row.leader != self.context.node_id:
+            return row.leader >= 0
+        hosted = self.by_id(topic_id, row.partition)
+        return hosted is not None and hosted.role is Role.LEADER
+
+    def is_opening(self, topic: TopicMetadata) -> bool:
+        """Is a partition of it about to be led here? It will be once CHANGED is told."""
+        me = self.context.node_id
+        return any(topic.topic_id in each for each in self._applied) and not all(
+            row.leader != me or self.is_led(topic.topic_id, row)
+            for row in topic.partitions.values()
+        )
+
     def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Whether a replica should be here and its storage does not open."""
         return (topic_id, partition) in self._placement.offline
@@ -142,7 +160,12 @@ class ReplicaManager:
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
-        errors = await self._gather([*going, *self._place_all(request, views, removals)])
+        changes = [*going, *self._place_all(request, views, removals)]
+        self._applied.append(views)
+        try:
+            errors = await self._gather(changes)
+        finally:
+            self._applied.remove(views)
         if request.full:
             self._log_unknown(request)
         self._brokers_changed(brokers)

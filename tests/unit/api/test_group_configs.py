@@ -1,0 +1,120 @@
+"""What is set for one consumer group by Kafka's API, and what comes of it."""
+
+import asyncio
+
+import pytest
+from kio.schema.describe_configs.v4 import request as description
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1 import request as incremental
+
+from tests.unit.api.admin_world import AdminWorld
+from tests.unit.groups.consumers import Client, World
+from tidemark.wire.topics import ChangeKind
+from tidemark_broker.api import alter_configs, describe_configs, list_config_resources
+from tidemark_broker.security.acls import Operation, ResourceType
+
+GROUP = 32
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+async def alter(world: AdminWorld, name: str, **values: str) -> tuple[str, str | None]:
+    configs = tuple(
+        incremental.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
+        for key, value in values.items()
+    )
+    resource = incremental.AlterConfigsResource(
+        resource_type=GROUP, resource_name=name, configs=configs
+    )
+    answer = await world.ask(
+        alter_configs.INCREMENTAL, 1, resources=(resource,), validate_only=False
+    )
+    (told,) = answer.responses
+    return told.error_code.name, told.error_message
+
+
+async def describe(world: AdminWorld, name: str) -> dict[str, tuple[str, int]] | str:
+    resource = description.DescribeConfigsResource(
+        resource_type=GROUP, resource_name=name, configuration_keys=None
+    )
+    answer = await world.ask(describe_configs.API, 4, resources=(resource,))
+    (found,) = answer.results
+    if found.error_code is not ErrorCode.none:
+        return str(found.error_code.name)
+    return {each.name: (each.value, each.config_source) for each in found.configs}
+
+
+async def test_it_is_passed_on_and_described() -> None:
+    world = AdminWorld({"group.consumer.heartbeat.interval.ms": "4000"})
+    asking = asyncio.create_task(alter(world, "g", consumer_session_timeout_ms="50000"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done(), "this broker has not followed"
+    world.set_group("g", consumer_session_timeout_ms="50000")
+    assert await asking == ("none", None)
+    (change,) = world.operator.asked
+    assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_GROUP, "g", False)
+    assert [(each.name, each.value) for each in change.settings] == [(SESSION, "50000")]
+    described = {
+        "consumer.assignment.interval.ms": ("1000", 5),
+        HEARTBEAT: ("4000", 4),
+        SESSION: ("50000", 8),
+    }
+    assert await describe(world, "g") == described
+    assert await describe(world, "other") == described | {SESSION: ("45000", 5)}
+    answer = await world.ask(list_config_resources.API, 1, resource_types=(GROUP,))
+    assert [(each.resource_name, each.resource_type) for each in answer.config_resources] == [
+        ("g", GROUP)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "says"),
+    [
+        (SESSION, "50", "invalid_config", "equal to group.consumer.min.session.timeout.ms"),
+        (SESSION, "600001", "invalid_config", "equal to group.consumer.max.session.timeout.ms"),
+        (SESSION, "5000", "invalid_config", "must be greater than consumer.heartbeat.interval.ms"),
+        (HEARTBEAT, "99", "invalid_config", "equal to group.consumer.min.heartbeat.interval.ms"),
+    ],
+    ids=["short", "long", "no longer than a heartbeat", "often"],
+)
+async def test_numbers_have_bounds(name: str, value: str, error: str, says: str) -> None:
+    world = AdminWorld()
+    told, message = await alter(world, "g", **{name: value})
+    assert told == error
+    assert says in (message or "")
+    assert world.operator.asked == []
+
+
+async def test_who_may_and_what_has_no_name() -> None:
+    world = AdminWorld()
+    assert await alter(world, "") == ("invalid_request", "Default group resources are not allowed.")
+    assert await describe(world, "") == "invalid_request"
+    assert (await alter(world, "g" * 250))[0] == "invalid_request"
+    group = int(ResourceType.GROUP), "g"
+    world.allow((*group, Operation.READ))
+    assert (await alter(world, "g"))[0] == "group_authorization_failed"
+    assert await describe(world, "g") == "group_authorization_failed"
+    world.allow((*group, Operation.ALTER_CONFIGS), (*group, Operation.DESCRIBE_CONFIGS))
+    assert (await alter(world, "g"))[0] == "none"
+    assert isinstance(await describe(world, "g"), dict)
+
+
+def test_a_group_has_its_own_times() -> None:
+    world = World()
+    world.config = {SESSION: "10000", HEARTBEAT: "50"}
+    a = Client(world, "a")
+    assert a.beat().heartbeat_interval_ms == 100  # no less than a broker allows
+    world.after(9_999)
+    assert list(world.group.members) == ["a"]
+    world.after(2)
+    assert world.group.is_empty
+
+
+def test_a_group_has_its_own_interval_between_targets() -> None:
+    world = World()
+    world.config = {"consumer.assignment.interval.ms": "60000"}
+    world.join("a")
+    world.after(1000)
+    world.join("b")
+    world.after(40_000)
+    assert (world.group.epoch, world.group.assignment_epoch) == (2, 1)

@@ -1,0 +1,40 @@
+"""The keys of one consumer group (Kafka's ``GroupConfig``), with the broker keys that are their
+defaults for all groups.
+
+``tests/conformance/test_configuration_keys.py`` asks Kafka's classes.
+"""
+
+from tidemark.configuration.key import ConfigKey, Scope, Synonym
+from tidemark.configuration.values import Number, integer
+
+SESSION_TIMEOUT_MS = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL_MS = "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL_MS = "consumer.assignment.interval.ms"
+
+
+def _key(name: str, type_: Number, default: int, meaning: str) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=type_,
+        default=str(default),
+        scopes=frozenset({Scope.GROUP}),
+        meaning=meaning,
+        synonyms=(Synonym(f"group.{name}"),),
+    )
+
+
+GROUP_KEYS = (
+    _key(
+        SESSION_TIMEOUT_MS,
+        integer(1),
+        45_000,
+        "After how long a member that is not heard of is gone.",
+    ),
+    _key(HEARTBEAT_INTERVAL_MS, integer(1), 5000, "How often members are to be heard of."),
+    _key(
+        ASSIGNMENT_INTERVAL_MS,
+        integer(0),
+        1000,
+        "How long targets stay as they are, however many members come and go.",
+    ),
+)
