@@ -155,10 +155,11 @@ class DeletionAnswer:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
     """Send these, have :func:`deletion.record` take the answers; ``pending``: partitions that are
-    not done."""
+    not done. ``problem``: why a broker could not be told."""
 
     commands: tuple[DeleteCommand, ...]
     pending: tuple[int, ...]
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

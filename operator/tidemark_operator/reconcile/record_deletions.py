@@ -88,12 +88,11 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ delete
 
     async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
-        await self._write(key, view, step)
+        if not _says_so(view):
+            await self._write(key, view, step)
         answers, problem = await _all_at_once(
             self._carry_out(key, view, command.node_id) for command in step.commands
         )
-        if problem:
-            logger.info("%s: %s", key, problem)
         current = deletion.record(view, answers)
         if not self._is_wanted(key, current):
             return 0.0
@@ -101,6 +100,8 @@ class RecordDeletionReconciler:
         if isinstance(after, Finished):
             await self._finish(key, current, after)
             return 0.0
+        if isinstance(after, Delete):
+            after = dataclasses.replace(after, problem=problem)
         await self._write(key, current, after)
         return LOOK_AGAIN_S
 
@@ -159,6 +160,13 @@ class RecordDeletionReconciler:
             RECORD_DELETION, key, view.status, result.status, now_ms=now_ms
         ):
             logger.info("%s", result.sentence)
+
+
+def _says_so(view: DeletionInfo) -> bool:
+    """Does the status say already that it is being deleted? Then it is written once a round, with
+    what the round has brought."""
+    found = {each["type"]: each.get("reason") for each in view.status.get("conditions") or ()}
+    return found.get("Succeeded") == "Deleting"
 
 
 async def _all_at_once(

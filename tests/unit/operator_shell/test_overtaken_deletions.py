@@ -271,3 +271,16 @@ async def test_what_one_leader_deleted_counts_though_another_is_away(world: Shel
         for part in world.status(RECORD_DELETION, "d")["partitions"]
     }
     assert reached == {1: 100, 2: None}
+    message = world.condition(RECORD_DELETION, "d", "Succeeded")[2]
+    assert message.endswith("; broker 2 has no command connection"), "not in the log only"
+
+
+async def test_while_a_leader_is_away_the_status_stands_still(world: ShellWorld) -> None:
+    world.make(RECORD_DELETION, "d", ALL)
+    await run(world, 1)
+    world.engine.reachable.discard(2)
+    await run(world, 1)
+    before = world.server.find(RECORD_DELETION, "d")
+    assert before is not None
+    await run(world, 3)
+    assert world.server.find(RECORD_DELETION, "d") == before

@@ -104,4 +104,4 @@ def _running(step: Step) -> tuple[str, str]:
     if isinstance(step, Finished):
         return step.reason, step.message
     text = f"waiting for the low watermark of partitions {numbers(step.pending)}"
-    return "Deleting", text
+    return "Deleting", f"{text}; {step.problem}" if step.problem else text
