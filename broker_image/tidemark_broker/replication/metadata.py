@@ -143,9 +143,11 @@ class MetadataCache:
                 self._tell_deleted(view)
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
-        """One partition changed by an answer to AlterPartition."""
+        """One partition changed by an answer to AlterPartition. The controller may have told the
+        same epochs already, and told more."""
         rows = self._rows.get(topic_id)
-        if rows is not None:
+        known = None if rows is None else rows.get(row.partition)
+        if rows is not None and (known is None or is_newer(row, known)):
             _merge_rows(rows, (row,))
 
     def _merge(self, view: TopicMetadata) -> None:
