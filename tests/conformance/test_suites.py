@@ -24,6 +24,7 @@ def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     results: list[Result] = []
     target = Tidemark(cluster.local, cluster.bootstrap.split(","))
     suite.run(tests, target, tmp_path, results.append)
-    assert [each.test for each in results] == tests
+    # Go runs those that may run side by side behind all others.
+    assert sorted(each.test for each in results) == sorted(tests)
     log = (tmp_path / "output.log").read_text("utf-8", errors="replace")
     assert [each for each in results if each.outcome is not Outcome.PASSED] == [], log[-5000:]

@@ -175,11 +175,9 @@ KAFKA_GO = GoSuite(
         ports=(9092,),
         advertised=(9092,),
         host="localhost",
-        entries={
-            "auto.create.topics.enable": "true",
-            "message.max.bytes": "200000000",
-            "group.initial.rebalance.delay.ms": "0",
-        },
+        # Of what stands there group.initial.rebalance.delay.ms=0 is left out: groups would form
+        # before their topics have come by themselves, and get nothing.
+        entries={"auto.create.topics.enable": "true", "message.max.bytes": "200000000"},
         kafka_entries={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",

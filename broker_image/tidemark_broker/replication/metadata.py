@@ -143,8 +143,8 @@ class MetadataCache:
                 self._tell_deleted(view)
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
-        """One partition changed by an answer to AlterPartition. The controller may have told the
-        same epochs already, and told more."""
+        """One partition changed by an answer to AlterPartition. That tells of the ISR and not of
+        replicas that went with the same commit: the controller's own row of that epoch stays."""
         rows = self._rows.get(topic_id)
         known = None if rows is None else rows.get(row.partition)
         if rows is not None and (known is None or is_newer(row, known)):

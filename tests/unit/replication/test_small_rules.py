@@ -98,6 +98,22 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
 
 
+def test_an_answer_that_comes_late_does_not_bring_back_who_went_with_its_commit() -> None:
+    """The commit that takes the last replica of a move into the ISR ends the move; the leader's
+    answer tells of the ISR alone, and may come before that row or behind it."""
+    moving, ended = row(adding=(2,)), row(partition_epoch=8, replicas=(1, 2))
+    answered = dataclasses.replace(moving, partition_epoch=8)
+    for answer_first in (True, False):
+        cache = MetadataCache("x")
+        cache.apply(request(full=True, rows=(moving,)))
+        if answer_first:
+            cache.update(TOPIC, answered)
+            assert cache.topics["flights"].partitions[0] == answered
+        cache.apply(request(full=False, rows=(ended,)))
+        cache.update(TOPIC, answered)
+        assert cache.topics["flights"].partitions[0] == ended
+
+
 def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
     """No copy of the other rows is made; a topic's own change makes another view of it."""
     cache = MetadataCache("x")
