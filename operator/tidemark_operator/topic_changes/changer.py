@@ -28,7 +28,7 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topics import owner_of
-from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError
+from tidemark_operator.kube.errors import Conflict, FieldConflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key, Kind, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.ownership import MANAGER
@@ -44,6 +44,12 @@ TRIES_MAX = 10
 _NOT_STORED = "the decision was not stored: ask again"
 _OVERTAKEN = "the topic was changed by others again and again meanwhile: ask again"
 _REPLACED = "the topic was deleted, and another one of its name was made"
+
+
+#: They change or delete the object of a topic.
+_OF_AN_OBJECT = {
+    ChangeKind.GROW, ChangeKind.DELETE, ChangeKind.CONFIGURE, ChangeKind.REASSIGN,
+}  # fmt: skip
 
 
 class TopicChanger:
@@ -83,6 +89,10 @@ class TopicChanger:
             try:
                 return await self._changed(request, change)
             except FieldConflict:
+                raise
+            except NotFound:  # its object went a moment ago
+                if change.kind in _OF_AN_OBJECT:
+                    raise _unknown(change) from None
                 raise
             except Conflict:
                 topic = self._known(change)
@@ -147,12 +157,9 @@ class TopicChanger:
         topic = self._known(change)
         if topic is not None:
             return topic
-        unknown = ErrorCode.unknown_topic_id
-        if change.name is not None:
-            unknown = ErrorCode.unknown_topic_or_partition
-            if change.kind == ChangeKind.CONFIGURE:
-                alteration.check_configurable(change.name)
-        raise refused(unknown, "This server does not host this topic.")
+        if change.name is not None and change.kind == ChangeKind.CONFIGURE:
+            alteration.check_configurable(change.name)
+        raise _unknown(change)
 
     # ------------------------------------------------------------ one each
 
@@ -240,6 +247,12 @@ class TopicChanger:
         """The audit: who did what, from where."""
         text = f"{what}, by {request.principal} at {request.host} through Kafka's API"
         self._services.events.emit(normal(key.kind, key.namespaced_name, reason, text))
+
+
+def _unknown(change: TopicChange) -> Refusal:
+    by_name = change.name is not None
+    unknown = ErrorCode.unknown_topic_or_partition if by_name else ErrorCode.unknown_topic_id
+    return refused(unknown, "This server does not host this topic.")
 
 
 def _keys(change: TopicChange) -> str:

@@ -48,6 +48,23 @@ def own(here: Here) -> str:
     return "oracle-" + "".join(each if each.isalnum() else "-" for each in here.case)
 
 
+def in_partition(topic: str, **values: object) -> Fields:
+    """Partition 0 of a topic, under all the names that Kafka has for one."""
+    part = {"partition": 0, "partition_index": 0, "index": 0, **values}
+    return {
+        "topic": topic, "name": topic, "topic_id": id_of(topic), "partitions": (part,),
+        "partition_data": (part,),
+    }  # fmt: skip
+
+
+def numbered(topic: str, *partitions: int) -> Fields:
+    """The same where partitions are numbers."""
+    return {
+        "topic": topic, "name": topic, "topic_id": id_of(topic), "partitions": partitions,
+        "partition_indexes": partitions,
+    }  # fmt: skip
+
+
 def request(api_key: int, version: int, fields: Fields, here: Here) -> Any:
     """kio's entity; what the version does not have is left out, and what is not named is as in
     Kafka's generated classes."""

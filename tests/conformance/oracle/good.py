@@ -21,7 +21,7 @@ from tests.conformance.oracle.case import (
     frame_of,
     sized,
 )
-from tests.conformance.oracle.entities import Fields, Here, id_of, node, own
+from tests.conformance.oracle.entities import Fields, Here, in_partition, node, numbered, own
 from tests.conformance.oracle.produced import GOOD_BATCH
 from tests.conformance.oracle.sides import World
 from tests.conformance.oracle.variations import Variation, variations
@@ -82,23 +82,6 @@ def _good(api: str, api_key: int, /, fixed: str = "", **fields: object) -> Good:
     return Good(api, api_key, fields, frozenset(fixed.split()))
 
 
-def _in_partition(topic: str, **values: object) -> Mapping[str, object]:
-    """Partition 0 of a topic under all the names that Kafka has for one."""
-    part = {"partition": 0, "partition_index": 0, "index": 0, **values}
-    return {
-        "topic": topic, "name": topic, "topic_id": id_of(topic), "partitions": (part,),
-        "partition_data": (part,),
-    }  # fmt: skip
-
-
-def _numbers(topic: str) -> Mapping[str, object]:
-    """The same where partitions are numbers."""
-    return {
-        "topic": topic, "name": topic, "topic_id": id_of(topic), "partitions": (0,),
-        "partition_indexes": (0,),
-    }  # fmt: skip
-
-
 _ACL = {
     "resource_type": 2, "resource_name": READ, "resource_pattern_type": 3, "principal": "User:x",
     "host": "*", "operation": 3, "permission_type": 3,
@@ -126,18 +109,18 @@ _SAMPLE = World(topic_ids={topic: uuid.UUID(int=1) for topic in TOPICS})
 GOOD: Mapping[str, tuple[Good, ...]] = {
     "plain": (
         _good("Produce", 0, acks=1, **_WAIT,
-              topic_data=(_in_partition(SINK, records=GOOD_BATCH),)),
+              topic_data=(in_partition(SINK, records=GOOD_BATCH),)),
         _good("Fetch", 1, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 26,
               session_epoch=-1,
-              topics=(_in_partition(
+              topics=(in_partition(
                   READ, fetch_offset=0, current_leader_epoch=-1, last_fetched_epoch=-1,
                   log_start_offset=-1, partition_max_bytes=1 << 20),)),
         _good("ListOffsets", 2, replica_id=-1, **_WAIT,
-              topics=(_in_partition(READ, timestamp=-1, current_leader_epoch=-1),)),
+              topics=(in_partition(READ, timestamp=-1, current_leader_epoch=-1),)),
         _good("Metadata", 3, topics=({"name": READ, "topic_id": None},)),
-        _good("DeleteRecords", 21, **_WAIT, topics=(_in_partition(SHORT, offset=1),)),
+        _good("DeleteRecords", 21, **_WAIT, topics=(in_partition(SHORT, offset=1),)),
         _good("OffsetForLeaderEpoch", 23, replica_id=-1,
-              topics=(_in_partition(READ, current_leader_epoch=-1, leader_epoch=0),)),
+              topics=(in_partition(READ, current_leader_epoch=-1, leader_epoch=0),)),
         _good("ApiVersions", 18, client_software_name="oracle", client_software_version="1"),
         _good("SaslHandshake", 17, mechanism="PLAIN"),
         _good("SaslAuthenticate", 36, auth_bytes=b"\0a\0b"),
@@ -146,11 +129,11 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
         _good("DeleteGroups", 42, groups_names=(_GONE,)),
         _good("OffsetCommit", 8, group_id=_GROUP, generation_id_or_member_epoch=-1, member_id="",
               retention_time=-1,
-              topics=(_in_partition(READ, committed_offset=1, committed_leader_epoch=-1,
+              topics=(in_partition(READ, committed_offset=1, committed_leader_epoch=-1,
                                     committed_metadata="m"),)),
-        _good("OffsetFetch", 9, group_id=_GROUP, topics=(_numbers(READ),),
-              groups=({"group_id": _GROUP, "member_epoch": -1, "topics": (_numbers(READ),)},)),
-        _good("OffsetDelete", 47, group_id=_GROUP, topics=(_in_partition(READ),)),
+        _good("OffsetFetch", 9, group_id=_GROUP, topics=(numbered(READ, 0),),
+              groups=({"group_id": _GROUP, "member_epoch": -1, "topics": (numbered(READ, 0),)},)),
+        _good("OffsetDelete", 47, group_id=_GROUP, topics=(in_partition(READ),)),
         _good("FindCoordinator", 10, key=_GROUP, coordinator_keys=(_GROUP,)),
         _good("Heartbeat", 12, **_MEMBER),
         _good("LeaveGroup", 13, group_id=_GONE, member_id="m",
@@ -160,19 +143,19 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
         _good("InitProducerId", 22, transactional_id=None, transaction_timeout=60_000,
               producer_id=-1, producer_epoch=-1),
         _good("AddPartitionsToTxn", 24, **_OTHER_NAMES,
-              v3_and_below_topics=(_numbers(READ),),
-              transactions=({**_PRODUCER, "verify_only": False, "topics": (_numbers(READ),)},)),
+              v3_and_below_topics=(numbered(READ, 0),),
+              transactions=({**_PRODUCER, "verify_only": False, "topics": (numbered(READ, 0),)},)),
         _good("AddOffsetsToTxn", 25, **_PRODUCER, group_id=_GROUP),
         _good("EndTxn", 26, **_PRODUCER, committed=True),
         _good("TxnOffsetCommit", 28, **_PRODUCER, group_id=_GROUP, generation_id=-1, member_id="",
-              topics=(_in_partition(READ, committed_offset=1, committed_leader_epoch=-1,
+              topics=(in_partition(READ, committed_offset=1, committed_leader_epoch=-1,
                                     committed_metadata="m"),)),
         _good("WriteTxnMarkers", 27,
               markers=({"producer_id": 4711, "producer_epoch": 0, "transaction_result": False,
-                        "coordinator_epoch": 0, "topics": (_numbers(MARKED),)},)),
+                        "coordinator_epoch": 0, "topics": (numbered(MARKED, 0),)},)),
         _good("DescribeTransactions", 65, transactional_ids=("oracle-gone",)),
         _good("ListTransactions", 66, state_filters=("Empty",), producer_id_filters=(4711,)),
-        _good("DescribeProducers", 61, topics=(_numbers(READ),)),
+        _good("DescribeProducers", 61, topics=(numbered(READ, 0),)),
         _good("DescribeAcls", 29, **_ACL_FILTER),
         _good("CreateAcls", 30, creations=(_ACL,)),
         _good("DeleteAcls", 31, filters=(_ACL_FILTER,)),
@@ -187,16 +170,16 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
         _good("AlterConfigs", 33, "validate_only", validate_only=True, resources=(_ALTERED,)),
         _good("IncrementalAlterConfigs", 44, "validate_only", validate_only=True,
               resources=(_ALTERED,)),
-        _good("DescribeLogDirs", 35, topics=(_numbers(READ),)),
+        _good("DescribeLogDirs", 35, topics=(numbered(READ, 0),)),
         _good("AlterReplicaLogDirs", 34,
-              dirs=({"path": "/nowhere", "topics": (_numbers(READ),)},)),
+              dirs=({"path": "/nowhere", "topics": (numbered(READ, 0),)},)),
         _good("ListConfigResources", 74, resource_types=(2,)),
         _good("UpdateFeatures", 57, "validate_only", **_WAIT, validate_only=True,
               feature_updates=({"feature": "nope", "max_version_level": 1, "upgrade_type": 1},)),
-        _good("ElectLeaders", 43, **_WAIT, election_type=0, topic_partitions=(_numbers(READ),)),
+        _good("ElectLeaders", 43, **_WAIT, election_type=0, topic_partitions=(numbered(READ, 0),)),
         _good("AlterPartitionReassignments", 45, **_WAIT,
-              topics=(_in_partition(READ, replicas=(node,)),)),
-        _good("ListPartitionReassignments", 46, **_WAIT, topics=(_numbers(READ),)),
+              topics=(in_partition(READ, replicas=(node,)),)),
+        _good("ListPartitionReassignments", 46, **_WAIT, topics=(numbered(READ, 0),)),
         _good("DescribeClientQuotas", 48,
               components=({"entity_type": "user", "match_type": 0, "match": "nobody"},)),
         _good("DescribeUserScramCredentials", 50, users=({"name": "nobody"},)),

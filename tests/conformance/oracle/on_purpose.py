@@ -203,13 +203,6 @@ ON_PURPOSE = (
         "is log.retention.hours, which it does not count among the synonyms"
     ),
     *(
-        Difference(
-            f"{api} * of an unknown group", "*", "a group has no configuration of its own here: "
-            "the broker's is for all"
-        )
-        for api in ("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs")
-    ),
-    *(
         Difference(f"DescribeConfigs * {case}", f"*.configs.{path}", reason)
         for case, path, reason in (
             ("*", "*.documentation", "words of our own"),

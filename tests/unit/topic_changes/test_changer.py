@@ -19,7 +19,7 @@ from tidemark.wire.topics import (
     TopicChangeResult,
 )
 from tidemark_operator.controller import snapshot
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.topics import TopicReconciler
@@ -331,6 +331,14 @@ async def test_added_partitions_go_where_they_are_assigned(changes: Changes) -> 
 async def test_what_is_not_there_is_not_changed(changes: Changes) -> None:
     for kind in (ChangeKind.GROW, ChangeKind.DELETE, ChangeKind.CONFIGURE):
         assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.CONFIGURE], ids=str)
+async def test_what_went_a_moment_ago_is_not_there(changes: Changes, kind: ChangeKind) -> None:
+    """The operator has not seen its end yet."""
+    changes.world.make_topic("t")
+    changes.world.api.fail("get Topic", NotFound(404, "topics t not found"))
+    assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
 
 
 @pytest.mark.parametrize(
