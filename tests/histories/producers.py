@@ -21,6 +21,8 @@ from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
 UNANSWERED_MAX = 300
 #: How long an instance waits for its last answers; what has none by then is of unknown outcome.
 FLUSH_S = 30.0
+#: What is to be aborted and cannot be sent is not waited for any longer.
+ABORT_S = 5.0
 
 
 class Sender:
@@ -200,7 +202,13 @@ class Transactions:
         return True
 
     def abort(self) -> None:
-        """Raises :class:`Restart` where that cannot be done."""
+        """Raises :class:`Restart` where that cannot be done. What was sent is waited for before:
+        what librdkafka throws away at an abort may be in the log (an answer was lost, and it was
+        to be sent again), and the next records get its sequence numbers in the same epoch
+        (``rd_kafka_toppar_purge_queues``). Brokers, Apache Kafka's too, take those for duplicates:
+        acknowledged, and not there."""
+        if self.sender.producer.flush(ABORT_S):
+            raise Restart
         operation = self._run.recorder.invoke(self._process, "end", txn=self.name, commit=False)
         try:
             repeated(self.sender.producer.abort_transaction)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row, states
 from tidemark.wire import control
 from tidemark_broker.replication.partition import in_sync
 
@@ -43,9 +43,11 @@ async def test_a_snapshot_without_the_topic_takes_nothing(node: Nodes) -> None:
     assert one.log_folder.exists()
 
 
-async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes) -> None:
+@pytest.mark.parametrize("is_told_first", [False, True])
+async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes, is_told_first: bool) -> None:
     """The answer to the proposal that takes in the last replica names the ISR alone; what the
-    controller tells then, of the same epochs, names the replicas."""
+    controller tells, of the same epochs, names the replicas. It may come before, and still be
+    written to the disk when the answer comes."""
     one = node(1)
     moving = {"replicas": (1, 3, 2), "adding": (3,), "removing": (2,)}
     await one.told(row(partition_epoch=4, **moving))
@@ -66,8 +68,12 @@ async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes) -> None:
         partition_epoch=5,
         isr=(1, 3),
     )
-    in_sync.answered(one.partition, change, result)
     ended = row(partition_epoch=5, replicas=(1, 3), isr=(1, 3))
+    if is_told_first:
+        one.context.metadata.apply(states(ended))
+    in_sync.answered(one.partition, change, result)
+    if is_told_first:
+        assert one.context.metadata.topics[TOPIC].partitions[0] == ended
     await one.told(ended)
     assert one.partition.row == ended
     assert one.context.metadata.topics[TOPIC].partitions[0] == ended
