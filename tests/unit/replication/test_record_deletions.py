@@ -1,6 +1,7 @@
 """The controller's record deletions on a leader: what an offset or a time means, and that nothing
 is deleted which was not meant (invariants 12 to 14)."""
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +12,14 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import T0, TOPIC_ID, Node, row
 from tidemark.tiering import Tiering, TieringState
+from tidemark.wire import control
 from tidemark.wire import deletions as wire
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.control.commands import LAST_COMMAND, Commands
+from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
+from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.partition import log_start, reads
 from tidemark_broker.replication.remote import RemoteEnd, RemoteUnavailable
 
@@ -266,3 +273,97 @@ async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node:
     answer = await delete(one, 6, last_epoch=epoch, leader_epoch=epoch)
     assert error(answer) is ErrorCode.offset_not_available
     assert one.partition.log_start_offset == 0
+
+
+async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
+    """Another of its name came in its place, whose log never reaches what was asked of the former
+    one; or reaches it, and nothing of the former one was acknowledged."""
+    one = await led(node)
+    pending = deletions.begun(one.partition, log_start.delete_records(one.partition, 6))
+    assert pending.pending
+    gone = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
+    await one.told(removals=(gone,))
+    await one.told(ALONE, topic_id=OTHER_TOPIC)
+    await one.append(10)
+    log_start.delete_records(one.partition, 8)
+    await one.upkeep.checkpoint()
+    assert (one.partition.topic_id, log_start.low_watermark(one.partition)) == (OTHER_TOPIC, 8)
+    purgatory = one.context.purgatory
+    await deletions.until_settled([pending], one.manager, purgatory, 1.0, who="somebody")
+    assert not pending.pending
+    assert (pending.error, pending.low_watermark) == (ErrorCode.not_leader_or_follower, -1)
+
+
+# ---------------------------------------------------------------- over the command connection
+
+
+class Connection:
+    """Gives the frames of some requests, then ends; keeps what is written."""
+
+    peer = "controller"
+
+    def __init__(self, *requests: Any) -> None:
+        frames = (encode_request(each, number, "test") for number, each in enumerate(requests))
+        self._frames = [frame[4:] for frame in frames]
+        self._left = len(self._frames)
+        self._answered = asyncio.Event()
+        self.written: dict[int, bytes] = {}
+
+    async def read_frame(self) -> bytes:
+        if self._frames:
+            return self._frames.pop(0)
+        await self._answered.wait()
+        raise ConnectionClosed("the test is over")
+
+    async def drain(self) -> None:
+        return
+
+    def write(self, data: bytes) -> None:
+        self.written[int.from_bytes(data[4:8], "big")] = data[4:]
+        self._left -= 1
+        if not self._left:
+            self._answered.set()
+
+
+async def told(one: Node, *requests: Any) -> dict[int, bytes]:
+    """The answers of a broker that has obeyed the controller of epoch 3."""
+    epoch = ControllerEpoch(one.folder / "controller-epoch")
+    await epoch.accept(3)
+    nobody: Any = None
+    commands = Commands(
+        one.manager, epoch, nobody, serve_kafka=nobody, snapshot_applied=nobody, users=nobody
+    )
+    connection: Any = Connection(*requests)
+    with pytest.raises(ConnectionClosed):
+        async with asyncio.timeout(5):
+            await commands.run(connection, 7)
+    assert isinstance(connection.written, dict)
+    return connection.written
+
+
+@pytest.mark.parametrize(("controller_epoch", "code"), [(3, 0), (2, 11)], ids=["its own", "older"])
+async def test_only_the_present_controller_is_obeyed(
+    node: Nodes, controller_epoch: int, code: int
+) -> None:
+    one = await led(node)
+    asked = wire.PointAsked(partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1)
+    below = wire.RecordsBelow(partition=0, leader_epoch=4, offset=6, last_epoch=4)
+    answers = await told(
+        one,
+        wire.DeletionPointsRequest(
+            controller_epoch=controller_epoch, topic_id=TOPIC_ID, partitions=(asked,)
+        ),
+        wire.DeleteTopicRecordsRequest(
+            controller_epoch=controller_epoch, topic_id=TOPIC_ID, timeout_ms=0, partitions=(below,)
+        ),
+    )
+    _, points = decode_response(wire.DeletionPointsResponse, answers[0])
+    _, deleted = decode_response(wire.DeleteTopicRecordsResponse, answers[1])
+    await one.upkeep.checkpoint()
+    assert points.error_code == deleted.error_code == code
+    assert [point.offset for point in points.points] == ([] if code else [6])
+    assert one.partition.log_start_offset == (0 if code else 6)
+
+
+def test_the_controller_is_told_that_these_commands_are_known() -> None:
+    assert wire.DELETION_POINTS < wire.DELETE_TOPIC_RECORDS <= LAST_COMMAND
