@@ -22,6 +22,7 @@ from tidemark_operator.controller.deletion_values import (
     ResolvedOffset,
     Step,
     Waiting,
+    error_name,
 )
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
@@ -213,7 +214,4 @@ def _error_text(answer: DeletionAnswer, offset: int) -> str:
         return _lost(None if answer.lost_from < 0 else answer.lost_from, offset)
     if code == ErrorCode.offset_not_available.value:
         return f"HIGH_WATERMARK_BEHIND: the leader has not reached {offset} yet"
-    try:
-        return ErrorCode(code).name.upper()
-    except ValueError:
-        return f"ERROR_{code}"
+    return error_name(code)

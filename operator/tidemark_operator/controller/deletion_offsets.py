@@ -21,6 +21,7 @@ from tidemark_operator.controller.deletion_values import (
     ResolvedOffset,
     Step,
     Waiting,
+    error_name,
 )
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
@@ -100,6 +101,9 @@ def freeze(
     ]
     if late or not points:
         text = f"the leaders of partitions {numbers(late)} have not said where they stand"
+        codes = {answers[part].error_code for part in late if part in answers} - {0}
+        if codes:
+            text += f" ({', '.join(sorted(map(error_name, codes)))})"
         return Waiting(reason="Resolving", message=text)
     resolved = {part: _resolved(answers[part]) for part in sorted(points)}
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]

@@ -24,6 +24,14 @@ _FATAL = frozenset(
 _FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
 
 
+def error_name(code: int) -> str:
+    """Kafka's name of an error code."""
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return f"ERROR_{code}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTarget:
     """An entry of the spec; ``partition`` None stands for all. One of the two points is set."""

@@ -21,6 +21,7 @@ from tidemark_operator.controller.deletion_values import (
 )
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
+from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
@@ -165,8 +166,8 @@ class RecordDeletionReconciler:
 def _says_so(view: DeletionInfo) -> bool:
     """Does the status say already that it is being deleted? Then it is written once a round, with
     what the round has brought."""
-    found = {each["type"]: each.get("reason") for each in view.status.get("conditions") or ()}
-    return found.get("Succeeded") == "Deleting"
+    succeeded = find(view.status, "Succeeded")
+    return succeeded is not None and succeeded.get("reason") == "Deleting"
 
 
 async def _all_at_once(

@@ -181,6 +181,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     waiting = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 1 " in waiting.message
+    assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
 
 
 def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -> None:
