@@ -24,7 +24,8 @@ from tidemark_broker.replication.types import TopicPartition
 _AT_ONCE = 16
 #: So many are begun or answered before others have the loop.
 _SOME = 50
-_LOOKUP_TIMEOUT_S = 20.0
+#: The controller waits for the whole answer a little longer.
+_LOOKUPS_S = 20.0
 WAIT_MAX_MS = 60_000
 
 
@@ -41,10 +42,11 @@ async def deletion_points(
 ) -> tuple[wire.PointMeant, ...]:
     """One answer for each partition asked for, in that order."""
     gate, found = asyncio.Semaphore(_AT_ONCE), []
+    until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
     async def limited(asked: wire.PointAsked) -> wire.PointMeant:
         async with gate:
-            return await _point(manager, request.topic_id, asked)
+            return await _point(manager, request.topic_id, asked, until_s)
 
     for start in range(0, len(request.partitions), _SOME):
         async with asyncio.TaskGroup() as group:
@@ -55,10 +57,10 @@ async def deletion_points(
 
 
 async def _point(
-    manager: ReplicaManager, topic_id: uuid.UUID, asked: wire.PointAsked
+    manager: ReplicaManager, topic_id: uuid.UUID, asked: wire.PointAsked, until_s: float
 ) -> wire.PointMeant:
     try:
-        async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+        async with asyncio.timeout_at(until_s):
             partition = _hosted(manager, topic_id, asked.partition, asked.leader_epoch)
             return await _meant(partition, asked)
     except _Refused as refused:

@@ -16,6 +16,7 @@ from tidemark.wire import control
 from tidemark.wire import deletions as wire
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.control import record_deletions
 from tidemark_broker.control.commands import LAST_COMMAND, Commands
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
@@ -147,6 +148,21 @@ async def test_nobody_answers_for_another_topic_or_epoch(
     assert error(await meant(one, **asked)) is refused
     assert error(await delete(one, 6, **asked)) is refused
     assert one.partition.log_start_offset == 0
+
+
+async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, look_up = await led(node), reads.list_offset
+
+    async def hangs(partition: Any, timestamp: int, **which: Any) -> Any:
+        if timestamp >= 0:
+            await asyncio.Event().wait()
+        return await look_up(partition, timestamp, **which)
+
+    monkeypatch.setattr(reads, "list_offset", hangs)
+    monkeypatch.setattr(record_deletions, "_LOOKUPS_S", 0.01)
+    assert error(await meant(one, before_time_ms=T0)) is ErrorCode.request_timed_out
 
 
 async def test_who_does_not_lead_any_more_when_all_is_looked_up_says_so(
