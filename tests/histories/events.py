@@ -32,7 +32,6 @@ A *place* is a partition, ``topic-number``. ``level`` says what was promised: se
 import itertools
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -96,17 +95,21 @@ class Recorder:
     workload to end; what has begun, and the final reads, are still taken. ``clock``: ns."""
 
     def __init__(self, events_max: int, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self.events: list[Event] = []
+        self._events: list[Event] = []
         self._events_max = events_max
         self._ids = itertools.count(1)
         self._clock = clock
         self._began_ns = clock()
-        self._lock = threading.Lock()
+
+    @property
+    def events(self) -> list[Event]:
+        """By time: two threads may have added theirs the other way round."""
+        return sorted(self._events, key=lambda event: event.time)
 
     @property
     def is_full(self) -> bool:
         """Is there room for no more than what has begun?"""
-        return len(self.events) >= self._events_max
+        return len(self._events) >= self._events_max
 
     def invoke(self, process: str, f: str, **value: Any) -> "Operation":
         """An operation begins now."""
@@ -119,10 +122,10 @@ class Recorder:
         self.add(next(self._ids), OK, f, process, value)
 
     def add(self, number: int, kind: str, f: str, process: str, value: dict[str, Any]) -> None:
-        """One event, at the present time."""
-        with self._lock:
-            now_us = (self._clock() - self._began_ns) // 1000
-            self.events.append(Event(number, kind, f, process, now_us, value))
+        """One event, at the present time. Without a lock: confluent-kafka may raise in whatever
+        runs next what went wrong in a callback of its own, and the lock would stay taken."""
+        now_us = (self._clock() - self._began_ns) // 1000
+        self._events.append(Event(number, kind, f, process, now_us, value))
 
 
 class Operation:
