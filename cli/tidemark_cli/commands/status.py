@@ -56,10 +56,15 @@ def cluster_line(cluster: dict[str, Any]) -> str:
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
-    """The topics whose name matches one of the shell patterns; all where there is none."""
+    """The topics whose name, in Kafka or as an object, matches one of the shell patterns; all where
+    there is none."""
     if not patterns:
         return found
-    return [topic for topic in found if any(fnmatchcase(topic.name, p) for p in patterns)]
+    return [topic for topic in found if any(_matches(topic, p) for p in patterns)]
+
+
+def _matches(topic: TopicRows, pattern: str) -> bool:
+    return fnmatchcase(topic.kafka_name, pattern) or fnmatchcase(topic.name, pattern)
 
 
 def print_status(
@@ -72,7 +77,8 @@ def print_status(
 ) -> None:
     """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
 
-    The figures of the brokers are those of all topics, whichever are shown.
+    The figures of the brokers are those of all topics, whichever are shown. The partitions of the
+    coordinators' own topics, 100 as they come, are shown only where these are named.
     """
     chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
@@ -81,7 +87,7 @@ def print_status(
         out.print(_user_table(users))
     out.print(_topic_table(shown))
     for topic in shown:
-        if topic.rows:
+        if topic.rows and (names or not topic.is_internal):
             out.print(_partition_table(topic))
     if len(shown) < len(chosen):
         out.print(
@@ -135,10 +141,12 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
 
 def _topic_table(found: list[TopicRows]) -> Table:
     table = Table("topic", "ready", "tiering", "remote", "placeholders", "message", title="topics")
+    for column in table.columns:
+        column.overflow = "fold"  # a name, or what a message refers to, is there whole
     for topic in found:
         ready = topic.condition("Ready")
         table.add_row(
-            topic.name,
+            _both_names(topic),
             ready.get("status", "Unknown"),
             _tiering(topic),
             _remote(topic),
@@ -146,6 +154,12 @@ def _topic_table(found: list[TopicRows]) -> Table:
             _message(topic),
         )
     return table
+
+
+def _both_names(topic: TopicRows) -> str:
+    """Kafka's, and the object's where it is another one."""
+    same = topic.kafka_name == topic.name
+    return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
 
 
 def _message(topic: TopicRows) -> str:
@@ -189,7 +203,7 @@ def _partition_table(topic: TopicRows) -> Table:
     """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have
     lost a tail, and leads only once its log is known to reach furthest."""
     names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
-    table = Table(*names, title=topic.name)
+    table = Table(*names, title=topic.kafka_name)
     for row in topic.rows:
         table.add_row(
             str(row.partition),
@@ -212,4 +226,5 @@ def _as_json(topic: TopicRows) -> dict[str, Any]:
         fields = asdict(row)
         fields["topic_id"] = str(row.topic_id)
         partitions.append(fields)
-    return {"name": topic.name, "status": topic.status, "partitions": partitions}
+    names = {"name": topic.name, "topicName": topic.kafka_name}
+    return {**names, "status": topic.status, "partitions": partitions}
