@@ -169,6 +169,7 @@ def _message(topic: TopicRows) -> str:
         ("Stalled", "True"),
         ("TierIntegrity", "False"),
         ("TieringSettled", "False"),
+        ("FullyReplicated", "False"),
     ):
         found = topic.condition(kind)
         text = str(found.get("message", ""))

@@ -172,3 +172,14 @@ def test_the_coordinators_topics_have_a_line_and_their_partitions_where_they_are
         said = text([], views, name, limit=20)
         assert "1 2" in said
         assert "clicks" not in said
+
+
+def test_what_ready_refers_to_is_told_as_well() -> None:
+    """Without it a topic's message would name a condition that only kubectl shows."""
+    conditions = [
+        {"type": "Ready", "status": "True", "message": "served; see FullyReplicated"},
+        {"type": "FullyReplicated", "status": "False", "message": "1 waits for a broker"},
+    ]
+    view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
+    cells = printed([], [view])
+    assert ["", "", "", "", "", "FullyReplicated: 1 waits for a broker"] in cells
