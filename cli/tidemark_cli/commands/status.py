@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
@@ -140,9 +140,9 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
 
 
 def _topic_table(found: list[TopicRows]) -> Table:
-    table = Table("topic", "ready", "tiering", "remote", "placeholders", "message", title="topics")
-    for column in table.columns:
-        column.overflow = "fold"  # a name, or what a message refers to, is there whole
+    names = ("topic", "ready", "tiering", "remote", "placeholders", "message")
+    # Folded, so that a name, and what a message refers to, is there whole.
+    table = Table(*(Column(name, overflow="fold") for name in names), title="topics")
     for topic in found:
         ready = topic.condition("Ready")
         table.add_row(

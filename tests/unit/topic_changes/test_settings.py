@@ -113,5 +113,5 @@ def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, inste
 
 
 def test_a_topics_key_is_refused_for_all_brokers_with_the_name_of_its_default() -> None:
-    with pytest.raises(Refusal, match="the default of all topics is log.retention.ms"):
+    with pytest.raises(Refusal, match=r"the default of all topics is log[.]retention[.]ms"):
         check_names(settings(retention_ms="1"), DYNAMIC, ErrorCode.invalid_request, "Not dynamic")
