@@ -154,6 +154,23 @@ def totals(head: Head, pages: Pages) -> Totals:
     return Totals(live, live_bytes, pending, pending_bytes)
 
 
+def bytes_below(head: Head, pages: Pages, offset: int) -> int:
+    """Log bytes of the live segments that lie wholly below an offset."""
+    found = 0
+    for ref in head.pages:
+        if ref.end_offset_inclusive < offset:
+            found += ref.size_bytes - _marked_of_page(head, ref, pages)[1]
+        elif ref.first_end_offset_inclusive < offset:
+            found += _bytes_below(head, pages[ref.name].entries, offset)
+    return found + _bytes_below(head, head.entries, offset)
+
+
+def _bytes_below(head: Head, entries: tuple[SegmentEntry, ...], offset: int) -> int:
+    return sum(
+        entry.size_bytes for entry in _live(head, entries, 0) if entry.end_offset_inclusive < offset
+    )
+
+
 def _below_floor(head: Head, entry: SegmentEntry) -> bool:
     return head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch)
 

@@ -40,6 +40,10 @@ class Snapshot:
         """``queries.find_by_timestamp``."""
         return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
+    def bytes_below(self, offset: int) -> int:
+        """``queries.bytes_below``."""
+        return queries.bytes_below(self.head, self.pages, offset)
+
 
 class TierReader:
     """Reads manifests and topic objects of one store. Calls block; safe between threads."""

@@ -8,11 +8,11 @@ address it was given and keeps three connections to the one that leads:
   connection and a thread of its own;
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
-  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966), and
-  ordinary Kafka requests (ListOffsets, OffsetForLeaderEpoch, DeleteRecords) to the broker. So a
-  broker needs no listener that the operator can reach, and a command can never overtake the
-  snapshot that it builds on: ``PartitionStates`` are applied in the order in which they come; other
-  commands may be answered out of order.
+  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966) and what
+  deletes records (:mod:`tidemark.wire.deletions`) to the broker. So a broker needs no listener that
+  the operator can reach, and a command can never overtake the snapshot that it builds on:
+  ``PartitionStates`` are applied in the order in which they come; other commands may be answered
+  out of order.
 
 Keys that Kafka has are Kafka's (with our own fields); ours begin at 10000. Offsets are -1 when
 unknown. Every command of ours carries the controller epoch; a broker that has seen a higher one
@@ -23,7 +23,7 @@ import enum
 import uuid
 
 from kio.static.constants import EntityType
-from kio.static.primitive import i8
+from kio.static.primitive import i8, i32
 
 from tidemark.wire.entity import entity, wire
 
@@ -263,11 +263,14 @@ class BrokerStatusResponse:
 
 @entity(_request, ATTACH)
 class AttachRequest:
-    """Opens the command connection of a registered broker; roles reverse after the answer."""
+    """Opens the command connection of a registered broker; roles reverse after the answer.
+    ``last_command``: the highest key of a command that the broker knows, 0 from those which know
+    none above 10006. Another one would end the connection."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
     session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
+    last_command: int = wire("int32", default=i32(0), tag=1)
 
 
 @entity(_response, ATTACH)

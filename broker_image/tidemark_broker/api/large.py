@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from itertools import chain
 from typing import Any, ParamSpec, TypeVar
 
 from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
@@ -104,26 +103,19 @@ async def _timed(threads: Threads, spent: Callable[[float], None], work: Callabl
 
 
 def is_large(answer: Any) -> bool:
-    """Has it many elements, in its arrays and in those in them? What is deeper are few to each. A
-    part of it that is one thing (an assignment) counts as if its arrays were the answer's."""
-    count = 0
-    for outer in chain(_arrays(answer), *map(_arrays, _parts(answer))):
-        count += len(outer)
-        if count > _ON_LOOP.elements:
-            break
-        count += sum(len(inner) for each in outer for inner in _arrays(each))
-    return count > _ON_LOOP.elements
-
-
-def _parts(answer: Any) -> list[Any]:
-    if not dataclasses.is_dataclass(answer):
-        return []
-    values = (getattr(answer, name) for name in answer.__dataclass_fields__)
-    return [each for each in values if dataclasses.is_dataclass(each)]
-
-
-def _arrays(value: Any) -> list[tuple[Any, ...]]:
-    if not dataclasses.is_dataclass(value):
-        return []
-    values = (getattr(value, name) for name in value.__dataclass_fields__)
-    return [each for each in values if isinstance(each, tuple)]
+    """Has it many elements, in its arrays and in all that is in them?"""
+    count, left = 0, [answer]
+    while left:
+        part = left.pop()
+        if not dataclasses.is_dataclass(part):
+            continue
+        for name in part.__dataclass_fields__:
+            value = getattr(part, name)
+            if isinstance(value, tuple):
+                count += len(value)
+                if count > _ON_LOOP.elements:
+                    return True
+                left.extend(value)
+            elif dataclasses.is_dataclass(value):
+                left.append(value)
+    return False

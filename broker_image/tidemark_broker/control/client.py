@@ -25,7 +25,7 @@ from tidemark.tls.files import TlsFiles
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.control.commands import Commands
+from tidemark_broker.control.commands import LAST_COMMAND, Commands
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import (
     AliveElsewhere,
@@ -269,6 +269,7 @@ class ControlClient:
                 broker_id=self._identity.broker_id,
                 broker_epoch=self.broker_epoch,
                 session_token=self._session_token,
+                last_command=LAST_COMMAND,
             ),
             control.AttachResponse,
             _TIMEOUT_S,

@@ -18,6 +18,14 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
+from tidemark.wire.deletions import (
+    DELETE_TOPIC_RECORDS,
+    DELETION_POINTS,
+    DeleteTopicRecordsRequest,
+    DeleteTopicRecordsResponse,
+    DeletionPointsRequest,
+    DeletionPointsResponse,
+)
 from tidemark.wire.framing import (
     FrameError,
     decode_request,
@@ -28,6 +36,7 @@ from tidemark.wire.receiver import Frame
 from tidemark.wire.users import USER_STATES, UserStatesRequest, UserStatesResponse
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
 from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -42,6 +51,8 @@ _Answer = (
     control.DisableRemoteTopicResponse
     | control.DeleteRemoteTopicResponse
     | control.ReplicaLogInfoResponse
+    | DeletionPointsResponse
+    | DeleteTopicRecordsResponse
 )
 #: Takes a Kafka request's frame and a peer's name, gives the pieces of the answer's frame.
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
@@ -49,6 +60,8 @@ Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 #: Users of more bytes are read in a thread: all of them come with each change.
 _LONG_BYTES = 64 * 1024
 _in_thread = Threads("users", threads=1)
+#: What the controller is told with Attach: it sends no command that would end the connection.
+LAST_COMMAND = DELETE_TOPIC_RECORDS
 AT_ONCE = 32
 WAITING_MAX = 1024
 #: Answered from memory, and an election waits for the answer.
@@ -160,6 +173,10 @@ class Commands:
             answer = await self._delete(_body(control.DeleteRemoteTopicRequest, frame))
         elif key == control.REPLICA_LOG_INFO:
             answer = self._logs(_body(control.ReplicaLogInfoRequest, frame), broker_epoch)
+        elif key == DELETION_POINTS:
+            answer = await self._points(_body(DeletionPointsRequest, frame))
+        elif key == DELETE_TOPIC_RECORDS:
+            answer = await self._delete_records(_body(DeleteTopicRecordsRequest, frame), peer)
         else:
             return await self._serve_kafka(frame, peer)
         return [encode_response(answer, correlation_id)]
@@ -251,6 +268,20 @@ class Commands:
             broker_epoch=broker_epoch,
             logs=() if stale else replica_logs(self._manager, request),
         )
+
+    async def _points(self, request: DeletionPointsRequest) -> DeletionPointsResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        return DeletionPointsResponse(
+            error_code=_STALE if stale else 0,
+            points=() if stale else await deletion_points(self._manager, request),
+        )
+
+    async def _delete_records(
+        self, request: DeleteTopicRecordsRequest, peer: str
+    ) -> DeleteTopicRecordsResponse:
+        stale = self._epoch.is_stale(request.controller_epoch)
+        results = () if stale else await delete_topic_records(self._manager, request, who=peer)
+        return DeleteTopicRecordsResponse(error_code=_STALE if stale else 0, results=results)
 
 
 def _body(request_type: type[Q], frame: Frame) -> Q:

@@ -109,6 +109,21 @@ class Fetcher:
         except TimeoutError:
             raise RemoteUnavailable("the remote storage does not answer in time") from None
 
+    async def bytes_below(self, partition: Partition, offset: int) -> int:
+        """See :class:`RemoteLog`."""
+        snapshot, log_start = self._snapshot(partition), partition.log_start_offset
+
+        def work(tier: Tier) -> int:
+            return (snapshot or self._fresh(tier, partition)).bytes_below(offset)
+
+        deadline_s = self._shared.context.monotonic() + _LOOKUP_S
+        try:
+            return await self._run(partition, None, work, deadline_s, log_start)
+        except RemoteOffsetOutOfRange as error:
+            raise RemoteUnavailable(f"{error}; ask again") from error
+        except TimeoutError:
+            raise RemoteUnavailable("the remote storage does not answer in time") from None
+
     def forget(self, key: TopicIdPartition) -> None:
         """The replica goes."""
         self._snapshots.pop(key, None)

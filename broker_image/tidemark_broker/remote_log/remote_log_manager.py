@@ -136,6 +136,10 @@ class RemoteLogManager:
         """See the protocol."""
         return await self._fetcher.offset_by_timestamp(partition, timestamp_ms)
 
+    async def bytes_below(self, partition: Partition, offset: int) -> int:
+        """See the protocol."""
+        return await self._fetcher.bytes_below(partition, offset)
+
     def _snapshot_of(self, partition: Partition) -> Snapshot | None:
         tasks = self._tasks.get(_key(partition))
         return None if tasks is None else tasks.writer.snapshot()

@@ -134,6 +134,10 @@ class RemoteLog(Protocol[ReplicaT_contra]):
     ) -> RemoteOffset | None:
         """First record of the tier at or after a time; None: the tier has none."""
 
+    async def bytes_below(self, partition: ReplicaT_contra, offset: int) -> int:
+        """Log bytes of the tier's segments that lie wholly below an offset. Raises
+        :class:`RemoteUnavailable`."""
+
     async def disable(self, partition: ReplicaT_contra, disabling: Tiering) -> None:
         """This replica's part of a disablement; returns when it may be acknowledged."""
 

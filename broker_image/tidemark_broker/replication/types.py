@@ -92,8 +92,10 @@ class OffsetResult:
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
     """Answer to one partition of a DeleteRecords before any waiting. ``offset`` is what was asked
-    for, -1 resolved to the high watermark of this moment."""
+    for, -1 resolved to the high watermark of this moment. ``lost_from``: where the records that
+    were meant end in this log, -1 where they are there or that is not known."""
 
     error: ErrorCode
     offset: int
     low_watermark: int
+    lost_from: int = -1

@@ -9,22 +9,26 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_offsets import queries
 from tidemark_operator.controller.deletion_values import (
     Delete,
     DeleteCommand,
+    DeletePoint,
+    DeletionAnswer,
     DeletionInfo,
     Finished,
-    ListedOffset,
     Progress,
     ResolvedOffset,
     Step,
     Waiting,
+    error_name,
 )
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+
+#: Where some replicas need longer, the low watermark says how far they are.
+_NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
 
 
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
@@ -43,8 +47,8 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
                 "deleted"
             )
             return Finished(succeeded=False, reason="TopicReplaced", message=text)
-        return _late(view, now_ms) or _commands(state, topic, view)
-    late = _late(view, now_ms)
+        return _late(view, topic, now_ms) or _commands(state, topic, view)
+    late = _late(view, topic, now_ms)
     if late is not None:
         return late
     if topic is None or topic.deletion_ms is not None:
@@ -52,11 +56,13 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
     return queries(state, topic, view)
 
 
-def _late(view: DeletionInfo, now_ms: int) -> Finished | None:
+def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
     if view.timeout_ms is None or now_ms < begun_ms + view.timeout_ms:
         return None
     left = "before the offsets were resolved; nothing was deleted"
+    if topic is None:
+        left = f"waiting for Topic {view.topic_key}, which does not exist; nothing was deleted"
     if view.resolved is not None:
         left = f"waiting for the low watermark of partitions {numbers(_open(view))}"
     return Finished(succeeded=False, reason="Timeout", message=f"timed out {left}")
@@ -81,10 +87,9 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
     resolved = view.resolved or {}
     failed = [part for part in resolved if view.progress.get(part, Progress()).fatal]
     if view.dry_run:
-        text = (
-            f"dry run: {count(view.records or 0, 'record')} in {count(len(resolved), 'partition')} "
-            "would go"
-        )
+        size = "" if view.size_bytes is None else f" ({count(view.size_bytes, 'byte')})"
+        where = count(len(resolved), "partition")
+        text = f"dry run: {count(view.records or 0, 'record')}{size} in {where} would go"
         return Finished(succeeded=not failed, reason="DryRun", message=text)
     if _open(view):
         return None
@@ -116,18 +121,13 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
 def _command(
     node_id: int, topic: TopicInfo, led: list[PartitionRow], resolved: Mapping[int, ResolvedOffset]
 ) -> DeleteCommand:
-    return DeleteCommand(
-        node_id=node_id,
-        topic_id=topic.id,
-        topic_name=topic.name,
-        offsets={row.partition: resolved[row.partition].offset for row in led},
-        leader_epochs={row.partition: row.leader_epoch for row in led},
-        epochs={
-            row.partition: resolved[row.partition].leader_epoch
-            for row in led
-            if row.leader_epoch > resolved[row.partition].leader_epoch
-        },
-    )
+    points = {}
+    for row in led:
+        frozen = resolved[row.partition]
+        points[row.partition] = DeletePoint(
+            offset=frozen.offset, leader_epoch=row.leader_epoch, last_epoch=frozen.leader_epoch
+        )
+    return DeleteCommand(node_id=node_id, topic_id=topic.id, points=points)
 
 
 def command_for(
@@ -139,52 +139,18 @@ def command_for(
     return next((each for each in commands if each.node_id == node_id), None)
 
 
-def check_ends(
-    view: DeletionInfo,
-    command: DeleteCommand,
-    starts: Mapping[int, ListedOffset],
-    ends: Mapping[int, EpochEnd],
-) -> tuple[DeletionInfo, dict[int, int]]:
-    """Take the present leader's answers for ``command.epochs``: where its log begins (ListOffsets),
-    and where the frozen epoch ends in it (OffsetForLeaderEpoch). Deleted is only what is still
-    there: the last record that was meant is in the frozen epoch, or all of them are gone already.
-    Where an unclean election lost them, other records may stand in their place, and are kept. Gives
-    the offsets that may be deleted; a partition that did not answer is asked again."""
-    resolved, progress, offsets = view.resolved or {}, dict(view.progress), dict(command.offsets)
-    for part in command.epochs:
-        frozen, start, end = resolved[part], starts.get(part), ends.get(part)
-        if start is None or start.error_code or end is None:
-            del offsets[part]
-        elif start.offset < frozen.offset and not _holds(end, frozen):
-            del offsets[part]
-            lost_from = end.end_offset if end.epoch == frozen.leader_epoch else None
-            error = _lost(lost_from, frozen.offset)
-            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
-    return dataclasses.replace(view, progress=progress), offsets
-
-
-def _holds(end: EpochEnd, frozen: ResolvedOffset) -> bool:
-    return end.epoch == frozen.leader_epoch and end.end_offset >= frozen.offset
-
-
-def record(
-    view: DeletionInfo, results: Mapping[int, tuple[int, int]], message: str = ""
-) -> DeletionInfo:
-    """Take the answers of DeleteRecords: (error code, low watermark) by partition. A low watermark
-    never goes back here; errors that repeating cures are kept only until the next answer. A leader
-    that is behind what was resolved (just elected) is one of those."""
+def record(view: DeletionInfo, answers: Mapping[int, DeletionAnswer]) -> DeletionInfo:
+    """Take the leaders' answers by partition. A low watermark never goes back here; errors that
+    repeating cures are kept only until the next answer. A leader that is behind what was resolved
+    (just elected) is one of those; one that has other records in the place of those that were meant
+    deletes nothing."""
     progress = dict(view.progress)
-    for part, (code, low_watermark) in results.items():
+    for part, answer in answers.items():
         if view.resolved is None or part not in view.resolved or _done(view, part):
             continue
         old = progress.get(part, Progress())
-        reached = max(low_watermark, -1 if old.low_watermark is None else old.low_watermark)
-        error = "" if code == 0 else _error_text(code, message)
-        if code == ErrorCode.offset_out_of_range.value:
-            error = (
-                f"HIGH_WATERMARK_BEHIND: the leader has not reached {view.resolved[part].offset} "
-                "yet"
-            )
+        reached = max(answer.low_watermark, -1 if old.low_watermark is None else old.low_watermark)
+        error = _error_text(answer, view.resolved[part].offset)
         progress[part] = Progress(low_watermark=None if reached < 0 else reached, error=error)
     return dataclasses.replace(view, progress=progress)
 
@@ -196,7 +162,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     place."""
     if view.resolved is None or view.topic_id is None:
         return view
-    low_watermarks: dict[int, tuple[int, int]] = {}
+    low_watermarks: dict[int, DeletionAnswer] = {}
     progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
@@ -206,7 +172,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
         # The leader of the frozen epoch may have reported before it had those records.
         is_later = report.leader_epoch > frozen.leader_epoch
         if report.low_watermark >= frozen.offset:
-            low_watermarks[part] = (0, report.low_watermark)
+            low_watermarks[part] = DeletionAnswer(low_watermark=report.low_watermark)
         elif (
             is_later
             and report.next_offset < frozen.offset
@@ -240,9 +206,12 @@ def expires_ms(view: DeletionInfo) -> int | None:
     return view.finished_ms + view.ttl_after_finished_ms
 
 
-def _error_text(code: int, message: str) -> str:
-    try:
-        name = ErrorCode(code).name.upper()
-    except ValueError:
-        name = f"ERROR_{code}"
-    return f"{name}: {message}" if message else name
+def _error_text(answer: DeletionAnswer, offset: int) -> str:
+    code = answer.error_code
+    if code in _NO_ERROR:
+        return ""
+    if code == ErrorCode.offset_out_of_range.value:
+        return _lost(None if answer.lost_from < 0 else answer.lost_from, offset)
+    if code == ErrorCode.offset_not_available.value:
+        return f"HIGH_WATERMARK_BEHIND: the leader has not reached {offset} yet"
+    return error_name(code)

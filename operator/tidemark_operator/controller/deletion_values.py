@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_operator.controller.model import Json
 
-LATEST = -1
-EARLIEST = -2
+#: ``before_offset``: all that is committed at the moment of asking.
 HIGH_WATERMARK = -1
 
 #: Errors of DeleteRecords that repeating does not cure; any other is tried again.
@@ -25,6 +24,14 @@ _FATAL = frozenset(
 _FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
 
 
+def error_name(code: int) -> str:
+    """Kafka's name of an error code."""
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return f"ERROR_{code}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTarget:
     """An entry of the spec; ``partition`` None stands for all. One of the two points is set."""
@@ -37,10 +44,13 @@ class DeletionTarget:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOffset:
     """The frozen meaning of the spec for one partition: records below ``offset`` go. The last of
-    them was written in ``leader_epoch``: a log that has it has all before it, too."""
+    them was written in ``leader_epoch``: a log that has it has all before it, too. ``records`` are
+    offsets, ``size_bytes`` the segments that lie wholly below; None where that is not known."""
 
     offset: int
     leader_epoch: int
+    records: int | None = None
+    size_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,7 @@ class DeletionInfo:
     resolved: Mapping[int, ResolvedOffset] | None = None
     progress: Mapping[int, Progress] = dataclasses.field(default_factory=dict)
     records: int | None = None
+    size_bytes: int | None = None
     started_ms: int | None = None
     finished_ms: int | None = None
     status: Json = dataclasses.field(default_factory=dict)
@@ -87,13 +98,28 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetQuery:
-    """ListOffsets to a leader: ``timestamp`` in ms, or :data:`LATEST` or :data:`EARLIEST`."""
+class PointQuery:
+    """What the leader of a partition is asked, in the epoch in which it leads: which offset
+    ``before_time_ms`` means, or where that is None ``before_offset``."""
 
     partition: int
     node_id: int
     leader_epoch: int
-    timestamp: int
+    before_offset: int = HIGH_WATERMARK
+    before_time_ms: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PointAnswer:
+    """Where a partition stands, and the offset that is meant; offsets are -1 with an error.
+    ``last_epoch``: of the last record below it. ``size_bytes``: -1 where that is not known."""
+
+    error_code: int
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    offset: int = -1
+    last_epoch: int = -1
+    size_bytes: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,41 +128,46 @@ class Resolve:
     result."""
 
     topic_id: uuid.UUID
-    topic_name: str
-    queries: tuple[OffsetQuery, ...]
+    queries: tuple[PointQuery, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
-    """A leader's answer; ``offset`` -1 where no record is that late."""
+class DeletePoint:
+    """What one leader is to delete: the records below ``offset``, if it leads in ``leader_epoch``
+    and the last of them was written in ``last_epoch``."""
 
-    error_code: int
     offset: int
+    leader_epoch: int
+    last_epoch: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCommand:
-    """DeleteRecords for the partitions that one broker leads: offset by partition, and in which
-    leader epochs it does.
-
-    ``epochs``: the frozen leader epoch, of partitions that have a later one now. Those are to be
-    asked about first, and :func:`deletion.check_ends` says which of them may be deleted."""
+    """For the partitions of a topic that one broker leads."""
 
     node_id: int
     topic_id: uuid.UUID
-    topic_name: str
-    offsets: Mapping[int, int]
-    leader_epochs: Mapping[int, int]
-    epochs: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    points: Mapping[int, DeletePoint]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionAnswer:
+    """A partition's answer: its low watermark, -1 when unknown. ``lost_from``: from where on the
+    records that were meant are missing in the leader's log, -1 when unknown."""
+
+    error_code: int = 0
+    low_watermark: int = -1
+    lost_from: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
     """Send these, have :func:`deletion.record` take the answers; ``pending``: partitions that are
-    not done."""
+    not done. ``problem``: why a broker could not be told."""
 
     commands: tuple[DeleteCommand, ...]
     pending: tuple[int, ...]
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

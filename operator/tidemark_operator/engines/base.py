@@ -5,13 +5,10 @@ behind it. The rule for every implementation: requests are level-based and idemp
 for what is already stored, and their answers never stand for anything but what the broker said.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
-from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark_operator.controller.broker_calls import (
     Disablement,
     DisablementAnswer,
@@ -21,21 +18,18 @@ from tidemark_operator.controller.broker_calls import (
 )
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import ListedOffset
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
+)
 from tidemark_operator.controller.model import RowKey
 
 
 class EngineUnavailable(RuntimeError):
     """The broker cannot be reached, did not answer in time or could not say; the effect is unknown:
     ask again."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionAnswer:
-    """A partition's answer to DeleteRecords: its low watermark, -1 when unknown."""
-
-    error: ErrorCode
-    low_watermark: int = -1
 
 
 class Engine(Protocol):
@@ -73,19 +67,14 @@ class Engine(Protocol):
     async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
         """How far a broker's replicas reach (KIP-966). Raises :class:`EngineUnavailable`."""
 
-    async def list_offsets(
-        self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, ListedOffset]:
-        """Offsets by partition for Kafka's timestamps (-1 latest, -2 earliest, else ms). Raises
-        :class:`EngineUnavailable`."""
-
-    async def epoch_ends(
-        self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, EpochEnd]:
-        """Where leader epochs end, by partition; one that answers an error is left out. Raises
+    async def deletion_points(
+        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
+    ) -> dict[int, PointAnswer]:
+        """Which offsets a record deletion means, by partition. Raises
         :class:`EngineUnavailable`."""
 
     async def delete_records(
-        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+        self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        """Delete below the offsets, by partition. Raises :class:`EngineUnavailable`."""
+        """Delete, and wait so long for the low watermarks; by partition. Raises
+        :class:`EngineUnavailable`."""

@@ -1,6 +1,7 @@
 """The control protocol's requests as the controller sends them over a command connection. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from tidemark.wire.control import (
     DeleteRemoteTopicRequest,
@@ -11,6 +12,14 @@ from tidemark.wire.control import (
     ReplicaLogInfoResponse,
     TopicPartitions,
 )
+from tidemark.wire.deletions import (
+    DeleteTopicRecordsRequest,
+    DeleteTopicRecordsResponse,
+    DeletionPointsRequest,
+    DeletionPointsResponse,
+    PointAsked,
+    RecordsBelow,
+)
 from tidemark_operator.controller.broker_calls import (
     DisabledReplica,
     Disablement,
@@ -19,6 +28,12 @@ from tidemark_operator.controller.broker_calls import (
     ReplicaLogsAnswer,
     TierDeletion,
     TierDeletionAnswer,
+)
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
 )
 from tidemark_operator.controller.model import LogEnd, RowKey
 
@@ -96,3 +111,70 @@ def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
             for log in response.logs
         ),
     )
+
+
+def deletion_points(
+    topic_id: UUID, queries: Sequence[PointQuery], controller_epoch: int
+) -> DeletionPointsRequest:
+    """Which offsets a record deletion means."""
+    return DeletionPointsRequest(
+        controller_epoch=controller_epoch,
+        topic_id=topic_id,
+        partitions=tuple(
+            PointAsked(
+                partition=query.partition,
+                leader_epoch=query.leader_epoch,
+                before_offset=query.before_offset,
+                before_time_ms=-1 if query.before_time_ms is None else query.before_time_ms,
+            )
+            for query in queries
+        ),
+    )
+
+
+def points_of(response: DeletionPointsResponse) -> dict[int, PointAnswer]:
+    """By partition, of an answer without an error of its own."""
+    return {
+        point.partition: PointAnswer(
+            error_code=point.error_code,
+            log_start_offset=point.log_start_offset,
+            high_watermark=point.high_watermark,
+            offset=point.offset,
+            last_epoch=point.last_epoch,
+            size_bytes=point.size_bytes,
+        )
+        for point in response.points
+    }
+
+
+def delete_topic_records(
+    command: DeleteCommand, controller_epoch: int, timeout_ms: int
+) -> DeleteTopicRecordsRequest:
+    """Delete what was frozen; a leader whose replicas need longer than ``timeout_ms`` is asked
+    again."""
+    return DeleteTopicRecordsRequest(
+        controller_epoch=controller_epoch,
+        topic_id=command.topic_id,
+        timeout_ms=timeout_ms,
+        partitions=tuple(
+            RecordsBelow(
+                partition=partition,
+                leader_epoch=point.leader_epoch,
+                offset=point.offset,
+                last_epoch=point.last_epoch,
+            )
+            for partition, point in sorted(command.points.items())
+        ),
+    )
+
+
+def deletions_of(response: DeleteTopicRecordsResponse) -> dict[int, DeletionAnswer]:
+    """By partition, of an answer without an error of its own."""
+    return {
+        result.partition: DeletionAnswer(
+            error_code=result.error_code,
+            low_watermark=result.low_watermark,
+            lost_from=result.lost_from_offset,
+        )
+        for result in response.results
+    }

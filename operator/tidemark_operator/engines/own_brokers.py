@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
-from kio.schema.delete_records.v2.response import DeleteRecordsResponse
-from kio.schema.list_offsets.v8.response import ListOffsetsResponse
-from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
-
-from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.wire.control import (
     DeleteRemoteTopicResponse,
     DisableRemoteTopicResponse,
     PartitionStatesRequest,
     Removal,
     ReplicaLogInfoResponse,
+)
+from tidemark.wire.deletions import (
+    DELETE_TOPIC_RECORDS,
+    DELETION_POINTS,
+    DeleteTopicRecordsResponse,
+    DeletionPointsResponse,
 )
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.broker_calls import (
@@ -27,14 +29,15 @@ from tidemark_operator.controller.broker_calls import (
 )
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import ListedOffset
-from tidemark_operator.controller.model import RowKey
-from tidemark_operator.engines import control_calls, kafka_calls
-from tidemark_operator.engines.base import (
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
     DeletionAnswer,
-    Engine,
-    EngineUnavailable,
+    PointAnswer,
+    PointQuery,
 )
+from tidemark_operator.controller.model import RowKey
+from tidemark_operator.engines import control_calls
+from tidemark_operator.engines.base import Engine, EngineUnavailable
 from tidemark_operator.engines.link import Change, Link, LinkListener
 from tidemark_operator.engines.user_link import DEAF, UserLink, UserListener
 from tidemark_operator.listener.channel import Channel
@@ -197,30 +200,39 @@ class OwnBrokers(Engine):
         _check(node_id, response.error_code)
         return control_calls.replica_logs_of(response)
 
-    async def list_offsets(
-        self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, ListedOffset]:
-        """Kafka's ListOffsets."""
-        request = kafka_calls.list_offsets(topic, timestamps)
-        response = await self._call(node_id, request, ListOffsetsResponse, 2 * CALL_TIMEOUT_S)
-        return kafka_calls.offsets_of(response)
-
-    async def epoch_ends(
-        self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, EpochEnd]:
-        """Kafka's OffsetForLeaderEpoch."""
-        request = kafka_calls.epoch_ends(topic, epochs)
-        response = await self._call(node_id, request, OffsetForLeaderEpochResponse, CALL_TIMEOUT_S)
-        return kafka_calls.ends_of(response)
+    async def deletion_points(
+        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
+    ) -> dict[int, PointAnswer]:
+        """Our own ListOffsets, by topic id and leader epoch."""
+        self._check_knows(node_id, DELETION_POINTS)
+        request = control_calls.deletion_points(topic_id, queries, self._state.controller_epoch)
+        response = await self._call(node_id, request, DeletionPointsResponse, 2 * CALL_TIMEOUT_S)
+        _check(node_id, response.error_code)
+        return control_calls.points_of(response)
 
     async def delete_records(
-        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+        self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        """Kafka's DeleteRecords."""
-        request = kafka_calls.delete_records(topic, offsets, timeout_ms)
+        """Our own DeleteRecords, by topic id and leader epoch."""
+        node_id = command.node_id
+        self._check_knows(node_id, DELETE_TOPIC_RECORDS)
+        request = control_calls.delete_topic_records(
+            command, self._state.controller_epoch, timeout_ms
+        )
         timeout_s = timeout_ms / 1000 + CALL_TIMEOUT_S
-        response = await self._call(node_id, request, DeleteRecordsResponse, timeout_s)
-        return kafka_calls.deletions_of(response)
+        response = await self._call(node_id, request, DeleteTopicRecordsResponse, timeout_s)
+        _check(node_id, response.error_code)
+        return control_calls.deletions_of(response)
+
+    def _check_knows(self, node_id: int, command: int) -> None:
+        """A broker ends its connection over a command that it does not know, and everything that it
+        was told would have to be told again."""
+        link = self._links.get(node_id)
+        if link is not None and link.channel.last_command < command:
+            raise EngineUnavailable(
+                f"broker {node_id} is of an earlier version, which cannot be told what to delete: "
+                "upgrade it"
+            )
 
     async def _call(
         self, node_id: int, request: Any, response_type: type[R], timeout_s: float

@@ -35,8 +35,11 @@ class Channel:
         broker_epoch: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        last_command: int = 0,
     ) -> None:
+        """``last_command``: the highest key of a command that the broker knows."""
         self.broker_id = broker_id
+        self.last_command = last_command
         self.broker_epoch = broker_epoch
         self._reader = reader
         self._writer = writer

@@ -422,7 +422,9 @@ class ControlServer:
         request = attached.request
         if self._term is None or self._term.controller_epoch != attached.controller_epoch:
             return None
-        channel = Channel(request.broker_id, request.broker_epoch, reader, writer)
+        channel = Channel(
+            request.broker_id, request.broker_epoch, reader, writer, request.last_command
+        )
         previous = self._channels.get(request.broker_id)
         if previous is not None:
             previous.close()

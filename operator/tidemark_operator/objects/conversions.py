@@ -187,7 +187,12 @@ def deletion_info(body: Json) -> DeletionInfo:
     resolved = None
     if status.resolved is not None:
         resolved = {
-            point.partition: ResolvedOffset(offset=point.offset, leader_epoch=point.leader_epoch)
+            point.partition: ResolvedOffset(
+                offset=point.offset,
+                leader_epoch=point.leader_epoch,
+                records=point.records,
+                size_bytes=point.bytes,
+            )
             for point in status.resolved
         }
     progress = {
@@ -211,6 +216,7 @@ def deletion_info(body: Json) -> DeletionInfo:
         resolved=resolved,
         progress=progress,
         records=status.records,
+        size_bytes=status.bytes,
         started_ms=None if status.start_time is None else ms_of_time(status.start_time),
         finished_ms=None if status.completion_time is None else ms_of_time(status.completion_time),
         status=body.get("status") or {},

@@ -1,27 +1,27 @@
 """One RecordDeletion: resolve, freeze in a status write, delete, wait for the low watermarks."""
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import Mapping
-
-from kio.schema.errors import ErrorCode
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TypeVar
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion, deletion_offsets
-from tidemark_operator.controller.deletion_offsets import Answers
 from tidemark_operator.controller.deletion_values import (
-    EARLIEST,
     Delete,
     DeleteCommand,
+    DeletionAnswer,
     DeletionInfo,
     Finished,
-    ListedOffset,
+    PointQuery,
     Resolve,
     Step,
     Waiting,
 )
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
+from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
@@ -29,8 +29,10 @@ from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
 LOOK_AGAIN_S = 2.0
 ASK_TIMEOUT_MS = 20_000
+LEADERS_AT_ONCE = 32
 
 
 class RecordDeletionReconciler:
@@ -65,94 +67,55 @@ class RecordDeletionReconciler:
 
     async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
         """Ask the leaders, then freeze what they said before anything is deleted."""
-        state = self._services.state
-        try:
-            answers = await self._resolve_offsets(step)
-            epochs = await self._resolve_epochs(view, step, answers)
-        except EngineUnavailable as error:
-            await self._write(key, view, Waiting(reason="Resolving", message=str(error)))
+        by_leader: dict[int, list[PointQuery]] = {}
+        for query in step.queries:
+            by_leader.setdefault(query.node_id, []).append(query)
+        engine = self._services.engine
+        answers, problem = await _all_at_once(
+            engine.deletion_points(node_id, step.topic_id, queries)
+            for node_id, queries in sorted(by_leader.items())
+        )
+        if problem:
+            await self._write(key, view, Waiting(reason="Resolving", message=problem))
             return LOOK_AGAIN_S
-        frozen = deletion_offsets.freeze(state, view, step, answers, epochs, now_ms=wall_ms())
+        state = self._services.state
+        frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
         if isinstance(frozen, Waiting):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
         await self._write(key, frozen, step)
         return 0.0
 
-    async def _resolve_offsets(self, step: Resolve) -> Answers:
-        """One ListOffsets per leader and round: a request names a partition only once."""
-        rounds: dict[tuple[int, int], dict[int, int]] = {}
-        turns: dict[tuple[int, int], int] = {}
-        for query in step.queries:
-            turn = turns.get((query.node_id, query.partition), 0)
-            turns[query.node_id, query.partition] = turn + 1
-            rounds.setdefault((query.node_id, turn), {})[query.partition] = query.timestamp
-        answers: dict[tuple[int, int], ListedOffset] = {}
-        for (node_id, _), timestamps in sorted(rounds.items()):
-            found = await self._services.engine.list_offsets(node_id, step.topic_name, timestamps)
-            for partition, answer in found.items():
-                answers[partition, timestamps[partition]] = answer
-        return answers
-
-    async def _resolve_epochs(
-        self, view: DeletionInfo, step: Resolve, answers: Answers
-    ) -> Mapping[int, int]:
-        topic = self._services.state.topics.get(view.topic_key)
-        if topic is None:
-            return {}
-        search = deletion_offsets.search_epochs(view, topic, step, answers)
-        while questions := search.questions:
-            for node_id, epochs in sorted(questions.items()):
-                ends = await self._services.engine.epoch_ends(node_id, step.topic_name, epochs)
-                if ends.keys() != epochs.keys():
-                    raise EngineUnavailable(f"broker {node_id} does not lead all partitions now")
-                for partition, end in ends.items():
-                    search.take(partition, end)
-        return search.found
-
     # ------------------------------------------------------------ delete
 
     async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
-        await self._write(key, view, step)
-        current = view
-        for node_id in [command.node_id for command in step.commands]:
-            try:
-                current = await self._carry_out(key, current, node_id)
-            except EngineUnavailable as error:
-                logger.info("%s: %s", key, error)
+        if not _says_so(view):
+            await self._write(key, view, step)
+        answers, problem = await _all_at_once(
+            self._carry_out(key, view, command.node_id) for command in step.commands
+        )
+        current = deletion.record(view, answers)
         if not self._is_wanted(key, current):
             return 0.0
         after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
         if isinstance(after, Finished):
             await self._finish(key, current, after)
             return 0.0
+        if isinstance(after, Delete):
+            after = dataclasses.replace(after, problem=problem)
         await self._write(key, current, after)
         return LOOK_AGAIN_S
 
-    async def _carry_out(self, key: Key, view: DeletionInfo, node_id: int) -> DeletionInfo:
-        """What one broker is to delete. Nothing is sent on the strength of what was so before an
-        answer came: the topic may be another by now, its leader too, and the request withdrawn.
-        Raises :class:`EngineUnavailable`."""
-        engine, command = self._services.engine, self._command_for(key, view, node_id)
+    async def _carry_out(
+        self, key: Key, view: DeletionInfo, node_id: int
+    ) -> Mapping[int, DeletionAnswer]:
+        """What one broker is to delete by now: while the status was written, or others were asked,
+        another leader may have been elected, and the request withdrawn. Raises
+        :class:`EngineUnavailable`."""
+        command = self._command_for(key, view, node_id)
         if command is None:
-            return view
-        topic, offsets = command.topic_name, dict(command.offsets)
-        if command.epochs:
-            earliest = dict.fromkeys(command.epochs, EARLIEST)
-            starts = await engine.list_offsets(node_id, topic, earliest)
-            ends = await engine.epoch_ends(node_id, topic, command.epochs)
-            if self._command_for(key, view, node_id) != command:
-                return view
-            view, offsets = deletion.check_ends(view, command, starts, ends)
-        if not offsets:
-            return view
-        answers = await engine.delete_records(node_id, topic, offsets, ASK_TIMEOUT_MS)
-        results = {
-            partition: (int(answer.error), answer.low_watermark)
-            for partition, answer in answers.items()
-            if answer.error is not ErrorCode.request_timed_out
-        }
-        return deletion.record(view, results)
+            return {}
+        return await self._services.engine.delete_records(command, ASK_TIMEOUT_MS)
 
     def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:
         if not self._is_wanted(key, view):
@@ -198,3 +161,32 @@ class RecordDeletionReconciler:
             RECORD_DELETION, key, view.status, result.status, now_ms=now_ms
         ):
             logger.info("%s", result.sentence)
+
+
+def _says_so(view: DeletionInfo) -> bool:
+    """Does the status say already that it is being deleted? Then it is written once a round, with
+    what the round has brought."""
+    succeeded = find(view.status, "Succeeded")
+    return succeeded is not None and succeeded.get("reason") == "Deleting"
+
+
+async def _all_at_once(
+    calls: Iterable[Coroutine[None, None, Mapping[int, R]]],
+) -> tuple[dict[int, R], str]:
+    """What the leaders answered, by partition, and why one of them did not: one that is slow or
+    away holds up no other."""
+    gate = asyncio.Semaphore(LEADERS_AT_ONCE)
+    answers: dict[int, R] = {}
+    problems: list[str] = []
+
+    async def limited(call: Coroutine[None, None, Mapping[int, R]]) -> None:
+        async with gate:
+            try:
+                answers.update(await call)
+            except EngineUnavailable as error:
+                problems.append(str(error))
+
+    async with asyncio.TaskGroup() as group:
+        for call in calls:
+            group.create_task(limited(call))
+    return answers, min(problems, default="")

@@ -166,6 +166,17 @@ class ResolvedPoint(ApiModel):
     leader_epoch: Annotated[
         Int32, Field(description="In which the last record below the offset was written.")
     ]
+    records: Annotated[
+        Count | None, Field(description="Offsets from the log start up to the offset.")
+    ] = None
+    bytes: Annotated[
+        Count | None,
+        Field(
+            description=(
+                "Of the segments that lie wholly below, in the tier or else in the leader's log."
+            )
+        ),
+    ] = None
 
 
 class PartitionProgress(ApiModel):
@@ -207,7 +218,10 @@ class RecordDeletionStatus(ApiModel):
     records: Annotated[
         Count | None, Field(description="Offsets that went (in a dry run: would go).")
     ] = None
-    bytes: Annotated[Count | None, Field(description="Bytes of segments that went.")] = None
+    bytes: Annotated[
+        Count | None,
+        Field(description="Bytes of segments that went, counted in one replica."),
+    ] = None
     start_time: Time | None = None
     completion_time: Time | None = None
     conditions: Conditions = ()

@@ -5,17 +5,15 @@ other processes of the machine do not count, nor do threads.
 """
 
 import asyncio
-import contextlib
 import dataclasses
-import gc
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.integration.api.api_broker import ApiBroker
+from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire.connection import ConnectionClosed
@@ -23,8 +21,6 @@ from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.control.commands import Commands
 
 MANY = 19_000
-#: A slice ends after 5 ms; some steps go through all entries at once, in a few milliseconds more.
-TURN_MS = 20
 
 #: The Api's key and version; the request; where it names partitions, and the answer tells of them.
 ASKED: dict[str, tuple[int, int, Callable[[], Any], tuple[str, str], tuple[str, str]]] = {
@@ -91,30 +87,6 @@ async def ask(broker: ApiBroker, api: str, partitions: range | list[int]) -> lis
         naming(request(), named, partitions), kafka.answer_type(key, version), 60
     )
     return [each for topic in getattr(answer, told[0]) for each in getattr(topic, told[1])]
-
-
-@contextlib.asynccontextmanager
-async def longest_turn() -> AsyncIterator[list[float]]:
-    """In milliseconds of processor time, of everything that runs on this loop. Without garbage
-    collection: it would go through all of pytest, too."""
-    longest = [0.0]
-    gc.disable()
-
-    async def beat() -> None:
-        before = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now = time.thread_time()
-            longest[0] = max(longest[0], (now - before) * 1000)
-            before = now
-
-    task = asyncio.create_task(beat())
-    await asyncio.sleep(0)
-    try:
-        yield longest
-    finally:
-        task.cancel()
-        gc.enable()
 
 
 @pytest.mark.parametrize("api", ASKED)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.answers import room
 from tests.control_messages import partition_states, topic_state
-from tests.integration.api.test_many_entries import TURN_MS, longest_turn
+from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import LISTENER, NONE, Broker, broker, row
 from tidemark.wire.framing import decode_response, encode_request

@@ -4,12 +4,9 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_for_leader_epoch.v4 import response
 
 from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
-from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark_operator.engines import kafka_calls
 
 FIRST_MS = 1_700_000_000_000
 
@@ -88,23 +85,3 @@ async def test_offset_for_leader_epoch(broker: ApiBroker, version: int) -> None:
     assert (await ask("t", 1, 2)).error_code is ErrorCode.fenced_leader_epoch
     assert (await ask("t", 3, 2)).error_code is ErrorCode.unknown_leader_epoch
     assert (await ask("nope", -1, 0)).error_code is ErrorCode.unknown_topic_or_partition
-
-
-@pytest.mark.parametrize(
-    ("epoch", "end"),
-    [(1, (1, 0)), (2, (2, 6)), (4, (2, 6)), (5, (5, 8))],
-    ids=["before its first record", "an older one", "one without a record", "its own"],
-)
-async def test_the_operator_learns_where_an_epoch_ends(
-    broker: ApiBroker, epoch: int, end: tuple[int, int]
-) -> None:
-    """Before it deletes what was frozen under an older epoch: the records of later ones stay."""
-    await _fill(broker)
-    topic_id = broker.manager.metadata.topics["t"].topic_id
-    await broker.create("t", leader_epoch=5, topic_id=topic_id)
-    records = kafka.batch(b"x", b"y", timestamp_ms=FIRST_MS)
-    await broker.ask(kafka.produce(9, "t", records), kafka.answer_type(0, 9))
-    answer = await broker.ask(
-        kafka_calls.epoch_ends("t", {0: epoch}), response.OffsetForLeaderEpochResponse
-    )
-    assert kafka_calls.ends_of(answer) == {0: EpochEnd(*end)}

@@ -1,24 +1,15 @@
-"""What the operator asks before it deletes, where an unclean leader has records of an *older* epoch
-in the place of the resolved ones. The real broker answers; the controller's core decides."""
+"""What the operator tells a leader to delete, where an unclean one has records of an *older* epoch
+in the place of the resolved ones."""
 
-import uuid
 from typing import Any
 
 import pytest
-from kio.schema.list_offsets.v8.response import ListOffsetsResponse
-from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
+from kio.schema.errors import ErrorCode
 
 from tests.integration.api.api_broker import ApiBroker
 from tests.unit.api import api_requests as kafka
-from tidemark_operator.controller import deletion
-from tidemark_operator.controller.deletion_values import (
-    EARLIEST,
-    DeleteCommand,
-    DeletionInfo,
-    DeletionTarget,
-    ResolvedOffset,
-)
-from tidemark_operator.engines import kafka_calls
+from tidemark.wire import deletions
+from tidemark_broker.control.record_deletions import delete_topic_records
 
 
 async def append(broker: ApiBroker, batches: int) -> None:
@@ -40,28 +31,12 @@ async def test_records_of_an_older_epoch_are_not_what_was_meant(
     await append(broker, 7)
     await broker.create("t", leader_epoch=6, replicas=(1,), topic_id=topic_id)
     await append(broker, batches_since)
-    view = DeletionInfo(
-        key="ns/d",
-        uid=uuid.uuid4(),
-        generation=1,
-        topic_key="ns/t",
-        targets=(DeletionTarget(partition=0, before_offset=-1),),
-        created_ms=0,
-        topic_id=topic_id,
-        resolved={0: ResolvedOffset(offset=10, leader_epoch=5)},
+    below = deletions.RecordsBelow(partition=0, leader_epoch=6, offset=10, last_epoch=5)
+    request = deletions.DeleteTopicRecordsRequest(
+        controller_epoch=1, topic_id=topic_id, timeout_ms=1000, partitions=(below,)
     )
-    command = DeleteCommand(
-        node_id=1,
-        topic_id=topic_id,
-        topic_name="t",
-        offsets={0: 10},
-        leader_epochs={0: 6},
-        epochs={0: 5},
-    )
-    starts = await broker.ask(kafka_calls.list_offsets("t", {0: EARLIEST}), ListOffsetsResponse)
-    ends = await broker.ask(kafka_calls.epoch_ends("t", {0: 5}), OffsetForLeaderEpochResponse)
-    after, offsets = deletion.check_ends(
-        view, command, kafka_calls.offsets_of(starts), kafka_calls.ends_of(ends)
-    )
-    assert offsets == {}
-    assert after.progress[0].fatal
+    (result,) = await delete_topic_records(broker.manager, request, who="controller")
+    assert ErrorCode(result.error_code) is ErrorCode.offset_out_of_range
+    partition = broker.manager.get("t", 0)
+    assert partition is not None
+    assert partition.log_start_offset == 0

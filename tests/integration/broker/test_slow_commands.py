@@ -4,26 +4,28 @@ import asyncio
 import json
 import sys
 import time
-from datetime import timedelta
+import uuid
 from pathlib import Path
-
-from kio.schema.delete_records.v2 import request as delete_records
-from kio.schema.delete_records.v2.response import DeleteRecordsResponse
-from kio.schema.types import TopicName
-from kio.static.primitive import i32, i32Timedelta, i64
 
 from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
 from tidemark.tiering import TieringState
 from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.deletions import (
+    DeleteTopicRecordsRequest,
+    DeleteTopicRecordsResponse,
+    RecordsBelow,
+)
 
 
-def deletion(topic: str, offset: int, timeout_s: int) -> delete_records.DeleteRecordsRequest:
-    partition = delete_records.DeleteRecordsPartition(partition_index=i32(0), offset=i64(offset))
-    return delete_records.DeleteRecordsRequest(
-        topics=(delete_records.DeleteRecordsTopic(name=TopicName(topic), partitions=(partition,)),),
-        timeout=i32Timedelta.parse(timedelta(seconds=timeout_s)),
+def deletion(topic_id: uuid.UUID, offset: int, timeout_s: int) -> DeleteTopicRecordsRequest:
+    below = RecordsBelow(partition=0, leader_epoch=0, offset=offset, last_epoch=0)
+    return DeleteTopicRecordsRequest(
+        controller_epoch=1,
+        topic_id=topic_id,
+        timeout_ms=1000 * timeout_s,
+        partitions=(below,),
     )
 
 
@@ -40,11 +42,11 @@ async def test_elections_do_not_wait_for_deletions(
     async def delete(offset: int) -> int:
         try:
             answer = await commands.request(
-                deletion("flights", offset, 15), DeleteRecordsResponse, 30
+                deletion(topic_id, offset, 15), DeleteTopicRecordsResponse, 30
             )
         except ConnectionClosed:
             return -1
-        return int(answer.topics[0].partitions[0].error_code.value)
+        return answer.error_code or answer.results[0].error_code
 
     deletions = [asyncio.create_task(delete(1 + n % 9)) for n in range(100)]
     await asyncio.sleep(0)  # all are written before the state

@@ -3,26 +3,18 @@ each test decides how it is answered."""
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kio.schema.delete_records.v2 import request as delete_request
-from kio.schema.delete_records.v2 import response as delete_response
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v8 import request as list_request
-from kio.schema.list_offsets.v8 import response as list_response
-from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
-from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
-from kio.static.primitive import i32, i32Timedelta, i64
 
 from tests.certificates import leaf_of_operator
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
-from tidemark.wire import control, topics, users
+from tidemark.wire import control, deletions, topics, users
 from tidemark.wire.framing import (
     decode_request,
     decode_response,
@@ -33,7 +25,6 @@ from tidemark.wire.framing import (
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
-NO_TIME = i32Timedelta.parse(dt.timedelta(0))
 
 
 class Refused(Exception):
@@ -173,6 +164,7 @@ class BrokerPeer:
                 broker_id=self.node_id,
                 broker_epoch=self.broker_epoch,
                 session_token=self.session_token,
+                last_command=deletions.DELETE_TOPIC_RECORDS,
             ),
             control.AttachResponse,
         )
@@ -358,12 +350,10 @@ class BrokerPeer:
                 return self._logs(decode_request(control.ReplicaLogInfoRequest, frame))
             case users.USER_STATES:
                 return self._users(decode_request(users.UserStatesRequest, frame))
-            case 2:
-                return self._list(decode_request(list_request.ListOffsetsRequest, frame))
-            case 21:
-                return self._delete(decode_request(delete_request.DeleteRecordsRequest, frame))
-            case 23:
-                return self._ends(decode_request(epoch_request.OffsetForLeaderEpochRequest, frame))
+            case deletions.DELETION_POINTS:
+                return self._points(decode_request(deletions.DeletionPointsRequest, frame))
+            case deletions.DELETE_TOPIC_RECORDS:
+                return self._delete(decode_request(deletions.DeleteTopicRecordsRequest, frame))
         raise AssertionError(f"unexpected command {key}")
 
     def _apply(self, request: control.PartitionStatesRequest) -> control.PartitionStatesResponse:
@@ -448,56 +438,53 @@ class BrokerPeer:
             error_code=0, broker_epoch=self.broker_epoch, logs=tuple(found)
         )
 
-    def _list(self, request: list_request.ListOffsetsRequest) -> list_response.ListOffsetsResponse:
-        (topic,) = request.topics
+    def _leads(self, topic_id: uuid.UUID, partition: int, leader_epoch: int) -> tuple[str, int]:
+        """The topic's name, or the error with which another topic or epoch is refused."""
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        row = self.rows.get((names.get(topic_id, ""), partition))
+        if row is None:
+            return "", int(ErrorCode.unknown_topic_id)
+        wrong = row.leader_epoch != leader_epoch
+        return names[topic_id], int(ErrorCode.fenced_leader_epoch) if wrong else 0
+
+    def _points(self, request: deletions.DeletionPointsRequest) -> deletions.DeletionPointsResponse:
+        """All records are of the first epoch, and of ten bytes."""
         found = []
-        for part in topic.partitions:
-            start = self.deleted.get((topic.name, int(part.partition_index)), 0)
-            fixed = {-1: self.high_watermark, -2: start}
-            timestamp = int(part.timestamp)
-            offset = fixed[timestamp] if timestamp < 0 else self.offset_of_time(timestamp)
+        for asked in request.partitions:
+            name, error = self._leads(request.topic_id, asked.partition, asked.leader_epoch)
+            start = self.deleted.get((name, asked.partition), 0)
+            offset = self.high_watermark if asked.before_offset < 0 else asked.before_offset
+            if asked.before_time_ms >= 0:
+                by_time = self.offset_of_time(asked.before_time_ms)
+                offset = self.high_watermark if by_time < 0 else by_time
             found.append(
-                list_response.ListOffsetsPartitionResponse(
-                    partition_index=part.partition_index,
-                    error_code=ErrorCode.none,
-                    offset=i64(offset),
-                    leader_epoch=i32(0),
+                deletions.PointMeant(
+                    partition=asked.partition,
+                    error_code=error,
+                    log_start_offset=start,
+                    high_watermark=self.high_watermark,
+                    offset=offset,
+                    last_epoch=0,
+                    size_bytes=10 * max(0, offset - start),
                 )
             )
-        answer = list_response.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(found))
-        return list_response.ListOffsetsResponse(throttle_time=NO_TIME, topics=(answer,))
-
-    def _ends(
-        self, request: epoch_request.OffsetForLeaderEpochRequest
-    ) -> epoch_response.OffsetForLeaderEpochResponse:
-        """All records are of the first epoch."""
-        (topic,) = request.topics
-        found = tuple(
-            epoch_response.EpochEndOffset(
-                partition=part.partition,
-                error_code=ErrorCode.none,
-                leader_epoch=i32(0),
-                end_offset=i64(self.high_watermark),
-            )
-            for part in topic.partitions
-        )
-        answer = epoch_response.OffsetForLeaderTopicResult(topic=topic.topic, partitions=found)
-        return epoch_response.OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=(answer,))
+        return deletions.DeletionPointsResponse(error_code=0, points=tuple(found))
 
     def _delete(
-        self, request: delete_request.DeleteRecordsRequest
-    ) -> delete_response.DeleteRecordsResponse:
-        (topic,) = request.topics
+        self, request: deletions.DeleteTopicRecordsRequest
+    ) -> deletions.DeleteTopicRecordsResponse:
         done = []
-        for part in topic.partitions:
-            key = (str(topic.name), int(part.partition_index))
-            self.deleted[key] = max(self.deleted.get(key, 0), int(part.offset))
+        for below in request.partitions:
+            name, error = self._leads(request.topic_id, below.partition, below.leader_epoch)
+            key = name, below.partition
+            if not error:
+                self.deleted[key] = max(self.deleted.get(key, 0), below.offset)
             done.append(
-                delete_response.DeleteRecordsPartitionResult(
-                    partition_index=part.partition_index,
-                    low_watermark=i64(self.deleted[key]),
-                    error_code=ErrorCode.none,
+                deletions.RecordsDeleted(
+                    partition=below.partition,
+                    error_code=error,
+                    low_watermark=-1 if error else self.deleted[key],
+                    lost_from_offset=-1,
                 )
             )
-        answer = delete_response.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(done))
-        return delete_response.DeleteRecordsResponse(throttle_time=NO_TIME, topics=(answer,))
+        return deletions.DeleteTopicRecordsResponse(error_code=0, results=tuple(done))

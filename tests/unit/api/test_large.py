@@ -81,6 +81,11 @@ class Told:
     assignment: Answer
 
 
+@dataclass
+class Groups:
+    groups: tuple[Answer, ...]
+
+
 @pytest.mark.parametrize(
     ("topics", "partitions", "large"),
     [(0, 0, False), (1, 900, False), (1, 1100, True), (1100, 0, True), (600, 1, True)],
@@ -91,4 +96,5 @@ def test_an_answer_is_large_by_all_of_its_elements(
     answer = Answer(tuple(Topic("t", tuple(range(partitions))) for _ in range(topics)))
     assert is_large(answer) is large
     assert is_large(Told(answer)) is large
+    assert is_large(Groups((answer,))) is large
     assert not is_large(None)

@@ -1,12 +1,7 @@
 """Requests of Kafka's admin API that name thousands of topics or partitions: others have the loop
 meanwhile. What is measured is the processor time of the loop's thread between two turns."""
 
-import asyncio
-import contextlib
-import gc
-import time
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,6 +14,7 @@ from kio.schema.elect_leaders.v2 import request as election
 from kio.schema.incremental_alter_configs.v1 import request as incremental
 from kio.schema.list_partition_reassignments.v0 import request as listing
 
+from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
 from tests.unit.api.admin_world import AdminWorld, result
 from tidemark.wire.topics import PartitionResult, TopicChange, TopicChangeResult
@@ -34,7 +30,6 @@ from tidemark_broker.api import (
 from tidemark_broker.api.table import Api
 
 MANY = 19_000
-TURN_MS = 20.0
 NAMES = [f"t{number}" for number in range(MANY)]
 TIMEOUT = kafka.duration(0)
 
@@ -147,31 +142,6 @@ ASKED: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
         },
     ),
 }
-
-
-@contextlib.asynccontextmanager
-async def longest_turn() -> AsyncIterator[list[float]]:
-    """In milliseconds, of everything that runs on this loop; without garbage collection, which
-    would go through all of pytest."""
-    longest = [0.0]
-    gc.disable()
-
-    async def beat() -> None:
-        before = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now = time.thread_time()
-            longest[0] = max(longest[0], (now - before) * 1000)
-            before = now
-
-    task = asyncio.create_task(beat())
-    await asyncio.sleep(0)
-    try:
-        yield longest
-        await asyncio.sleep(0)  # the last of it is measured, too
-    finally:
-        task.cancel()
-        gc.enable()
 
 
 def _answer(change: TopicChange) -> TopicChangeResult:

@@ -5,8 +5,6 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
@@ -19,18 +17,18 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
-from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
-    EARLIEST,
-    LATEST,
     Delete,
+    DeleteCommand,
+    DeletePoint,
+    DeletionAnswer,
     DeletionInfo,
     DeletionTarget,
     Finished,
-    ListedOffset,
-    OffsetQuery,
+    PointAnswer,
+    PointQuery,
     Progress,
     Resolve,
     ResolvedOffset,
@@ -69,26 +67,43 @@ def _view(*targets: DeletionTarget, **fields: object) -> DeletionInfo:
 ALL_TO_HW = DeletionTarget(partition=None, before_offset=-1)
 
 
-def _answers(
-    step: Step, found: dict[int, int] | None = None
-) -> dict[tuple[int, int], ListedOffset]:
-    """Log start 10 and high watermark 100 everywhere; ``found`` by time."""
+def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, PointAnswer]:
+    """Log start 10 and high watermark 100 everywhere, all records of epoch 3; ``found`` by time."""
     assert isinstance(step, Resolve)
-    offsets = {EARLIEST: 10, LATEST: 100, **(found or {})}
-    return {
-        (query.partition, query.timestamp): ListedOffset(
-            error_code=0, offset=offsets[query.timestamp]
-        )
-        for query in step.queries
-    }
+    return {query.partition: _answer(query, found or {}) for query in step.queries}
+
+
+def _answer(query: PointQuery, found: dict[int, int]) -> PointAnswer:
+    offset = 100 if query.before_offset == -1 else query.before_offset
+    if query.before_time_ms is not None:
+        offset = found[query.before_time_ms]
+    return PointAnswer(
+        error_code=0,
+        log_start_offset=10,
+        high_watermark=100,
+        offset=offset,
+        last_epoch=3,
+        size_bytes=7 * offset,
+    )
 
 
 def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
-    frozen = deletion_offsets.freeze(world.state, view, step, _answers(step, found), {}, now_ms=T0)
+    frozen = deletion_offsets.freeze(world.state, view, step, _answers(step, found), now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
     return frozen
+
+
+def _reached(**low_watermarks: int) -> dict[int, DeletionAnswer]:
+    """``p0=100``: partition 0 has got there."""
+    return {
+        int(name[1:]): DeletionAnswer(low_watermark=low) for name, low in low_watermarks.items()
+    }
+
+
+def _commanded(command: DeleteCommand) -> dict[int, int]:
+    return {part: point.offset for part, point in command.points.items()}
 
 
 def _offsets(view: DeletionInfo) -> dict[int, int]:
@@ -104,7 +119,7 @@ def test_leaders_are_asked_where_their_partitions_stand() -> None:
         (1, 2, 5),
         (2, 1, 6),
     }
-    assert {q.timestamp for q in step.queries} == {EARLIEST, LATEST}
+    assert {(q.before_offset, q.before_time_ms) for q in step.queries} == {(-1, None)}
 
 
 @pytest.mark.parametrize(
@@ -113,15 +128,31 @@ def test_leaders_are_asked_where_their_partitions_stand() -> None:
         (DeletionTarget(partition=1, before_offset=42), {}, 42),
         (DeletionTarget(partition=1, before_offset=-1), {}, 100),
         (DeletionTarget(partition=1, before_time_ms=NOON), {NOON: 61}, 61),
-        (DeletionTarget(partition=1, before_time_ms=NOON), {NOON: -1}, 100),
-        (DeletionTarget(partition=1, before_time_ms=NOON), {NOON: 120}, 100),
     ],
 )
 def test_points_become_numbers(target: DeletionTarget, found: dict[int, int], offset: int) -> None:
+    """The leader's: the epoch, too, is that of the records and not the one it leads in."""
     frozen = _frozen(_world(), _view(target), found)
-    assert frozen.resolved == {1: ResolvedOffset(offset=offset, leader_epoch=5)}
-    assert frozen.records == offset - 10
+    assert frozen.resolved == {
+        1: ResolvedOffset(offset=offset, leader_epoch=3, records=offset - 10, size_bytes=7 * offset)
+    }
+    assert (frozen.records, frozen.size_bytes) == (offset - 10, 7 * offset)
     assert frozen.topic_id == numbered_uuid(1)
+
+
+def test_bytes_that_one_tier_does_not_tell_are_not_made_up() -> None:
+    world, view = _world(), _view(ALL_TO_HW)
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Resolve)
+    answers = _answers(step)
+    answers[1] = dataclasses.replace(answers[1], size_bytes=-1)
+    frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
+    assert isinstance(frozen, DeletionInfo)
+    assert frozen.resolved is not None
+    assert [point.size_bytes for point in frozen.resolved.values()] == [700, None, 700]
+    assert frozen.size_bytes is None
+    end = deletion.next_step(world.state, dataclasses.replace(frozen, dry_run=True), now_ms=T0)
+    assert "dry run: 270 records in 3 partitions would go" in getattr(end, "message", "")
 
 
 def test_a_time_in_the_future_is_that_of_the_objects_making() -> None:
@@ -135,8 +166,8 @@ def test_what_is_frozen_is_never_resolved_again() -> None:
     frozen = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, frozen, now_ms=T0)
     assert isinstance(step, Delete)
-    resolve = Resolve(topic_id=numbered_uuid(1), topic_name="topic-1", queries=())
-    again = deletion_offsets.freeze(world.state, frozen, resolve, {}, {}, now_ms=T0 + 1)
+    resolve = Resolve(topic_id=numbered_uuid(1), queries=())
+    again = deletion_offsets.freeze(world.state, frozen, resolve, {}, now_ms=T0 + 1)
     assert again is frozen
 
 
@@ -146,10 +177,11 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
-    answers[1, LATEST] = ListedOffset(error_code=6, offset=-1)
-    waiting = deletion_offsets.freeze(world.state, view, step, answers, {}, now_ms=T0)
+    answers[1] = PointAnswer(error_code=6)
+    waiting = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 1 " in waiting.message
+    assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
 
 
 def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -> None:
@@ -158,7 +190,7 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), {}, now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
     assert isinstance(waiting, Waiting)
     assert "partitions 0 " in waiting.message
 
@@ -169,7 +201,7 @@ def test_a_topic_that_went_while_its_leaders_were_asked_is_named() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     del world.state.topics[view.topic_key]
-    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), {}, now_ms=T0)
+    waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
     assert waiting == Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
 
 
@@ -194,8 +226,9 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
     )
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert [dict(command.offsets) for command in step.commands] == [{1: 50}]
-    view = deletion.record(view, {1: (0, 50)})
+    assert [_commanded(command) for command in step.commands] == [{1: 50}]
+    assert (view.records, view.size_bytes) == (40, 350), "of what will go"
+    view = deletion.record(view, _reached(p1=50))
     end = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(end, Finished)
     assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
@@ -207,15 +240,17 @@ def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> N
     view = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
-    assert [(c.node_id, dict(c.offsets)) for c in step.commands] == [
+    assert [(c.node_id, _commanded(c)) for c in step.commands] == [
         (1, {0: 100, 2: 100}),
         (2, {1: 100}),
     ]
-    view = deletion.record(view, {0: (0, 100), 1: (7, 40), 2: (0, 250)})
+    late = DeletionAnswer(error_code=ErrorCode.request_timed_out.value, low_watermark=40)
+    view = deletion.record(view, _reached(p0=100, p2=250) | {1: late})
+    assert view.progress[1] == Progress(low_watermark=40)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (1,)
-    view = deletion.record(view, {1: (0, 100)})
+    view = deletion.record(view, _reached(p1=100))
     end = deletion.next_step(world.state, view, now_ms=T0)
     assert end == Finished(
         succeeded=True, reason="Deleted", message="270 records deleted in 3 partitions"
@@ -227,15 +262,45 @@ def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
     view = _frozen(world, _view(ALL_TO_HW))
     codes = (
         ErrorCode.not_leader_or_follower,
-        ErrorCode.offset_out_of_range,
+        ErrorCode.offset_not_available,
         ErrorCode.policy_violation,
     )
-    view = deletion.record(view, {part: (code.value, -1) for part, code in enumerate(codes)})
+    answers = {part: DeletionAnswer(error_code=code.value) for part, code in enumerate(codes)}
+    view = deletion.record(view, answers)
     assert view.progress[0].error == "NOT_LEADER_OR_FOLLOWER"
     assert view.progress[1].error.startswith("HIGH_WATERMARK_BEHIND")
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (0, 1)
+
+
+def test_a_leader_is_told_its_epoch_and_that_of_the_last_record() -> None:
+    """It refuses where either is another one: what it was asked before may be so no more."""
+    world = _world()
+    view = _frozen(world, _view(ALL_TO_HW))
+    world.state.put_row(dataclasses.replace(world.row(), leader_epoch=9))
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Delete)
+    assert step.commands[0].topic_id == numbered_uuid(1)
+    assert step.commands[0].points == {
+        0: DeletePoint(offset=100, leader_epoch=9, last_epoch=3),
+        2: DeletePoint(offset=100, leader_epoch=6, last_epoch=3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("lost_from", "where"), [(40, ", from 40 on"), (-1, "election; what")], ids=["known", "unknown"]
+)
+def test_records_that_are_no_longer_there_fail_their_partition(lost_from: int, where: str) -> None:
+    world = _world()
+    view = _frozen(world, _view(ALL_TO_HW))
+    lost = DeletionAnswer(error_code=ErrorCode.offset_out_of_range.value, lost_from=lost_from)
+    view = deletion.record(view, _reached(p1=100, p2=100) | {0: lost})
+    assert view.progress[0].fatal
+    assert where in view.progress[0].error
+    end = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(end, Finished)
+    assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
 
 
 def test_a_topic_made_again_is_never_touched() -> None:
@@ -264,13 +329,14 @@ def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:
     assert step.reason == "TopicNotFound"
     step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
-    assert (step.reason, "nothing was deleted" in step.message) == ("Timeout", True)
+    assert step.reason == "Timeout"
+    assert "Topic ns/topic-1, which does not exist; nothing was deleted" in step.message
 
 
 def test_the_timeout_counts_from_resolution_and_names_what_is_late() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW, timeout_ms=1000))
-    view = deletion.record(view, {0: (0, 100), 1: (0, 100)})
+    view = deletion.record(view, _reached(p0=100, p1=100))
     assert isinstance(deletion.next_step(world.state, view, now_ms=T0 + 999), Delete)
     step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
@@ -284,6 +350,7 @@ def test_a_dry_run_deletes_nothing() -> None:
     )
     assert isinstance(step, Finished)
     assert (step.succeeded, step.reason) == (True, "DryRun")
+    assert step.message == "dry run: 270 records (2100 bytes) in 3 partitions would go"
 
 
 def _report(partition: int, leader_epoch: int, low_watermark: int) -> PartitionStatus:
@@ -322,6 +389,7 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
     """Or the records that come in its place would be deleted, which nobody asked for."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
+    view = dataclasses.replace(view, resolved={0: ResolvedOffset(offset=100, leader_epoch=4)})
     key = numbered_uuid(1), 0
     behind = dataclasses.replace(_report(0, 4, 0), next_offset=99)
     world.state.reports[key] = behind
@@ -334,71 +402,9 @@ def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
     view = deletion.observe(world.state, view)
     assert view.progress[0].fatal
     assert "below 100 were lost in an unclean election, from 99 on" in view.progress[0].error
-    step = deletion.next_step(world.state, view, now_ms=T0)
-    assert isinstance(step, Delete)
-    assert 0 not in step.pending
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "deleted", "fatal"),
-    [
-        (0, EpochEnd(4, 100), True, False),
-        (0, EpochEnd(4, 250), True, False),
-        (0, EpochEnd(4, 99), False, True),
-        (0, EpochEnd(3, 250), False, True),
-        (0, EpochEnd(-1, -1), False, True),
-        (100, EpochEnd(-1, -1), True, False),
-        (None, EpochEnd(4, 100), False, False),
-        (0, None, False, False),
-    ],
-    ids=[
-        "all is there",
-        "more came",
-        "some was lost",
-        "records of an older epoch are in their place",
-        "nothing of that epoch or a later one is there",
-        "it is gone already",
-        "it does not say where it begins",
-        "it does not say where the epoch ends",
-    ],
-)
-def test_a_later_leader_is_asked_where_the_frozen_epoch_ends(
-    start: int | None, end: EpochEnd | None, deleted: bool, fatal: bool
-) -> None:
-    """Its log may have passed the offset with other records before it ever reported."""
-    world = _world()
-    view = _frozen(world, _view(ALL_TO_HW))
-    epoch = world.row().leader_epoch
-    assert epoch == 4
-    world.state.put_row(dataclasses.replace(world.row(), leader_epoch=epoch + 1))
-    step = deletion.next_step(world.state, view, now_ms=T0)
-    assert isinstance(step, Delete)
-    command = step.commands[0]
-    assert command.epochs == {0: epoch}
-    starts = {} if start is None else {0: ListedOffset(error_code=0, offset=start)}
-    view, offsets = deletion.check_ends(view, command, starts, {} if end is None else {0: end})
-    assert offsets == ({0: 100, 2: 100} if deleted else {2: 100})
-    assert view.progress.get(0, Progress()).fatal is fatal
-
-
-@given(data=st.data())
-def test_the_epoch_of_the_last_record_is_found_by_halving(data: st.DataObject) -> None:
-    """Whatever epochs a log has; the leader's own may have no record yet."""
-    starts = sorted(data.draw(st.sets(st.integers(0, 200), min_size=1, max_size=8)))
-    numbered = sorted(data.draw(st.sets(st.integers(0, 500), min_size=8, max_size=8)))
-    log = LeaderEpochs(tuple(EpochEntry(e, s) for e, s in zip(numbered, starts, strict=False)))
-    log_end = data.draw(st.integers(starts[-1] + 1, 300))
-    offset = data.draw(st.integers(starts[0] + 1, log_end))
-    leader_epoch = log.latest_epoch + data.draw(st.integers(0, 9))
-    query = OffsetQuery(partition=0, node_id=1, leader_epoch=leader_epoch, timestamp=-1)
-    search = deletion_offsets.EpochSearch([query], {0: offset})
-    rounds = 0
-    while search.questions:
-        epoch = search.questions[1][0]
-        search.take(0, log.end_offset_for(epoch, log_end))
-        rounds += 1
-    assert search.found == {0: log.epoch_for_offset(offset - 1)}
-    assert rounds <= 10
+    end = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(end, Finished)
+    assert end.reason == "PartitionsFailed"
 
 
 def test_a_paused_one_deletes_nothing() -> None:
@@ -425,15 +431,23 @@ def test_the_status_freezes_numbers_and_says_how_far_it_is() -> None:
     result = deletion_status(world.state, view, step, now_ms=T0)
     assert ready(result)["Succeeded"] == ("Unknown", "Resolving")
     assert "resolved" not in result.status
-    view = deletion.record(_frozen(world, view), {0: (0, 100)})
+    view = deletion.record(_frozen(world, view), _reached(p0=100))
     step = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
     assert json.loads(json.dumps(result.status))["partitions"][0] == {
         "partition": 0,
         "lowWatermark": 100,
     }
+    assert result.status["resolved"][0] == {  # type: ignore[index]
+        "partition": 0,
+        "offset": 100,
+        "leaderEpoch": 3,
+        "records": 90,
+        "bytes": 700,
+    }
+    assert (result.status["records"], result.status["bytes"]) == (270, 2100)
     assert ready(result)["Reconciling"] == ("True", "Deleting")
-    view = deletion.record(view, {1: (0, 100), 2: (0, 100)})
+    view = deletion.record(view, _reached(p1=100, p2=100))
     end = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, deletion.finish(view, now_ms=T0), end, now_ms=T0)
     assert ready(result) == {
@@ -443,3 +457,14 @@ def test_the_status_freezes_numbers_and_says_how_far_it_is() -> None:
     }
     assert messages(result)["Stalled"] == ""
     assert result.status["completionTime"] == result.status["startTime"]
+
+
+def test_what_an_earlier_version_froze_is_written_as_it_stands() -> None:
+    """The API server refuses any change of it."""
+    world = _world()
+    old = {0: ResolvedOffset(offset=100, leader_epoch=4)}
+    view = _view(ALL_TO_HW, topic_id=numbered_uuid(1), resolved=old, records=90)
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    result = deletion_status(world.state, view, step, now_ms=T0)
+    assert result.status["resolved"] == [{"partition": 0, "offset": 100, "leaderEpoch": 4}]
+    assert "bytes" not in result.status

@@ -16,9 +16,10 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark_operator.controller import commit, deletion, deletion_offsets, disablement
 from tidemark_operator.controller.deletion_values import (
+    DeletionAnswer,
     DeletionInfo,
     DeletionTarget,
-    ListedOffset,
+    PointAnswer,
     Resolve,
 )
 from tidemark_operator.controller.model import TieringSpec
@@ -88,12 +89,20 @@ def test_record_deletions() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = {
-        (query.partition, query.timestamp): ListedOffset(error_code=0, offset=7)
+        query.partition: PointAnswer(
+            error_code=0,
+            log_start_offset=0,
+            high_watermark=7,
+            offset=7,
+            last_epoch=0,
+            size_bytes=query.partition - 1,
+        )
         for query in step.queries
     }
-    frozen = deletion_offsets.freeze(world.state, view, step, answers, {}, now_ms=T0)
+    frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
-    after = deletion.record(frozen, {0: (0, 7), 1: (6, -1)})
+    done, failed = DeletionAnswer(low_watermark=7), DeletionAnswer(error_code=6)
+    after = deletion.record(frozen, {0: done, 1: failed})
     for made in (view, frozen, after):
         next_step = deletion.next_step(world.state, made, now_ms=T0)
         result = deletion_status(world.state, made, next_step, now_ms=T0)

@@ -6,12 +6,12 @@ The take-over, the store, the line of decisions and the reconcilers are the real
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import SESSION_MS, registration_request
-from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificates import Certificates
@@ -28,10 +28,15 @@ from tidemark_operator.controller.broker_calls import (
 )
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.deletion_values import ListedOffset
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
+)
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.engines.base import DeletionAnswer, Engine, EngineUnavailable
+from tidemark_operator.engines.base import Engine, EngineUnavailable
 from tidemark_operator.health import Echoes
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
@@ -99,20 +104,15 @@ class FakeEngine(Engine):
     async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
         return await self._answer("replica_logs", node_id, keys)
 
-    async def list_offsets(
-        self, node_id: int, topic: str, timestamps: Mapping[int, int]
-    ) -> dict[int, ListedOffset]:
-        return await self._answer("list_offsets", node_id, timestamps)
-
-    async def epoch_ends(
-        self, node_id: int, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, EpochEnd]:
-        return await self._answer("epoch_ends", node_id, epochs)
+    async def deletion_points(
+        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
+    ) -> dict[int, PointAnswer]:
+        return await self._answer("deletion_points", node_id, queries)
 
     async def delete_records(
-        self, node_id: int, topic: str, offsets: Mapping[int, int], timeout_ms: int
+        self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        return await self._answer("delete_records", node_id, offsets)
+        return await self._answer("delete_records", command.node_id, command)
 
 
 class NoEvents:

@@ -1,8 +1,9 @@
 """A RecordDeletion whose world changes while a broker is asked: nothing is sent, or written, on the
 strength of what was so before."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,14 +12,17 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.ids import id_text
-from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark_operator.controller.deletion_values import ListedOffset
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
+    DeletionAnswer,
+    PointAnswer,
+)
 from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.engines.base import DeletionAnswer
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 
+TIMED_OUT = int(ErrorCode.request_timed_out.value)
 D = ShellWorld.key(RECORD_DELETION, "d")
 T = ShellWorld.key(TOPIC, "t")
 ALL = {"topicRef": {"name": "t"}, "all": {"beforeOffset": -1}}
@@ -37,18 +41,37 @@ async def world() -> AsyncIterator[ShellWorld]:
         await made.start_broker(2)
         await TopicReconciler(made.services).reconcile(T)
         answers = made.engine.answers
-        answers["list_offsets"] = lambda _, asked: {
-            part: ListedOffset(error_code=0, offset=0 if timestamp == -2 else 100)
-            for part, timestamp in asked.items()
-        }
-        answers["epoch_ends"] = lambda _, asked: {
-            part: EpochEnd(epoch, 100) for part, epoch in asked.items()
-        }
-        answers["delete_records"] = lambda _, offsets: {
-            part: DeletionAnswer(ErrorCode.none, offset) for part, offset in offsets.items()
-        }
+        answers["deletion_points"] = points_at(100)
+        answers["delete_records"] = deleted
         assert {row.leader for row in rows(made).values()} == {1, 2}
         yield made
+
+
+def points_at(high_watermark: int) -> Any:
+    """Every log begins at 0, and all of it is of the leader's epoch."""
+    return lambda _, asked: {
+        query.partition: PointAnswer(
+            error_code=0,
+            log_start_offset=0,
+            high_watermark=high_watermark,
+            offset=high_watermark if query.before_offset < 0 else query.before_offset,
+            last_epoch=query.leader_epoch,
+            size_bytes=0,
+        )
+        for query in asked
+    }
+
+
+def deleted(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
+    """At once, everywhere."""
+    return {
+        part: DeletionAnswer(low_watermark=point.offset) for part, point in command.points.items()
+    }
+
+
+def late(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
+    """Some replica needs longer, so it is asked for again."""
+    return {part: DeletionAnswer(error_code=TIMED_OUT) for part in command.points}
 
 
 def topic_id(world: ShellWorld) -> UUID:
@@ -92,32 +115,23 @@ def partition_0(before: int) -> dict[str, Any]:
     return {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": before}]}
 
 
-@dataclass(frozen=True)
-class Sent:
-    """One DeleteRecords, and what the operator itself knew as it sent it."""
-
-    node_id: int
-    offsets: dict[int, int]
-    topic_id: UUID
-    leader_epochs: dict[int, int]
-
-
 def meanwhile(
     world: ShellWorld, method: str, event: Callable[[], object], *, call: int = 1
-) -> list[Sent]:
-    """``event`` happens while the call of that number is under way; what is sent to be deleted."""
-    sent: list[Sent] = []
+) -> list[DeleteCommand]:
+    """``event`` happens while the call of that number is under way, before its answer comes; what
+    is sent to be deleted."""
+    sent: list[DeleteCommand] = []
     count = 0
 
     def wrapped(name: str) -> Any:
         real = getattr(world.engine, name)
 
-        async def asked(node_id: int, topic: str, values: Mapping[int, int], *more: Any) -> Any:
+        async def asked(*arguments: Any) -> Any:
             nonlocal count
             if name == "delete_records":
-                epochs = {part: row.leader_epoch for part, row in rows(world).items()}
-                sent.append(Sent(node_id, dict(values), topic_id(world), epochs))
-            answer = await real(node_id, topic, values, *more)
+                sent.append(arguments[0])
+            await asyncio.sleep(0)  # the other leader is asked
+            answer = await real(*arguments)
             if name == method:
                 count += 1
                 if count == call and isinstance(done := event(), Awaitable):
@@ -131,6 +145,10 @@ def meanwhile(
     return sent
 
 
+def offsets(command: DeleteCommand) -> dict[int, int]:
+    return {part: point.offset for part, point in command.points.items()}
+
+
 async def run(world: ShellWorld, turns: int) -> None:
     for _ in range(turns):
         await RecordDeletionReconciler(world.services).reconcile(D)
@@ -138,6 +156,7 @@ async def run(world: ShellWorld, turns: int) -> None:
 
 async def test_another_topic_of_that_name_loses_nothing(world: ShellWorld) -> None:
     old = topic_id(world)
+    world.engine.answers["delete_records"] = late
     sent = meanwhile(world, "delete_records", lambda: make_topic_again(world))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 3)
@@ -146,7 +165,7 @@ async def test_another_topic_of_that_name_loses_nothing(world: ShellWorld) -> No
 
 
 async def test_another_topic_gets_no_offsets_of_the_former_one(world: ShellWorld) -> None:
-    meanwhile(world, "list_offsets", lambda: make_topic_again(world), call=4)
+    meanwhile(world, "deletion_points", lambda: make_topic_again(world), call=2)
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
     assert "resolved" not in world.status(RECORD_DELETION, "d")
@@ -154,57 +173,48 @@ async def test_another_topic_gets_no_offsets_of_the_former_one(world: ShellWorld
     assert world.status(RECORD_DELETION, "d")["topicId"] == id_text(topic_id(world))
 
 
-async def test_another_topic_is_not_what_was_asked_about(world: ShellWorld) -> None:
+async def test_who_is_elected_meanwhile_is_told_the_epoch_it_leads_in(world: ShellWorld) -> None:
+    """So it refuses what was meant for the one before, and looks whether its log has the records
+    that were meant: it may have lost its tail in a crash."""
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
-    old = topic_id(world)
-    elect_anew(world, 0, 1)
-    sent = meanwhile(world, "epoch_ends", lambda: make_topic_again(world))
-    await run(world, 1)
-    assert {each.topic_id for each in sent} <= {old}
+    frozen = {part: row.leader_epoch for part, row in rows(world).items()}
+    world.engine.answers["delete_records"] = late
+    sent = meanwhile(world, "delete_records", lambda: elect_anew(world, 0, 1))
+    await run(world, 2)
+    told = [
+        (part, point.leader_epoch - frozen[part], point.last_epoch - frozen[part])
+        for command in sent
+        for part, point in sorted(command.points.items())
+    ]
+    assert sorted(told[:2]) == [(0, 0, 0), (1, 0, 0)]
+    assert sorted(told[2:]) == [(0, 1, 0), (1, 1, 0)]
 
 
-async def test_who_is_elected_while_another_broker_is_asked_is_asked_first(
-    world: ShellWorld,
-) -> None:
-    """It may have lost its tail in a crash."""
+async def test_what_a_former_leader_said_is_asked_again(world: ShellWorld) -> None:
+    meanwhile(world, "deletion_points", lambda: elect_anew(world, 0))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
-    second = next(part for part, row in rows(world).items() if row.leader == 2)
-    world.engine.answers["epoch_ends"] = lambda _, asked: {
-        part: EpochEnd(epoch, 30) for part, epoch in asked.items()
-    }
-    sent = meanwhile(world, "delete_records", lambda: elect_anew(world, second))
+    assert "resolved" not in world.status(RECORD_DELETION, "d")
     await run(world, 1)
-    assert [each.node_id for each in sent] == [1]
-
-
-async def test_an_answer_of_a_former_epoch_allows_nothing(world: ShellWorld) -> None:
-    world.make(RECORD_DELETION, "d", ALL)
-    await run(world, 1)
-    elect_anew(world, 0, 1)
-    asked_in = {part: row.leader_epoch for part, row in rows(world).items()}
-    sent = meanwhile(world, "epoch_ends", lambda: elect_anew(world, 0, 1))
-    await run(world, 1)
-    for each in sent:
-        assert all(each.leader_epochs[part] > asked_in[part] for part in each.offsets)
-    assert len(sent) <= 1, "the second broker is asked in its present epoch"
+    resolved = world.status(RECORD_DELETION, "d")["resolved"]
+    assert resolved[0]["leaderEpoch"] == rows(world)[0].leader_epoch
 
 
 async def test_a_request_made_again_does_not_get_the_offsets_of_the_former_one(
     world: ShellWorld,
 ) -> None:
-    sent = meanwhile(world, "list_offsets", lambda: make_deletion_again(world, before=5))
+    sent = meanwhile(world, "deletion_points", lambda: make_deletion_again(world, before=5))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 5)
-    assert [(each.node_id, each.offsets) for each in sent] == [(1, {0: 5})]
+    assert [(each.node_id, offsets(each)) for each in sent] == [(1, {0: 5})]
 
 
 async def test_a_request_made_again_does_not_end_with_the_former_one(world: ShellWorld) -> None:
     sent = meanwhile(world, "delete_records", lambda: make_deletion_again(world, before=90))
     world.make(RECORD_DELETION, "d", partition_0(5))
     await run(world, 6)
-    assert sent[-1].offsets == {0: 90}
+    assert offsets(sent[-1]) == {0: 90}
     assert world.status(RECORD_DELETION, "d")["resolved"][0]["offset"] == 90
 
 
@@ -216,7 +226,61 @@ async def test_who_takes_a_request_back_stops_it(world: ShellWorld, how: str) ->
         else:
             world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
 
+    world.engine.answers["delete_records"] = late
     sent = meanwhile(world, "delete_records", take_back)
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 3)
-    assert len(sent) == 1
+    assert sorted(each.node_id for each in sent) == [1, 2], "each leader is told once"
+
+
+async def test_one_slow_leader_holds_up_no_other(world: ShellWorld) -> None:
+    """Both questions, and both deletions, are under way before the first answer."""
+    under_way, most = 0, 0
+
+    def slowly(name: str) -> Any:
+        real = getattr(world.engine, name)
+
+        async def asked(*arguments: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            return await real(*arguments)
+
+        return asked
+
+    for name in ("deletion_points", "delete_records"):
+        setattr(world.engine, name, slowly(name))
+    world.make(RECORD_DELETION, "d", ALL)
+    await run(world, 1)
+    assert most == 2
+    most = 0
+    await run(world, 2)
+    assert most == 2
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
+
+
+async def test_what_one_leader_deleted_counts_though_another_is_away(world: ShellWorld) -> None:
+    world.make(RECORD_DELETION, "d", ALL)
+    await run(world, 1)
+    world.engine.reachable.discard(2)
+    await run(world, 1)
+    reached = {
+        rows(world)[part["partition"]].leader: part.get("lowWatermark")
+        for part in world.status(RECORD_DELETION, "d")["partitions"]
+    }
+    assert reached == {1: 100, 2: None}
+    message = world.condition(RECORD_DELETION, "d", "Succeeded")[2]
+    assert message.endswith("; broker 2 has no command connection"), "not in the log only"
+
+
+async def test_while_a_leader_is_away_the_status_stands_still(world: ShellWorld) -> None:
+    world.make(RECORD_DELETION, "d", ALL)
+    await run(world, 1)
+    world.engine.reachable.discard(2)
+    await run(world, 1)
+    before = world.server.find(RECORD_DELETION, "d")
+    assert before is not None
+    await run(world, 3)
+    assert world.server.find(RECORD_DELETION, "d") == before

@@ -2,33 +2,33 @@
 
 import asyncio
 import dataclasses
-import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from kio.schema.delete_records.v2 import response as delete_records
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v8 import response as list_offsets
-from kio.schema.types import TopicName
-from kio.static.primitive import i32, i32Timedelta, i64
 
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
 from tidemark.tiering import DisablePolicy
-from tidemark.wire import control
+from tidemark.wire import control, deletions
 from tidemark.wire.users import UserStatesRequest, UserStatesResponse
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
-from tidemark_operator.controller.deletion_values import ListedOffset
+from tidemark_operator.controller.deletion_values import (
+    DeleteCommand,
+    DeletePoint,
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
+)
 from tidemark_operator.controller.model import LogEnd
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.engines import link as link_module
 from tidemark_operator.engines import user_link
-from tidemark_operator.engines.base import DeletionAnswer, EngineUnavailable
+from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own_brokers import OwnBrokers
 
 ID = numbered_uuid(1)
-ZERO = dt.timedelta(0)
 STATES = control.PartitionStatesRequest
 DISABLEMENT = Disablement(topic_id=ID, tiered_epoch=3, policy=DisablePolicy.DELETE, partitions=(0,))
 
@@ -40,6 +40,7 @@ class FakeChannel:
     def __init__(self, broker_id: int = 1) -> None:
         self.broker_id = broker_id
         self.closed = False
+        self.last_command = deletions.DELETE_TOPIC_RECORDS
         self.broker_epoch = 100 + broker_id
         self.sent: list[Any] = []
         self.users: list[UserStatesRequest] = []
@@ -345,32 +346,88 @@ async def test_ends_of_logs_are_asked_by_topic_and_come_back_by_partition(engine
     assert (found.key, found.end, list(found.lost)) == ((ID, 1), LogEnd(4, 80), list(range(80, 90)))
 
 
-async def test_offsets_and_deletions_are_kafkas_own_requests(engine: Engine) -> None:
+COMMAND = DeleteCommand(
+    node_id=1,
+    topic_id=ID,
+    points={0: DeletePoint(offset=7, leader_epoch=4, last_epoch=3)},
+)
+
+
+async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epoch(
+    engine: Engine,
+) -> None:
+    """A name comes again, and a leader may have heard of nothing since."""
     await engine.attach()
-    listed = list_offsets.ListOffsetsPartitionResponse(
-        partition_index=i32(0),
-        error_code=ErrorCode.none,
-        timestamp=None,
-        offset=i64(42),
-        leader_epoch=i32(1),
+    meant = deletions.PointMeant(
+        partition=0,
+        error_code=0,
+        log_start_offset=1,
+        high_watermark=42,
+        offset=7,
+        last_epoch=3,
+        size_bytes=-1,
     )
-    by_topic = list_offsets.ListOffsetsTopicResponse(name=TopicName("t"), partitions=(listed,))
-    engine.channel.answer = lambda _: list_offsets.ListOffsetsResponse(
-        throttle_time=i32Timedelta.parse(ZERO), topics=(by_topic,)
+    engine.channel.answer = lambda _: deletions.DeletionPointsResponse(
+        error_code=0, points=(meant,)
     )
-    assert await engine.brokers.list_offsets(1, "t", {0: -1}) == {
-        0: ListedOffset(error_code=0, offset=42)
+    queries = [
+        PointQuery(partition=0, node_id=1, leader_epoch=4, before_offset=7),
+        PointQuery(partition=1, node_id=1, leader_epoch=5, before_time_ms=99),
+    ]
+    assert await engine.brokers.deletion_points(1, ID, queries) == {
+        0: PointAnswer(
+            error_code=0,
+            log_start_offset=1,
+            high_watermark=42,
+            offset=7,
+            last_epoch=3,
+            size_bytes=-1,
+        )
     }
-    deleted = delete_records.DeleteRecordsPartitionResult(
-        partition_index=i32(0), low_watermark=i64(7), error_code=ErrorCode.none
+    assert engine.channel.sent[-1] == deletions.DeletionPointsRequest(
+        controller_epoch=7,
+        topic_id=ID,
+        partitions=(
+            deletions.PointAsked(partition=0, leader_epoch=4, before_offset=7, before_time_ms=-1),
+            deletions.PointAsked(partition=1, leader_epoch=5, before_offset=-1, before_time_ms=99),
+        ),
     )
-    done = delete_records.DeleteRecordsTopicResult(name=TopicName("t"), partitions=(deleted,))
-    engine.channel.answer = lambda _: delete_records.DeleteRecordsResponse(
-        throttle_time=i32Timedelta.parse(ZERO), topics=(done,)
+    gone = deletions.RecordsDeleted(partition=0, error_code=1, low_watermark=-1, lost_from_offset=5)
+    engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
+        error_code=0, results=(gone,)
     )
-    assert await engine.brokers.delete_records(1, "t", {0: 7}, 1000) == {
-        0: DeletionAnswer(ErrorCode.none, 7)
+    assert await engine.brokers.delete_records(COMMAND, 1000) == {
+        0: DeletionAnswer(error_code=1, low_watermark=-1, lost_from=5)
     }
+    below = deletions.RecordsBelow(partition=0, leader_epoch=4, offset=7, last_epoch=3)
+    assert engine.channel.sent[-1] == deletions.DeleteTopicRecordsRequest(
+        controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=(below,)
+    )
+
+
+async def test_a_broker_that_has_obeyed_another_controller_deletes_nothing(engine: Engine) -> None:
+    await engine.attach()
+    engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
+        error_code=11, results=()
+    )
+    with pytest.raises(EngineUnavailable, match="error 11"):
+        await engine.brokers.delete_records(COMMAND, 1000)
+    engine.channel.answer = lambda _: deletions.DeletionPointsResponse(error_code=11, points=())
+    with pytest.raises(EngineUnavailable, match="error 11"):
+        await engine.brokers.deletion_points(1, ID, [])
+
+
+async def test_a_broker_of_an_earlier_version_is_not_sent_what_would_end_its_connection(
+    engine: Engine,
+) -> None:
+    engine.channel.last_command = 0
+    await engine.attach()
+    sent = len(engine.channel.sent)
+    with pytest.raises(EngineUnavailable, match="of an earlier version"):
+        await engine.brokers.deletion_points(1, ID, [])
+    with pytest.raises(EngineUnavailable, match="of an earlier version"):
+        await engine.brokers.delete_records(COMMAND, 1000)
+    assert len(engine.channel.sent) == sent
 
 
 async def test_a_broker_that_is_away_or_too_slow_is_unavailable(engine: Engine) -> None:

@@ -1,6 +1,6 @@
 """One RecordDeletion on a fake API server: offsets are frozen before a broker deletes anything."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +8,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
-from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark_operator.controller.deletion_values import ListedOffset
-from tidemark_operator.engines.base import DeletionAnswer
+from tidemark_operator.controller.deletion_values import (
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
+)
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
@@ -28,15 +30,28 @@ async def world() -> AsyncIterator[ShellWorld]:
     async with made.term():
         await made.start_broker(1)
         await TopicReconciler(made.services).reconcile(made.key(TOPIC, "t"))
-        made.engine.answers["list_offsets"] = lambda _, asked: {
-            part: ListedOffset(error_code=0, offset=0 if timestamp == -2 else 100)
-            for part, timestamp in asked.items()
+        made.engine.answers["deletion_points"] = points
+        made.engine.answers["delete_records"] = lambda _, command: {
+            part: DeletionAnswer(low_watermark=point.offset)
+            for part, point in command.points.items()
         }
-        made.engine.answers["delete_records"] = lambda _, offsets: {
-            part: DeletionAnswer(ErrorCode.none, offset) for part, offset in offsets.items()
-        }
-        made.engine.answers["epoch_ends"] = ends_at(100)
         yield made
+
+
+def points(_: int, asked: Sequence[PointQuery]) -> dict[int, PointAnswer]:
+    """A hundred records of 7 bytes, in segments of ten."""
+    offsets = {query.partition: query.before_offset for query in asked}
+    return {
+        part: PointAnswer(
+            error_code=0,
+            log_start_offset=0,
+            high_watermark=100,
+            offset=100 if offset < 0 else offset,
+            last_epoch=0,
+            size_bytes=70 * ((100 if offset < 0 else offset) // 10),
+        )
+        for part, offset in offsets.items()
+    }
 
 
 def ask(world: ShellWorld, before: int = 40, **spec: Any) -> None:
@@ -59,7 +74,11 @@ def elect_anew(world: ShellWorld) -> None:
 
 
 def deletions(world: ShellWorld) -> list[Any]:
-    return [asked for method, _, asked in world.engine.asked if method == "delete_records"]
+    return [
+        {part: point.offset for part, point in asked.points.items()}
+        for method, _, asked in world.engine.asked
+        if method == "delete_records"
+    ]
 
 
 async def test_the_offsets_stand_in_the_status_before_anything_is_deleted(
@@ -98,7 +117,7 @@ async def test_a_leader_that_cannot_be_asked_is_waited_for(world: ShellWorld) ->
 async def test_a_leader_that_needs_longer_is_asked_again_for_the_same(world: ShellWorld) -> None:
     ask(world)
     done = world.engine.answers["delete_records"]
-    late = {0: DeletionAnswer(ErrorCode.request_timed_out)}
+    late = {0: DeletionAnswer(error_code=int(ErrorCode.request_timed_out.value))}
     world.engine.answers["delete_records"] = lambda _, __: late
     await run(world, 2)
     world.engine.answers["delete_records"] = done
@@ -115,26 +134,43 @@ async def test_what_is_finished_goes_after_its_time(world: ShellWorld) -> None:
     assert deletions(world) == [{0: 40}]
 
 
-async def test_a_deletion_without_its_topic_fails_and_says_so(world: ShellWorld) -> None:
+async def test_a_deletion_without_its_topic_waits_and_fails_after_its_timeout(
+    world: ShellWorld,
+) -> None:
     ask(world, topicRef={"name": "nothing"})
     await run(world)
-    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] != "True"
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "TopicNotFound")
+    world.delete(RECORD_DELETION, "d")
+    ask(world, topicRef={"name": "nothing"}, timeout="0s")
+    await run(world)
+    status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
+    assert (status, reason) == ("False", "Timeout")
+    assert "Topic ns/nothing, which does not exist" in message
+    assert world.condition(RECORD_DELETION, "d", "Stalled")[0] == "True"
     assert deletions(world) == []
 
 
-def ends_at(offset: int) -> Any:
-    """Every epoch that is asked about ends there."""
-    return lambda _, epochs: {part: EpochEnd(epoch, offset) for part, epoch in epochs.items()}
+async def test_a_dry_run_counts_records_and_bytes_of_each_partition(world: ShellWorld) -> None:
+    ask(world, before=45, dryRun=True)
+    await run(world)
+    status = world.status(RECORD_DELETION, "d")
+    assert (status["records"], status["bytes"]) == (45, 280)
+    (point,) = status["resolved"]
+    assert (point["records"], point["bytes"]) == (45, 280)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("True", "DryRun")
+    assert deletions(world) == []
 
 
 async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWorld) -> None:
     """An unclean election came between, and the new leader has already passed the offset."""
     ask(world)
     await run(world, 1)
-    world.engine.answers["epoch_ends"] = ends_at(30)
+    lost = int(ErrorCode.offset_out_of_range.value)
+    world.engine.answers["delete_records"] = lambda *_: {
+        0: DeletionAnswer(error_code=lost, lost_from=30)
+    }
     elect_anew(world)
     await run(world, 2)
-    assert deletions(world) == []
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
     assert (status, reason) == ("False", "PartitionsFailed")
     assert "records below 40 were lost in an unclean election, from 30 on" in message

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tidemark.wire import control, topics, users
+from tidemark.wire import control, deletions, topics, users
 from tidemark_operator import pages
 from tidemark_operator.controller.status.reasons import TABLE
 
@@ -139,7 +139,7 @@ def test_every_message_of_the_control_protocol_is_described() -> None:
     rows = re.findall(r"(?m)^\| (\d+) \| (\w+) \|", page)
     requests = {
         (str(cls.__api_key__), name.removesuffix("Request"))
-        for module in (control, users, topics)
+        for module in (control, users, topics, deletions)
         for name, cls in vars(module).items()
         if name.endswith("Request") and hasattr(cls, "__api_key__")
     }

@@ -428,6 +428,20 @@ class TestSeal:
         head = expire(head, ONE, 45)
         assert queries.totals(head, {"p1": pages["p1"]}) == queries.Totals(6, 600, 4, 400)
 
+    @pytest.mark.parametrize(
+        ("offset", "size_bytes"), [(0, 0), (45, 0), (49, 0), (50, 100), (75, 300), (100, 600)]
+    )
+    def test_bytes_below_are_those_of_live_segments_wholly_below(
+        self, place: Any, offset: int, size_bytes: int
+    ) -> None:
+        """Segments of ten offsets and 100 bytes, of which those below 40 expired."""
+        head, pages = self.sealed(place, 10, 3)
+        assert queries.bytes_below(head, pages, 35) == 300
+        head = expire(head, ONE, 40)
+        head = transitions.start_copy(head, ONE, place.segment(100, 109))
+        assert queries.bytes_below(head, pages, offset) == size_bytes
+        assert queries.bytes_below(head, pages, 110) == 600, "a copy under way is none yet"
+
     def test_a_copy_under_way_stays_in_the_head(self, place: Any) -> None:
         head, _ = self.sealed(place, 3, 3)
         started = transitions.start_copy(head, ONE, place.segment(30, 39))

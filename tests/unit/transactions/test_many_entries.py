@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.longest_turn import TURN_MS, longest_turn
 from tests.unit.api import api_requests as kafka
-from tests.unit.api.test_many_topics import MANY, TURN_MS, longest_turn
+from tests.unit.api.test_many_topics import MANY
 from tests.unit.transactions.transaction_broker import (
     ADD,
     COMMIT_OFFSETS,

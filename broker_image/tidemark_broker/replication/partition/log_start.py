@@ -11,6 +11,7 @@ survives a crash of its replica, and no leader that is elected cleanly has a low
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -39,6 +40,38 @@ def delete_records(partition: Partition, offset: int) -> DeleteResult:
         return DeleteResult(error, target, UNKNOWN)
     raise_to(partition, target)
     return DeleteResult(ErrorCode.none, target, low_watermark(partition))
+
+
+def last_epoch_below(partition: Partition, offset: int) -> int:
+    """The leader epoch of the last record below ``offset``, by which any log can be asked whether
+    it has the records that are meant. Where there is none any more, the leader's own: of it no
+    record is there, either."""
+    epoch = partition.log.epochs.epoch_for_offset(offset - 1)
+    return partition.leader_epoch if epoch < 0 else epoch
+
+
+def delete_meant(
+    partition: Partition, offset: int, *, leader_epoch: int, last_epoch: int
+) -> DeleteResult:
+    """:func:`delete_records` by the leader of ``leader_epoch``, if its log holds the records that
+    were meant, the last of which was written in ``last_epoch``, or has let go of them already. An
+    unclean election may have put others in their place (OFFSET_OUT_OF_RANGE); a leader that was
+    just elected may not know yet that they are committed (OFFSET_NOT_AVAILABLE)."""
+    error = partition.check_leader(leader_epoch)
+    if error is not ErrorCode.none:
+        return DeleteResult(error, offset, UNKNOWN)
+    log = partition.log
+    epochs = log.epochs  # before the log start: retention, in a thread, moves that first
+    if log.log_start_offset < offset and (
+        log.next_offset < offset or epochs.epoch_for_offset(offset - 1) != last_epoch
+    ):
+        end = epochs.end_offset_for(last_epoch, log.next_offset)
+        lost_from = end.end_offset if end.epoch == last_epoch else UNKNOWN
+        return DeleteResult(ErrorCode.offset_out_of_range, offset, UNKNOWN, lost_from=lost_from)
+    result = delete_records(partition, offset)
+    if result.error is ErrorCode.offset_out_of_range:  # they are here, only not known as committed
+        return replace(result, error=ErrorCode.offset_not_available)
+    return result
 
 
 def raise_to(partition: Partition, offset: int) -> "asyncio.Future[None] | None":

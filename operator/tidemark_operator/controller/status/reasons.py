@@ -508,7 +508,7 @@ RECORD_DELETION = (
         "Resolving",
         "Succeeded=Unknown",
         "The leaders are being asked where their partitions stand. Nothing is deleted yet.",
-        "Wait.",
+        "Wait; upgrade a broker of which the message says so.",
     ),
     Reason(
         "Deleting",

@@ -7,6 +7,7 @@ from tidemark_operator.controller.deletion_values import (
     Finished,
     Progress,
     Resolve,
+    ResolvedOffset,
     Step,
     Waiting,
 )
@@ -45,20 +46,28 @@ def deletion_status(
 
 def _numbers(view: DeletionInfo) -> dict[str, object]:
     resolved = view.resolved or {}
-    return {
-        "records": view.records or 0,
-        "resolved": [
-            {
-                "partition": part,
-                "offset": resolved[part].offset,
-                "leaderEpoch": resolved[part].leader_epoch,
-            }
-            for part in sorted(resolved)
-        ],
-        "partitions": [
-            _progress(part, view.progress.get(part, Progress())) for part in sorted(resolved)
-        ],
+    body: dict[str, object] = {"records": view.records or 0}
+    if view.size_bytes is not None:
+        body["bytes"] = view.size_bytes
+    body["resolved"] = [_resolved(part, resolved[part]) for part in sorted(resolved)]
+    body["partitions"] = [
+        _progress(part, view.progress.get(part, Progress())) for part in sorted(resolved)
+    ]
+    return body
+
+
+def _resolved(partition: int, point: ResolvedOffset) -> dict[str, object]:
+    """As it was frozen: what an earlier version left out stays out."""
+    body: dict[str, object] = {
+        "partition": partition,
+        "offset": point.offset,
+        "leaderEpoch": point.leader_epoch,
     }
+    if point.records is not None:
+        body["records"] = point.records
+    if point.size_bytes is not None:
+        body["bytes"] = point.size_bytes
+    return body
 
 
 def _progress(partition: int, progress: Progress) -> dict[str, object]:
@@ -95,4 +104,4 @@ def _running(step: Step) -> tuple[str, str]:
     if isinstance(step, Finished):
         return step.reason, step.message
     text = f"waiting for the low watermark of partitions {numbers(step.pending)}"
-    return "Deleting", text
+    return "Deleting", f"{text}; {step.problem}" if step.problem else text

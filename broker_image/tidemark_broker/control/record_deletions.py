@@ -1,0 +1,185 @@
+"""Record deletions of the controller: which offsets they mean here, and deleting those.
+
+Both questions name the topic by its id and say in which epoch this broker leads, so what was meant
+for a former topic of that name, or for a former leader, touches nothing (invariants 12 to 14).
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire import deletions as wire
+from tidemark_broker.log import PartitionLog
+from tidemark_broker.replication.hosting import deletions
+from tidemark_broker.replication.hosting.deletions import Deletion
+from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
+from tidemark_broker.replication.partition import Partition, log_start, reads
+from tidemark_broker.replication.remote import RemoteUnavailable
+from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
+from tidemark_broker.replication.types import TopicPartition
+
+#: Look-ups by time, and in the tier, of one request.
+_AT_ONCE = 16
+#: So many are begun or answered before others have the loop.
+_SOME = 50
+#: The controller waits for the whole answer a little longer.
+_LOOKUPS_S = 20.0
+WAIT_MAX_MS = 60_000
+
+
+class _Refused(Exception):
+    """An answer, which ends the question."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(error.name)
+        self.error = error
+
+
+async def deletion_points(
+    manager: ReplicaManager, request: wire.DeletionPointsRequest
+) -> tuple[wire.PointMeant, ...]:
+    """One answer for each partition asked for, in that order."""
+    gate, found = asyncio.Semaphore(_AT_ONCE), []
+    until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
+
+    async def limited(asked: wire.PointAsked) -> wire.PointMeant:
+        async with gate:
+            return await _point(manager, request.topic_id, asked, until_s)
+
+    for start in range(0, len(request.partitions), _SOME):
+        async with asyncio.TaskGroup() as group:
+            some = request.partitions[start : start + _SOME]
+            tasks = [group.create_task(limited(asked)) for asked in some]
+        found += [task.result() for task in tasks]
+    return tuple(found)
+
+
+async def _point(
+    manager: ReplicaManager, topic_id: uuid.UUID, asked: wire.PointAsked, until_s: float
+) -> wire.PointMeant:
+    try:
+        async with asyncio.timeout_at(until_s):
+            partition = _hosted(manager, topic_id, asked.partition, asked.leader_epoch)
+            return await _meant(partition, asked)
+    except _Refused as refused:
+        error = refused.error
+    except TimeoutError:
+        error = ErrorCode.request_timed_out
+    return wire.PointMeant(
+        partition=asked.partition,
+        error_code=int(error.value),
+        log_start_offset=-1,
+        high_watermark=-1,
+        offset=-1,
+        last_epoch=-1,
+        size_bytes=-1,
+    )
+
+
+def _hosted(
+    manager: ReplicaManager, topic_id: uuid.UUID, number: int, leader_epoch: int
+) -> Partition:
+    if leader_epoch < 0:  # elsewhere "whatever it is": here it has to be the very one
+        raise _Refused(ErrorCode.fenced_leader_epoch)
+    partition = manager.by_id(topic_id, number)
+    if partition is not None:
+        return partition
+    offline = manager.is_offline(topic_id, number)
+    raise _Refused(ErrorCode.kafka_storage_error if offline else ErrorCode.unknown_topic_id)
+
+
+async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMeant:
+    # The high watermark first: "no record that late" says nothing of those that come meanwhile.
+    high_watermark = await _offset(partition, reads.LATEST, asked.leader_epoch)
+    offset = high_watermark if asked.before_offset < 0 else asked.before_offset
+    if asked.before_time_ms >= 0:
+        by_time = await _offset(partition, asked.before_time_ms, asked.leader_epoch)
+        offset = high_watermark if by_time < 0 else min(by_time, high_watermark)
+    size_bytes = await _bytes_below(partition, min(offset, high_watermark))
+    # While that was looked up another leader may have been elected, and records have gone.
+    error = partition.check_leader(asked.leader_epoch)
+    if error is not ErrorCode.none:
+        raise _Refused(error)
+    return wire.PointMeant(
+        partition=asked.partition,
+        error_code=0,
+        log_start_offset=partition.log_start_offset,
+        high_watermark=high_watermark,
+        offset=offset,
+        last_epoch=log_start.last_epoch_below(partition, offset),
+        size_bytes=size_bytes,
+    )
+
+
+async def _offset(partition: Partition, timestamp: int, leader_epoch: int) -> int:
+    found = await reads.list_offset(partition, timestamp, current_leader_epoch=leader_epoch)
+    if found.error is not ErrorCode.none:
+        raise _Refused(found.error)
+    return found.offset
+
+
+async def _bytes_below(partition: Partition, offset: int) -> int:
+    """-1 where the tier does not say: nobody has to wait for that figure."""
+    remote, end, tiered = partition.context.remote, partition.remote_end, 0
+    try:
+        if remote is not None and end is not None and partition.tiering.reads_tier:
+            tiered = await remote.bytes_below(partition, offset)
+        else:
+            end = None
+        copied = -1 if end is None else end.offset
+        return tiered + await in_lookup_thread(_local_bytes, partition.log, copied, offset)
+    except (RemoteUnavailable, ThreadsBusy):
+        return -1
+
+
+def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
+    """Of the segments wholly below the offset that are not in the tier up to ``copied``."""
+    return sum(
+        segment.size_bytes
+        for segment in log.segments()
+        if not segment.is_active and copied < segment.next_base_offset - 1 < offset
+    )
+
+
+async def delete_topic_records(
+    manager: ReplicaManager, request: wire.DeleteTopicRecordsRequest, *, who: str
+) -> tuple[wire.RecordsDeleted, ...]:
+    """Delete, wait, one answer for each partition in the order of the request."""
+    begun: list[Deletion] = []
+    for number, below in enumerate(request.partitions):
+        if number % _SOME == _SOME - 1:
+            await asyncio.sleep(0)
+        begun.append(_begin(manager, request.topic_id, below))
+    timeout_s = min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
+    purgatory = manager.context.purgatory
+    await deletions.until_settled(begun, manager, purgatory, timeout_s, who=who)
+    return _results(begun)
+
+
+def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelow) -> Deletion:
+    """All that the controller relies on is looked at in the step that deletes."""
+    try:
+        partition = _hosted(manager, topic_id, below.partition, below.leader_epoch)
+    except _Refused as refused:
+        return Deletion(TopicPartition("", below.partition), refused.error)
+    result = log_start.delete_meant(
+        partition,
+        below.offset,
+        leader_epoch=below.leader_epoch,
+        last_epoch=below.last_epoch,
+    )
+    return deletions.begun(partition, result)
+
+
+def _results(ended: Sequence[Deletion]) -> tuple[wire.RecordsDeleted, ...]:
+    return tuple(
+        wire.RecordsDeleted(
+            partition=each.tp.partition,
+            error_code=int(each.error.value),
+            low_watermark=each.low_watermark,
+            lost_from_offset=each.lost_from,
+        )
+        for each in ended
+    )

@@ -1,0 +1,385 @@
+"""The controller's record deletions on a leader: what an offset or a time means, and that nothing
+is deleted which was not meant (invariants 12 to 14)."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.replication.replica_nodes import T0, TOPIC_ID, Node, row
+from tidemark.tiering import Tiering, TieringState
+from tidemark.wire import control
+from tidemark.wire import deletions as wire
+from tidemark.wire.connection import ConnectionClosed
+from tidemark.wire.framing import decode_response, encode_request
+from tidemark_broker.control import record_deletions
+from tidemark_broker.control.commands import LAST_COMMAND, Commands
+from tidemark_broker.control.epoch_file import ControllerEpoch
+from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
+from tidemark_broker.replication.hosting import deletions
+from tidemark_broker.replication.partition import log_start, reads
+from tidemark_broker.replication.remote import RemoteEnd, RemoteUnavailable
+
+Nodes = Callable[[int], Node]
+ALONE = row(replicas=(1,), isr=(1,), leader_epoch=4)
+OTHER_TOPIC = uuid.UUID(int=99)
+
+
+async def led(node: Nodes, records: int = 10) -> Node:
+    one = node(1)
+    await one.told(ALONE)
+    await one.append(records)
+    return one
+
+
+async def next_epoch(one: Node, leader_epoch: int) -> None:
+    await one.told(replace(ALONE, leader_epoch=leader_epoch, partition_epoch=leader_epoch))
+
+
+async def meant(
+    one: Node,
+    *,
+    before_offset: int = -1,
+    before_time_ms: int = -1,
+    leader_epoch: int = 4,
+    topic_id: uuid.UUID = TOPIC_ID,
+) -> wire.PointMeant:
+    asked = wire.PointAsked(
+        partition=0,
+        leader_epoch=leader_epoch,
+        before_offset=before_offset,
+        before_time_ms=before_time_ms,
+    )
+    request = wire.DeletionPointsRequest(controller_epoch=1, topic_id=topic_id, partitions=(asked,))
+    (point,) = await deletion_points(one.manager, request)
+    return point
+
+
+async def delete(
+    one: Node,
+    offset: int,
+    *,
+    last_epoch: int = 4,
+    leader_epoch: int = 4,
+    topic_id: uuid.UUID = TOPIC_ID,
+) -> wire.RecordsDeleted:
+    below = wire.RecordsBelow(
+        partition=0, leader_epoch=leader_epoch, offset=offset, last_epoch=last_epoch
+    )
+    request = wire.DeleteTopicRecordsRequest(
+        controller_epoch=1, topic_id=topic_id, timeout_ms=0, partitions=(below,)
+    )
+    (result,) = await delete_topic_records(one.manager, request, who="controller")
+    await one.upkeep.checkpoint()
+    return result
+
+
+def error(answer: wire.PointMeant | wire.RecordsDeleted) -> ErrorCode:
+    return ErrorCode(answer.error_code)
+
+
+# ---------------------------------------------------------------- what is meant
+
+
+async def test_an_offset_means_itself_and_none_the_high_watermark(node: Nodes) -> None:
+    one = await led(node)
+    point = await meant(one, before_offset=6)
+    assert (point.log_start_offset, point.offset, point.high_watermark) == (0, 6, 10)
+    assert (point.last_epoch, point.error_code) == (4, 0)
+    assert (await meant(one)).offset == 10
+    beyond = await meant(one, before_offset=11)
+    assert (beyond.offset, beyond.high_watermark) == (11, 10), "the controller refuses it"
+
+
+async def test_the_epoch_is_that_of_the_last_record_below(node: Nodes) -> None:
+    """A leader of a later epoch is asked for it, whoever that leader is."""
+    one = await led(node)
+    await next_epoch(one, 7)
+    await one.append(5)
+    assert (await meant(one, before_offset=10, leader_epoch=7)).last_epoch == 4
+    assert (await meant(one, before_offset=11, leader_epoch=7)).last_epoch == 7
+    assert (await meant(one, before_offset=0, leader_epoch=7)).last_epoch == 7, "its own"
+
+
+@pytest.mark.parametrize(
+    ("before_time_ms", "offset"), [(T0 - 1, 0), (T0 + 1, 10)], ids=["no record", "all of them"]
+)
+async def test_a_time_means_the_first_record_that_is_not_before_it(
+    node: Nodes, before_time_ms: int, offset: int
+) -> None:
+    one = await led(node)
+    assert (await meant(one, before_time_ms=before_time_ms)).offset == offset
+
+
+async def test_records_that_come_while_a_time_is_looked_up_are_not_meant(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record was that late; those that come now are."""
+    one, look_up = await led(node), reads.list_offset
+
+    async def slow(partition: Any, timestamp: int, **which: Any) -> Any:
+        found = await look_up(partition, timestamp, **which)
+        if timestamp >= 0:
+            await one.append(5)
+        return found
+
+    monkeypatch.setattr(reads, "list_offset", slow)
+    assert (await meant(one, before_time_ms=T0 + 1)).offset == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ({"topic_id": OTHER_TOPIC}, ErrorCode.unknown_topic_id),
+        ({"leader_epoch": 3}, ErrorCode.fenced_leader_epoch),
+        ({"leader_epoch": 5}, ErrorCode.unknown_leader_epoch),
+        ({"leader_epoch": -1}, ErrorCode.fenced_leader_epoch),
+    ],
+    ids=["another topic", "a former leader", "a leader to be", "any leader"],
+)
+async def test_nobody_answers_for_another_topic_or_epoch(
+    node: Nodes, asked: dict[str, Any], refused: ErrorCode
+) -> None:
+    one = await led(node)
+    assert error(await meant(one, **asked)) is refused
+    assert error(await delete(one, 6, **asked)) is refused
+    assert one.partition.log_start_offset == 0
+
+
+async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, look_up = await led(node), reads.list_offset
+
+    async def hangs(partition: Any, timestamp: int, **which: Any) -> Any:
+        if timestamp >= 0:
+            await asyncio.Event().wait()
+        return await look_up(partition, timestamp, **which)
+
+    monkeypatch.setattr(reads, "list_offset", hangs)
+    monkeypatch.setattr(record_deletions, "_LOOKUPS_S", 0.01)
+    assert error(await meant(one, before_time_ms=T0)) is ErrorCode.request_timed_out
+
+
+async def test_who_does_not_lead_any_more_when_all_is_looked_up_says_so(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, look_up = await led(node), reads.list_offset
+
+    async def overtaken(partition: Any, timestamp: int, **which: Any) -> Any:
+        found = await look_up(partition, timestamp, **which)
+        if timestamp >= 0:
+            await next_epoch(one, 5)
+        return found
+
+    monkeypatch.setattr(reads, "list_offset", overtaken)
+    assert error(await meant(one, before_time_ms=T0)) is ErrorCode.fenced_leader_epoch
+
+
+# ---------------------------------------------------------------- bytes
+
+
+class Tier:
+    """A tier that has the log up to its end."""
+
+    def __init__(self, size_bytes: int | None) -> None:
+        self.size_bytes = size_bytes
+
+    async def bytes_below(self, _: object, offset: int) -> int:
+        if self.size_bytes is None:
+            raise RemoteUnavailable("the store is away")
+        return self.size_bytes
+
+
+async def segments(one: Node) -> list[int]:
+    """Three closed segments of ten records each, and some in the active one."""
+    for _ in range(3):
+        await one.append(10)
+        assert one.partition.log.roll(T0)
+    await one.append(3)
+    return [each.size_bytes for each in one.partition.log.segments()]
+
+
+async def test_bytes_are_those_of_the_segments_wholly_below(node: Nodes) -> None:
+    one = await led(node, records=0)
+    first, second, third, _ = await segments(one)
+    assert (await meant(one, before_offset=9)).size_bytes == 0
+    assert (await meant(one, before_offset=25)).size_bytes == first + second
+    assert (await meant(one)).size_bytes == first + second + third, "the active one stays"
+    assert (await meant(one, before_offset=99)).size_bytes == first + second + third
+
+
+@pytest.mark.parametrize("tiered", [1000, None], ids=["in both tiers", "the store is away"])
+async def test_bytes_in_both_tiers_count_once(
+    node: Nodes, tiered: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await led(node, records=0)
+    _, second, third, _ = await segments(one)
+    partition = one.partition
+    assert partition.stored is not None
+    partition.stored = replace(partition.stored, tiering=Tiering(TieringState.ENABLED, 1))
+    partition.remote_end = RemoteEnd(9, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(partition.context, "remote", Tier(tiered))
+        point = await meant(one)
+    expected = -1 if tiered is None else tiered + second + third
+    assert (point.offset, point.size_bytes) == (33, expected)
+
+
+# ---------------------------------------------------------------- what is deleted
+
+
+async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
+    """Also while the first one is not durable yet."""
+    one = await led(node)
+    for _ in range(2):
+        log_start.delete_meant(one.partition, 6, leader_epoch=4, last_epoch=4)
+        assert one.partition.log_start_offset == 0
+    assert error(await delete(one, 6)) is ErrorCode.request_timed_out
+    assert one.partition.log_start_offset == 6
+    again = await delete(one, 6)
+    assert (again.error_code, again.low_watermark) == (0, 6)
+    less = await delete(one, 3)
+    assert (less.error_code, less.low_watermark) == (0, 6)
+
+
+async def test_what_is_gone_already_is_gone_whatever_its_epoch_was(node: Nodes) -> None:
+    one = await led(node)
+    await delete(one, 6)
+    await next_epoch(one, 7)
+    gone = await delete(one, 6, last_epoch=5, leader_epoch=7)
+    assert (gone.error_code, gone.low_watermark) == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "offset", "lost_from"),
+    [(5, 10, -1), (4, 12, 10), (7, 10, 15), (7, 16, 15)],
+    ids=[
+        "records of an older epoch are in their place",
+        "records of a later epoch are in their place",
+        "they were behind those of an older epoch",
+        "the log ends before them",
+    ],
+)
+async def test_what_took_the_place_of_lost_records_is_kept(
+    node: Nodes, last_epoch: int, offset: int, lost_from: int
+) -> None:
+    """A log of records 0 to 9 in epoch 4 and 10 to 14 in epoch 7; its leader was elected uncleanly,
+    in epoch 8."""
+    one = await led(node)
+    await next_epoch(one, 7)
+    await one.append(5)
+    await next_epoch(one, 8)
+    lost = await delete(one, offset, last_epoch=last_epoch, leader_epoch=8)
+    assert error(lost) is ErrorCode.offset_out_of_range
+    assert lost.lost_from_offset == lost_from
+    assert one.partition.log_start_offset == 0
+
+
+async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    await one.append(10)
+    epoch = one.partition.leader_epoch
+    assert one.partition.high_watermark == 0, "its follower has not fetched"
+    answer = await delete(one, 6, last_epoch=epoch, leader_epoch=epoch)
+    assert error(answer) is ErrorCode.offset_not_available
+    assert one.partition.log_start_offset == 0
+
+
+async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
+    """Another of its name came in its place, whose log never reaches what was asked of the former
+    one; or reaches it, and nothing of the former one was acknowledged."""
+    one = await led(node)
+    pending = deletions.begun(one.partition, log_start.delete_records(one.partition, 6))
+    assert pending.pending
+    gone = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
+    await one.told(removals=(gone,))
+    await one.told(ALONE, topic_id=OTHER_TOPIC)
+    await one.append(10)
+    log_start.delete_records(one.partition, 8)
+    await one.upkeep.checkpoint()
+    assert (one.partition.topic_id, log_start.low_watermark(one.partition)) == (OTHER_TOPIC, 8)
+    purgatory = one.context.purgatory
+    await deletions.until_settled([pending], one.manager, purgatory, 1.0, who="somebody")
+    assert not pending.pending
+    assert (pending.error, pending.low_watermark) == (ErrorCode.not_leader_or_follower, -1)
+
+
+# ---------------------------------------------------------------- over the command connection
+
+
+class Connection:
+    """Gives the frames of some requests, then ends; keeps what is written."""
+
+    peer = "controller"
+
+    def __init__(self, *requests: Any) -> None:
+        frames = (encode_request(each, number, "test") for number, each in enumerate(requests))
+        self._frames = [frame[4:] for frame in frames]
+        self._left = len(self._frames)
+        self._answered = asyncio.Event()
+        self.written: dict[int, bytes] = {}
+
+    async def read_frame(self) -> bytes:
+        if self._frames:
+            return self._frames.pop(0)
+        await self._answered.wait()
+        raise ConnectionClosed("the test is over")
+
+    async def drain(self) -> None:
+        return
+
+    def write(self, data: bytes) -> None:
+        self.written[int.from_bytes(data[4:8], "big")] = data[4:]
+        self._left -= 1
+        if not self._left:
+            self._answered.set()
+
+
+async def told(one: Node, *requests: Any) -> dict[int, bytes]:
+    """The answers of a broker that has obeyed the controller of epoch 3."""
+    epoch = ControllerEpoch(one.folder / "controller-epoch")
+    await epoch.accept(3)
+    nobody: Any = None
+    commands = Commands(
+        one.manager, epoch, nobody, serve_kafka=nobody, snapshot_applied=nobody, users=nobody
+    )
+    connection: Any = Connection(*requests)
+    with pytest.raises(ConnectionClosed):
+        async with asyncio.timeout(5):
+            await commands.run(connection, 7)
+    assert isinstance(connection.written, dict)
+    return connection.written
+
+
+@pytest.mark.parametrize(("controller_epoch", "code"), [(3, 0), (2, 11)], ids=["its own", "older"])
+async def test_only_the_present_controller_is_obeyed(
+    node: Nodes, controller_epoch: int, code: int
+) -> None:
+    one = await led(node)
+    asked = wire.PointAsked(partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1)
+    below = wire.RecordsBelow(partition=0, leader_epoch=4, offset=6, last_epoch=4)
+    answers = await told(
+        one,
+        wire.DeletionPointsRequest(
+            controller_epoch=controller_epoch, topic_id=TOPIC_ID, partitions=(asked,)
+        ),
+        wire.DeleteTopicRecordsRequest(
+            controller_epoch=controller_epoch, topic_id=TOPIC_ID, timeout_ms=0, partitions=(below,)
+        ),
+    )
+    _, points = decode_response(wire.DeletionPointsResponse, answers[0])
+    _, deleted = decode_response(wire.DeleteTopicRecordsResponse, answers[1])
+    await one.upkeep.checkpoint()
+    assert points.error_code == deleted.error_code == code
+    assert [point.offset for point in points.points] == ([] if code else [6])
+    assert one.partition.log_start_offset == (0 if code else 6)
+
+
+def test_the_controller_is_told_that_these_commands_are_known() -> None:
+    assert wire.DELETION_POINTS < wire.DELETE_TOPIC_RECORDS <= LAST_COMMAND
