@@ -25,6 +25,12 @@ def test_a_test_that_is_named_is_there(path: str, test: str) -> None:
     assert f"def {test}(" in file.read_text() if test else True
 
 
+def test_the_first_page_leads_to_every_other_one() -> None:
+    first = (ROOT / "docs" / "index.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert not {name for name in pages if f"]({name})" not in first}
+
+
 def test_invariants_that_are_left_to_the_simulation_are_checked_there() -> None:
     checks = (ROOT / "tests" / "simulation" / "checks.py").read_text()
     numbers = set(_BY_SIMULATION.findall(PAGE.read_text()))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
@@ -56,10 +56,15 @@ def cluster_line(cluster: dict[str, Any]) -> str:
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
-    """The topics whose name matches one of the shell patterns; all where there is none."""
+    """The topics whose name, in Kafka or as an object, matches one of the shell patterns; all where
+    there is none."""
     if not patterns:
         return found
-    return [topic for topic in found if any(fnmatchcase(topic.name, p) for p in patterns)]
+    return [topic for topic in found if any(_matches(topic, p) for p in patterns)]
+
+
+def _matches(topic: TopicRows, pattern: str) -> bool:
+    return fnmatchcase(topic.kafka_name, pattern) or fnmatchcase(topic.name, pattern)
 
 
 def print_status(
@@ -72,7 +77,8 @@ def print_status(
 ) -> None:
     """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
 
-    The figures of the brokers are those of all topics, whichever are shown.
+    The figures of the brokers are those of all topics, whichever are shown. The partitions of the
+    coordinators' own topics, 100 as they come, are shown only where these are named.
     """
     chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
@@ -81,7 +87,7 @@ def print_status(
         out.print(_user_table(users))
     out.print(_topic_table(shown))
     for topic in shown:
-        if topic.rows:
+        if topic.rows and (names or not topic.is_internal):
             out.print(_partition_table(topic))
     if len(shown) < len(chosen):
         out.print(
@@ -134,11 +140,13 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
 
 
 def _topic_table(found: list[TopicRows]) -> Table:
-    table = Table("topic", "ready", "tiering", "remote", "placeholders", "message", title="topics")
+    names = ("topic", "ready", "tiering", "remote", "placeholders", "message")
+    # Folded, so that a name, and what a message refers to, is there whole.
+    table = Table(*(Column(name, overflow="fold") for name in names), title="topics")
     for topic in found:
         ready = topic.condition("Ready")
         table.add_row(
-            topic.name,
+            _both_names(topic),
             ready.get("status", "Unknown"),
             _tiering(topic),
             _remote(topic),
@@ -148,6 +156,12 @@ def _topic_table(found: list[TopicRows]) -> Table:
     return table
 
 
+def _both_names(topic: TopicRows) -> str:
+    """Kafka's, and the object's where it is another one."""
+    same = topic.kafka_name == topic.name
+    return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
+
+
 def _message(topic: TopicRows) -> str:
     """What Ready says, and what other conditions say that need somebody."""
     messages = [str(topic.condition("Ready").get("message", ""))]
@@ -155,6 +169,7 @@ def _message(topic: TopicRows) -> str:
         ("Stalled", "True"),
         ("TierIntegrity", "False"),
         ("TieringSettled", "False"),
+        ("FullyReplicated", "False"),
     ):
         found = topic.condition(kind)
         text = str(found.get("message", ""))
@@ -189,7 +204,7 @@ def _partition_table(topic: TopicRows) -> Table:
     """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have
     lost a tail, and leads only once its log is known to reach furthest."""
     names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
-    table = Table(*names, title=topic.name)
+    table = Table(*names, title=topic.kafka_name)
     for row in topic.rows:
         table.add_row(
             str(row.partition),
@@ -212,4 +227,5 @@ def _as_json(topic: TopicRows) -> dict[str, Any]:
         fields = asdict(row)
         fields["topic_id"] = str(row.topic_id)
         partitions.append(fields)
-    return {"name": topic.name, "status": topic.status, "partitions": partitions}
+    names = {"name": topic.name, "topicName": topic.kafka_name}
+    return {**names, "status": topic.status, "partitions": partitions}

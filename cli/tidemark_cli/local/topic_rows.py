@@ -10,6 +10,7 @@ from tidemark.ids import parse_id
 from tidemark_cli.local.kube import Kube
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.resources.names import INTERNAL_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class TopicRows:
     def kafka_name(self) -> str:
         """The topic's name in Kafka."""
         return str(self.obj["spec"].get("topicName") or self.name)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether a broker made it, for its coordinators."""
+        return INTERNAL_LABEL in (self.obj.get("metadata", {}).get("labels") or {})
 
     def condition(self, kind: str) -> dict[str, Any]:
         """One condition, {} where it is not there."""

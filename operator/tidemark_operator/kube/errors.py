@@ -16,6 +16,11 @@ class KubeError(Exception):
         self.status = status
         self.message = message
 
+    @property
+    def said(self) -> str:
+        """The server's own words, without the call that it answered."""
+        return self.message.partition(_answered(self.status))[2] or self.message
+
 
 class Conflict(KubeError):
     """409: another resourceVersion, another uid, or the object exists already."""
@@ -66,13 +71,17 @@ _TYPES: dict[int, type[KubeError]] = {
 
 def error_of(status: int, body: bytes, retry_after: str | None, what: str) -> KubeError:
     """The error for an HTTP answer outside 2xx; the message is the server's own."""
-    message = f"{what}: HTTP {status}: {_message_of(body)}"
+    message = f"{what}{_answered(status)}{_message_of(body)}"
     kind = _TYPES.get(status)
     if kind is Conflict and _HELD in _causes_of(body):
         kind = FieldConflict
     if kind is not None:
         return kind(status, message)
     return Unavailable(status, message, _seconds(retry_after))
+
+
+def _answered(status: int) -> str:
+    return f": HTTP {status}: "
 
 
 def _message_of(body: bytes) -> str:

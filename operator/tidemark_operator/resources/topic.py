@@ -267,6 +267,12 @@ TOPIC = ResourceKind(
     model=Topic,
     columns=(
         Column(
+            name="Topic",
+            type="string",
+            json_path=".spec.topicName",
+            description="Kafka's name of the topic, where it is not the object's",
+        ),
+        Column(
             name="Partitions",
             type="integer",
             json_path=".spec.partitions",

@@ -162,7 +162,7 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
     only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""
     _check_present(topic)
     if topic.is_internal:
-        text = f"{topic.name} is an internal topic: delete the Topic object if it has to be"
+        text = f"{topic.name} is an internal topic: delete Topic {topic.key} if it has to be"
         raise refused(ErrorCode.policy_violation, text)
     owner = holder(body, ("spec",))
     if owner is not None:

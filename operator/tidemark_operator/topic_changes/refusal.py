@@ -35,17 +35,18 @@ def refused(code: ErrorCode, message: str) -> Refusal:
 
 def of_api_server(error: KubeError) -> Refusal:
     """What the API server's refusal means to a Kafka client. A conflict of server-side apply names
-    the field and who holds it; where no answer came nobody knows whether it took effect, and
-    REQUEST_TIMED_OUT lets the client ask again."""
+    the field and who holds it; which call was answered is left out, since no client made it. Where
+    no answer came nobody knows whether it took effect, and REQUEST_TIMED_OUT lets the client ask
+    again."""
     match error:
         case Conflict():
-            return refused(ErrorCode.policy_violation, f"{error.message}: {_CONFLICT_ADVICE}")
+            return refused(ErrorCode.policy_violation, f"{error.said}: {_CONFLICT_ADVICE}")
         case Invalid() if _DISABLING in error.message:
-            return Refusal(DISABLEMENT_IN_PROGRESS, error.message)
+            return Refusal(DISABLEMENT_IN_PROGRESS, error.said)
         case Invalid() if "spec.config" in error.message:
-            return refused(ErrorCode.invalid_config, error.message)
+            return refused(ErrorCode.invalid_config, error.said)
         case Invalid() | Forbidden():
-            return refused(ErrorCode.policy_violation, error.message)
+            return refused(ErrorCode.policy_violation, error.said)
         case Unavailable():
             return refused(ErrorCode.request_timed_out, error.message)
     return refused(ErrorCode.unknown_server_error, error.message)

@@ -14,8 +14,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.key import ConfigKey
-from tidemark.configuration.problems import problems
-from tidemark.configuration.table import TOPIC
+from tidemark.configuration.problems import PAGE, problems
+from tidemark.configuration.table import BROKER, CLUSTER, CLUSTER_DEFAULTS, DYNAMIC, TOPIC
 from tidemark.wire.topics import Setting, SettingOperation
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.topic_changes.refusal import refused
@@ -79,14 +79,29 @@ def check_names(
     settings: Iterable[Setting], keys: Mapping[str, ConfigKey], code: ErrorCode, unknown: str
 ) -> None:
     """Each is one of ``keys``, or is not to be there; and named once: Kafka looks at the
-    configuration that results. Raises :class:`Refusal`."""
+    configuration that results. ``unknown``: what is wrong with another one, in Kafka's words.
+    Raises :class:`Refusal`."""
     seen: set[str] = set()
     for setting in settings:
         if setting.name in seen:
             raise refused(ErrorCode.invalid_request, f"{setting.name} is named twice")
         seen.add(setting.name)
         if setting.name not in keys and setting.operation != SettingOperation.DELETE:
-            raise refused(code, f"{unknown}: {setting.name}")
+            raise refused(code, f"{unknown}: {setting.name}; {_where_instead(setting.name)}")
+
+
+def _where_instead(name: str) -> str:
+    """What sets a key of another place or name; of one that is none, where those are that there
+    are."""
+    if name in TOPIC and TOPIC[name].synonyms:
+        return f"the default of all topics is {TOPIC[name].synonyms[0].name}"
+    if name in DYNAMIC:
+        return f"that is the default of all topics, and {CLUSTER_DEFAULTS[name].name} a topic's own"
+    if name in CLUSTER:
+        return f"set it in spec.config of the Cluster object (see {PAGE})"
+    if name in BROKER:
+        return f"it stands in each broker's own file, which is read at its start (see {PAGE})"
+    return f"the keys that there are stand in {PAGE}"
 
 
 def new_value(

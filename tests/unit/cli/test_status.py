@@ -155,3 +155,31 @@ def test_topics_are_chosen_by_name_or_pattern() -> None:
     assert "20 of 151 topics" in said
     assert "no topic of 300 is called order" in text([], many(300), "order", limit=20)
     assert " topics;" not in text([], many(20), limit=20)
+
+
+def test_the_coordinators_topics_have_a_line_and_their_partitions_where_they_are_named() -> None:
+    obj = {
+        "metadata": {"name": "consumer-offsets-68c8", "labels": {"tidemark.dev/internal": "true"}},
+        "spec": {"topicName": "__consumer_offsets"},
+    }
+    views = [TopicRows("consumer-offsets-68c8", obj, (row(0, 1, (1, 2)),)), *many(1)]
+    cells = printed([], views)
+    assert ["__consumer_offsets", "Unknown", "never", "-", "0", ""] in cells
+    assert ["(object consumer-offsets-68c8)", "", "", "", "", ""] in cells
+    assert ["0", "1", "0", "1 2", "1 2", ""] not in cells
+    assert ["0", "1", "0", "1", "1", ""] in cells
+    for name in ("__consumer_offsets", "consumer-offsets-*"):
+        said = text([], views, name, limit=20)
+        assert "1 2" in said
+        assert "clicks" not in said
+
+
+def test_what_ready_refers_to_is_told_as_well() -> None:
+    """Without it a topic's message would name a condition that only kubectl shows."""
+    conditions = [
+        {"type": "Ready", "status": "True", "message": "served; see FullyReplicated"},
+        {"type": "FullyReplicated", "status": "False", "message": "1 waits for a broker"},
+    ]
+    view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
+    cells = printed([], [view])
+    assert ["", "", "", "", "", "FullyReplicated: 1 waits for a broker"] in cells

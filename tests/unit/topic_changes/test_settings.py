@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.unit.topic_changes.requests import settings
+from tidemark.configuration.table import DYNAMIC
 from tidemark_operator.topic_changes.refusal import Refusal
-from tidemark_operator.topic_changes.settings import Described, changed
+from tidemark_operator.topic_changes.settings import Described, changed, check_names
 
 ON = {"enabled": True}
 OFF = {"enabled": False}
@@ -93,3 +95,23 @@ def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
     asked: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
     found = changed(before, settings(**asked), is_whole=True)
     assert (found.config, found.tiering) == ({"retention.ms": "5"}, ON)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("num_partitions", "spec.config of the Cluster object"),
+        ("node_id", "each broker's own file"),
+        ("log_retention_ms", "and retention.ms a topic's own"),
+        ("x_y", "stand in docs/configuration.md"),
+    ],
+)
+def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, instead: str) -> None:
+    with pytest.raises(Refusal, match=instead) as refusal:
+        changed(Described({}, None), settings(**{name: "1"}), is_whole=False)
+    assert f"Unknown topic config name: {name.replace('_', '.')}; " in refusal.value.message
+
+
+def test_a_topics_key_is_refused_for_all_brokers_with_the_name_of_its_default() -> None:
+    with pytest.raises(Refusal, match=r"the default of all topics is log[.]retention[.]ms"):
+        check_names(settings(retention_ms="1"), DYNAMIC, ErrorCode.invalid_request, "Not dynamic")

@@ -1,0 +1,37 @@
+"""What a Kafka client reads where the API server refuses what it asked."""
+
+import json
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark_operator.kube.errors import error_of
+from tidemark_operator.topic_changes.refusal import of_api_server
+
+CALL = "PATCH /apis/tidemark.dev/v1alpha1/namespaces/default/topics/orders"
+HELD = (
+    'Apply failed with 1 conflict: conflict with "argocd" using tidemark.dev/v1alpha1: '
+    ".spec.partitions"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "code", "told"),
+    [
+        (
+            409,
+            HELD,
+            ErrorCode.policy_violation,
+            f"{HELD}: change it there, or have that manager give the field up",
+        ),
+        (422, "spec.tiering: no", ErrorCode.policy_violation, "spec.tiering: no"),
+        (422, "spec.config: no", ErrorCode.invalid_config, "spec.config: no"),
+        (403, "may not", ErrorCode.policy_violation, "may not"),
+    ],
+)
+def test_a_client_reads_the_servers_words_without_the_operators_call(
+    status: int, words: str, code: ErrorCode, told: str
+) -> None:
+    body = json.dumps({"message": words}).encode()
+    refusal = of_api_server(error_of(status, body, None, CALL))
+    assert (refusal.code, refusal.message) == (int(code), told)
